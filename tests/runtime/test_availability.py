@@ -27,12 +27,8 @@ def test_an_outage_is_two_lines_however_often_it_is_noticed(
     away.lost("no broker answers.", since_s=95.0)
     clock[0] = 130.0
     away.lost("a commit failed")
-    assert (away.is_so, away.seconds, away.outages, away.reason) == (
-        True,
-        35.0,
-        1,
-        "a commit failed",
-    )
+    assert (away.is_so, away.seconds, away.outages) == (True, 35.0, 1)
+    assert away.reason == "a commit failed"
     away.found()
     away.found()
     assert (away.is_so, away.seconds, away.outages) == (False, 0.0, 1)
@@ -63,20 +59,11 @@ def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away, waited = Away(), list[bool]()
     silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    assert (
-        wait_for(
-            answers(KafkaAway("no broker"), silent, "topics"),
-            away,
-            lambda: waited.append(away.is_so),
-        )
-        == "topics"
-    )
+    asked = answers(KafkaAway("no broker"), silent, "topics")
+    assert wait_for(asked, away, lambda: waited.append(away.is_so)) == "topics"
     assert waited == [True, True] and not away.is_so and away.outages == 1
-    for refused in (
-        SettingsError("no such topic"),
-        KafkaRefuses("wrong password"),
-        KafkaException(KafkaError(29)),
-    ):
+    unauthorized = KafkaException(KafkaError(29))
+    for refused in (SettingsError("no such topic"), KafkaRefuses("wrong password"), unauthorized):
         with pytest.raises(type(refused)):
             wait_for(answers(refused, "topics"), Away())
 
@@ -128,12 +115,12 @@ def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses
             "something else",
         ),
         "aiokafka.conn": (
-            "Unable connect to node with id 1: refused",
-            "Topic x is not authorized for this client",
+            "Unable connect to node with id 1: x",
+            "Topic x is not authorized for us",
         ),
         "workers.kafka.clients": (
-            "Kafka client: _TRANSPORT: refused",
-            "Kafka client: _AUTHENTICATION: no",
+            "Kafka client: _TRANSPORT: x",
+            "Kafka client: _AUTHENTICATION: x",
         ),
         "workers.runtime.availability": ("Kafka is away: x. Waiting", "Kafka is away: x. Waiting"),
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.settings.test_settings import GOOD
 from tests.worker.harness import Site, unk, until
 from workers.cli import CORE_DUMPS_ON
 from workers.runtime.process import cores
@@ -38,39 +39,15 @@ from workers.cli import main
 main(sys.argv[1:])
 """
 OFF = "dumpable 0, limits (0, 0)"
-SETTINGS = """\
-[worker]
-name = "orders"
-data_dir = "var"
-key_file = "noise.key"
-[kafka]
-bootstrap = "nowhere:9092"
-[events]
-topic = "orders"
-key = "shop"
-items = "products"
-timestamp = "ts"
-[[histogram]]
-name = "products"
-mechanism = "unk_base"
-tick = "1s"
-horizon = 64
-max_items = 1
-epsilon = 1.0
-delta = 1e-9
-keys = "public"
-"""
+SETTINGS = GOOD.replace("secrets/noise.key", "noise.key").replace(
+    'key = "shop"', 'key = "shop"\ntimestamp = "ts"'
+)
 
 
 def told(directory: Path, *arguments: str) -> list[str]:
     """Return a command's reports, and its other lines on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", TELLING, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", TELLING, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 
@@ -86,20 +63,14 @@ def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None
     """They inherit the key, so they must inherit this too."""
     (tmp_path / "orders.toml").write_text(SETTINGS)
     told(tmp_path, "key", "new", str(tmp_path / "noise.key"))
-    events = [
-        {"shop": "s", "products": [f"p{i % 3}"], "ts": 1_795_300_000_000 + 100 * i}
-        for i in range(100)
-    ]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    arguments = [
-        "--input",
-        str(tmp_path / "events.jsonl"),
-        "--report",
-        str(tmp_path / "report"),
-        "--seeds",
-        "4",
-    ]
-    lines = told(tmp_path, "replay", "-c", str(tmp_path / "orders.toml"), *arguments)
+    times = range(1_795_300_000_000, 1_795_300_100_000, 1_000)
+    content = [json.dumps({"shop": "s1", "products": ["p"], "ts": at}) + "\n" for at in times]
+    (tmp_path / "events.jsonl").write_text("".join(content))
+    settings, events, report = (
+        str(tmp_path / name) for name in ("orders.toml", "events.jsonl", "report")
+    )
+    arguments = ["--input", events, "--report", report, "--seeds", "4"]
+    lines = told(tmp_path, "replay", "-c", settings, *arguments)
     of_key = [line for line in lines if line.startswith("key: ")]
     of_children = [line for line in lines if line.startswith("child: ")]
     assert set(of_key) == {f"key: {OFF}"}

@@ -34,10 +34,8 @@ def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
     logging.getLogger("workers.kafka.transport").info("[^--Consumer]: Starting...")
     logging.getLogger("workers.kafka.handover").critical("state\nrefused")
     lines = capfd.readouterr().err.splitlines()
-    assert [line.split(" WARNING ")[-1] for line in lines] == [
-        "the broker is away",
-        "quietcount: state refused",
-    ]
+    said = [line.split(" WARNING ")[-1] for line in lines]
+    assert said == ["the broker is away", "quietcount: state refused"]
 
 
 def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_strange_error(
@@ -77,10 +75,8 @@ def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(
 
 def test_errors_about_kafka_files_and_settings_keep_their_message() -> None:
     """An operator can act on these."""
-    assert (
-        describe(FileNotFoundError(2, "No such file", "key"))
-        == "FileNotFoundError: [Errno 2] No such file: 'key'"
-    )
+    missing = FileNotFoundError(2, "No such file", "key")
+    assert describe(missing) == "FileNotFoundError: [Errno 2] No such file: 'key'"
     assert describe(StateRefused("topic\n was cut")) == "StateRefused: topic was cut"
     assert "timed out" in describe(KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out")))
     assert describe(KeyError("Planted")) == "KeyError"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.settings.test_settings import GOOD, changed, loaded, refusal
+from tests.settings.test_settings import GOOD, assert_refused, changed, loaded
 from workers.mechanisms.config.histogram import KnownBaseConfig
 
 
@@ -15,61 +15,44 @@ def with_buckets(buckets: str) -> str:
     return changed('"unk_base"', '"known_base"') + f"buckets = {buckets}\n"
 
 
-REFUSALS = {
-    "buckets without a domain": (
+REFUSALS = [
+    (
         GOOD + "buckets = [0, 10]\n",
-        ["'products': buckets is set", 'mechanism = "unk_base" has no declared domain'],
+        "'products': buckets is set ... mechanism = \"unk_base\" has no declared domain",
     ),
-    "buckets and a domain": (
+    (
         with_buckets("[0, 10]") + 'domain = ["a"]\n',
-        ["domain_file", "domain", "buckets", "exactly one"],
+        "domain_file ... domain ... buckets ... exactly one",
     ),
-    "buckets that fall": (
-        with_buckets("[10, 0]"),
-        ["buckets = [10, 0]: 0 at place 2 is not above 10"],
-    ),
-    "one edge": (with_buckets("[10]"), ["buckets = [10]: 1 given", "2 to 1,000 numbers"]),
-    "an edge of text": (
-        with_buckets('[0, "a"]'),
-        ['buckets = [0, "a"]: the edge at place 2 is no number'],
-    ),
-    "an infinite edge": (with_buckets("[0, inf]"), ["inf is no edge", "finite"]),
-    "log from zero": (
+    (with_buckets("[10, 0]"), "buckets = [10, 0]: 0 at place 2 is not above 10"),
+    (with_buckets("[10]"), "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
+    (with_buckets('[0, "a"]'), 'buckets = [0, "a"]: the edge at place 2 is no number'),
+    (with_buckets("[0, inf]"), "inf is no edge ... finite"),
+    (
         with_buckets('{ from = 0, to = 9, count = 3, scale = "log" }'),
-        ['from = 0: above 0 with scale = "log"'],
+        'from = 0: above 0 with scale = "log"',
     ),
-    "buckets of nothing": (
-        with_buckets('"10"'),
-        ['buckets = "10": a list of 2 to 1,000', "{ from = 0, to = 500"],
-    ),
-    "quantiles without buckets": (
-        GOOD + "quantiles = [0.5]\n",
-        ["quantiles = [0.5]: only with buckets"],
-    ),
-    "quantile of one": (
+    (with_buckets('"10"'), 'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500'),
+    (GOOD + "quantiles = [0.5]\n", "quantiles = [0.5]: only with buckets"),
+    (
         with_buckets("[0, 10]") + "quantiles = [1.0]\n",
-        ["quantiles = [1.0]: a list of at most 20 numbers above 0 and below 1"],
+        "quantiles = [1.0]: a list of at most 20 numbers above 0 and below 1",
     ),
-    "quantiles twice": (
-        with_buckets("[0, 10]") + "quantiles = [0.5, 0.5]\n",
-        ["every one only once"],
-    ),
-    "quantiles of some buckets": (
+    (with_buckets("[0, 10]") + "quantiles = [0.5, 0.5]\n", "every one only once"),
+    (
         with_buckets("[0, 10]").replace('"known_base"', '"known_gumbel"')
         + "k = 2\nquantiles = [0.5]\n",
-        ["quantiles = [0.5]: needs a mechanism that shows every bucket", "known_base, known_gauss"],
+        "quantiles = [0.5]: needs a mechanism that shows every bucket ... known_base, known_gauss",
     ),
-}
+]
 
 
-@pytest.mark.parametrize(("text", "parts"), REFUSALS.values(), ids=list(REFUSALS))
+@pytest.mark.parametrize(("text", "said"), REFUSALS)
 def test_what_is_wrong_is_named_with_its_value_and_what_is_allowed(
-    tmp_path: Path, text: str, parts: list[str]
+    tmp_path: Path, text: str, said: str
 ) -> None:
     """One line, from which an operator can mend the file."""
-    message = refusal(tmp_path, text)
-    for part in parts:
-        assert part in message
+    assert_refused(tmp_path, text, said)
 
 
 def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:

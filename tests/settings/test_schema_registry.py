@@ -24,9 +24,8 @@ def test_secrets_come_from_files_and_the_environment(
     (tmp_path / "password").write_text("pass:word\n")
     (tmp_path / "ca.pem").write_text("-")
     monkeypatch.setenv("REGISTRY_TOKEN", "abc")
-    made = read(
-        tmp_path, url=URL, user="me", password={"file": "password"}, ca="ca.pem", timeout="2s"
-    )
+    password = {"file": "password"}
+    made = read(tmp_path, url=URL, user="me", password=password, ca="ca.pem", timeout="2s")
     assert made.client() == {
         "timeout": 2.0,
         "basic.auth.user.info": "me:pass:word",
@@ -45,14 +44,11 @@ def test_secrets_come_from_files_and_the_environment(
     [
         ({}, "schema_registry.url is missing: "),
         ({"url": "registry:8081"}, 'schema_registry.url = "registry:8081": "http://host:port"'),
-        (
-            {"url": "http://me:secret@registry"},
-            "schema_registry.url: must name no user: use user and password",
-        ),
+        ({"url": "http://me:secret@registry"}, "schema_registry.url: must name no user: use user"),
         ({"password": "secret"}, "schema_registry.password: a secret must not be written here"),
         (
-            {"token": {"env": "NOT_SET_ANYWHERE"}},
-            "schema_registry.token: the environment variable NOT_SET_ANYWHERE is not set",
+            {"token": {"env": "NOT_SET"}},
+            "schema_registry.token: the environment variable NOT_SET is",
         ),
         ({"token": {"file": "nowhere"}}, "schema_registry.token: .*no such file"),
         ({"ca": "nowhere.pem"}, "schema_registry.ca: .*no such file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,12 @@ def refusal(directory: Path, text: str) -> str:
     return message.removeprefix(f"{directory / 'orders.toml'}: ")
 
 
+def assert_refused(directory: Path, text: str, said: str) -> None:
+    """Check that the file is refused with these parts, in this order."""
+    parts = map(re.escape, said.split(" ... "))
+    assert re.search(".*".join(parts), refusal(directory, text))
+
+
 def changed(old: str, new: str) -> str:
     """The good file with one line replaced."""
     assert GOOD.count(old) == 1
@@ -65,23 +72,17 @@ def changed(old: str, new: str) -> str:
 
 def with_users(further: str = "") -> str:
     """The good file with users protected."""
-    return (
-        changed('key = "shop"', 'key = "shop"\nuser = "customer"')
-        + further
-        + '[privacy]\nunit = "user"\n'
-    )
+    text = changed('key = "shop"', 'key = "shop"\nuser = "customer"')
+    return text + further + '[privacy]\nunit = "user"\n'
 
 
 def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
     """The defaults are part of the interface."""
     found = loaded(tmp_path, GOOD)
     assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (5_000, None)
-    assert (found.events.grace_ms, found.events.max_ahead_ms, found.events.max_bytes) == (
-        0,
-        300_000,
-        1_000_000,
-    )
-    assert (found.events.timestamp, found.events.user, found.privacy.unit) == (None, None, "event")
+    events = found.events
+    assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (0, 300_000, 1_000_000)
+    assert (events.timestamp, events.user, found.privacy.unit) == (None, None, "event")
     [histogram] = found.histograms
     assert isinstance(histogram, UnkBaseConfig)
     assert (histogram.mechanism, histogram.counter, histogram.radix) == ("unk_base", "haar", None)
@@ -143,37 +144,17 @@ domain = ["x", "y"]
     )
     assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (250, 7)
     events = found.events
-    assert (events.topic, events.key, events.items, events.timestamp) == (
-        "in",
-        "$key",
-        '"the items"',
-        "ts",
-    )
-    assert (events.user, events.grace_ms, events.max_ahead_ms, events.max_bytes) == (
-        "customer",
-        2_000,
-        60_000,
-        5_000,
-    )
+    assert (events.topic, events.key, events.items) == ("in", "$key", '"the items"')
+    assert (events.timestamp, events.user) == ("ts", "customer")
+    assert (events.grace_ms, events.max_ahead_ms, events.max_bytes) == (2_000, 60_000, 5_000)
     first, second = found.histograms
-    assert first.lane == Lane(
-        tick_ms=3_600_000, start_ms=1_795_219_200_000, max_items=4, max_count=5
-    )
-    assert (first.start_given, first.horizon_ticks, first.rho, first.epsilon, first.delta) == (
-        True,
-        None,
-        0.5,
-        None,
-        1e-6,
-    )
+    assert first.lane == Lane(3_600_000, 1_795_219_200_000, max_items=4, max_count=5)
+    assert (first.start_given, first.horizon_ticks) == (True, None)
+    assert (first.rho, first.epsilon, first.delta) == (0.5, None, 1e-6)
     assert (first.keys, first.generation, found.output_topic(first)) == ("public", 2, "out")
     assert isinstance(second, KnownBaseConfig)
-    assert (second.counter, second.radix, second.keys, second.domain) == (
-        "tree",
-        3,
-        ("s1",),
-        ("x", "y"),
-    )
+    assert (second.counter, second.radix) == ("tree", 3)
+    assert (second.keys, second.domain) == (("s1",), ("x", "y"))
     assert found.output_topic(second) == "orders.q"
 
 
@@ -189,216 +170,137 @@ def test_paths_are_relative_to_the_settings_file(
     assert found.worker.data_dir == tmp_path / "etc" / "var" / "orders"
 
 
-REFUSALS = {
-    "misspelled name": (
-        changed('key = "shop"', 'kee = "shop"'),
-        ["events.kee", 'did you mean "key"?'],
-    ),
-    "misspelled section": (GOOD + "[privcy]\n", ["privcy", 'did you mean "privacy"?']),
-    "misspelled histogram name": (
-        GOOD + "max_item = 3\n",
-        ["'products': max_item:", 'did you mean "max_items"?'],
-    ),
-    "another mechanism's setting": (
-        GOOD + 'domain_file = "d"\n',
-        ["'products': domain_file: unknown name"],
-    ),
-    "missing setting": (
+USERS = with_users("max_items_per_user = 5\n")
+
+
+def topics(value: str, text: str = GOOD) -> str:
+    return text.replace('topic = "orders"', f"topic = {value}")
+
+
+REFUSALS = [
+    (changed('key = "shop"', 'kee = "shop"'), 'events.kee ... did you mean "key"?'),
+    (GOOD + "[privcy]\n", 'privcy ... did you mean "privacy"?'),
+    (GOOD + "max_item = 3\n", "'products': max_item: ... did you mean \"max_items\"?"),
+    (GOOD + 'domain_file = "d"\n', "'products': domain_file: unknown name"),
+    (
         changed('items = "products"', ""),
-        ["events.items is missing", "a path such as order.lines[].sku"],
+        "events.items is missing ... a path such as order.lines[].sku",
     ),
-    "missing section": (
+    (
         GOOD.replace("[kafka]\n", "").replace('bootstrap = "localhost:9092"', ""),
-        ["[kafka]", "bootstrap"],
+        "[kafka] ... bootstrap",
     ),
-    "section as a value": (
+    (
         "kafka = 5\n" + GOOD.replace('[kafka]\nbootstrap = "localhost:9092"', ""),
-        ["kafka = 5", "[kafka]"],
+        "kafka = 5 ... [kafka]",
     ),
-    "no histogram": (GOOD.replace(HISTOGRAM, ""), ["histogram is missing", "[[histogram]]"]),
-    "one bracket": (changed("[[histogram]]", "[histogram]"), ["[[histogram]]"]),
-    "worker name": (
-        changed('name = "orders"', 'name = "or ders"'),
-        ['worker.name = "or ders"', "letters, digits"],
-    ),
-    "worker name with a line end": (
-        changed('name = "orders"', 'name = "orders\\n"'),
-        ["worker.name", "letters, digits"],
-    ),
-    "bootstrap": (
-        changed('"localhost:9092"', '"localhost"'),
-        ['kafka.bootstrap = "localhost"', "host:port"],
-    ),
-    "bare duration": (
-        changed('tick = "10s"', "tick = 10"),
-        ["'products': tick = 10", "1ms to 366d", '"10s"'],
-    ),
-    "wrong unit": (
-        changed('tick = "10s"', 'tick = "10 sec"'),
-        ['tick = "10 sec"', "ms, s, m, h or d"],
-    ),
-    "no tick": (changed('tick = "10s"', 'tick = "0s"'), ["tick = 0 ms", "from 1ms"]),
-    "grace": (
+    (GOOD.replace(HISTOGRAM, ""), "histogram is missing ... [[histogram]]"),
+    (changed("[[histogram]]", "[histogram]"), "[[histogram]]"),
+    (changed('name = "orders"', 'name = "or ders"'), 'worker.name = "or ders" ... letters, digits'),
+    (changed('name = "orders"', 'name = "orders\\n"'), "worker.name ... letters, digits"),
+    (changed('"localhost:9092"', '"localhost"'), 'kafka.bootstrap = "localhost" ... host:port'),
+    (changed('tick = "10s"', "tick = 10"), "'products': tick = 10 ... 1ms to 366d ... \"10s\""),
+    (changed('tick = "10s"', 'tick = "10 sec"'), 'tick = "10 sec" ... ms, s, m, h or d'),
+    (changed('tick = "10s"', 'tick = "0s"'), "tick = 0 ms ... from 1ms"),
+    (
         changed('key = "shop"', 'key = "shop"\ngrace = "8d"'),
-        ["events.grace = 691200000 ms", "0s to 7d"],
+        "events.grace = 691200000 ms ... 0s to 7d",
     ),
-    "string for a number": (
-        changed("max_items = 3", 'max_items = "3"'),
-        ['max_items = "3"', "from 1 to 10,000"],
-    ),
-    "true for a number": (
-        changed("max_items = 3", "max_items = true"),
-        ["max_items = true", "from 1 to 10,000"],
-    ),
-    "no items": (changed("max_items = 3", "max_items = 0"), ["max_items = 0", "from 1 to 10,000"]),
-    "negative epsilon": (
-        changed("epsilon = 1.0", "epsilon = -1"),
-        ["epsilon = -1:", "above 0 and at most 50"],
-    ),
-    "epsilon nan": (
-        changed("epsilon = 1.0", "epsilon = nan"),
-        ["epsilon = NaN:", "above 0 and at most 50"],
-    ),
-    "both budgets": (GOOD + "rho = 0.1\n", ["epsilon = 1.0 and rho = 0.1", "exactly one"]),
-    "no budget": (changed("epsilon = 1.0", ""), ["epsilon and rho", "exactly one"]),
-    "no delta": (changed("delta = 1e-9", ""), ["delta is missing", "1e-50 to 0.5"]),
-    "delta": (changed("delta = 1e-9", "delta = 1"), ["delta = 1:", "1e-50 to 0.5"]),
-    "horizon": (
-        changed("horizon = 8640", 'horizon = "forever"'),
-        ['horizon = "forever"', '"unbounded"'],
-    ),
-    "no start": (
+    (changed("max_items = 3", 'max_items = "3"'), 'max_items = "3" ... from 1 to 10,000'),
+    (changed("max_items = 3", "max_items = true"), "max_items = true ... from 1 to 10,000"),
+    (changed("max_items = 3", "max_items = 0"), "max_items = 0 ... from 1 to 10,000"),
+    (changed("epsilon = 1.0", "epsilon = -1"), "epsilon = -1: ... above 0 and at most 50"),
+    (changed("epsilon = 1.0", "epsilon = nan"), "epsilon = NaN: ... above 0 and at most 50"),
+    (GOOD + "rho = 0.1\n", "epsilon = 1.0 and rho = 0.1 ... exactly one"),
+    (changed("epsilon = 1.0", ""), "epsilon and rho ... exactly one"),
+    (changed("delta = 1e-9", ""), "delta is missing ... 1e-50 to 0.5"),
+    (changed("delta = 1e-9", "delta = 1"), "delta = 1: ... 1e-50 to 0.5"),
+    (changed("horizon = 8640", 'horizon = "forever"'), 'horizon = "forever" ... "unbounded"'),
+    (
         changed("horizon = 8640", 'horizon = "unbounded"'),
-        ["start is missing", "2026-11-21T00:00:00Z"],
+        "start is missing ... 2026-11-21T00:00:00Z",
     ),
-    "start without zone": (
-        GOOD + "start = 2026-11-21T00:00:00\n",
-        ["start = 2026-11-21T00:00:00:", "time zone"],
-    ),
-    "start before 1970": (
-        GOOD + "start = 1969-12-31T00:00:00Z\n",
-        ["start = 1969-12-31T00:00:00Z", "1970"],
-    ),
-    "start between ms": (
-        GOOD + "start = 2026-11-21T00:00:00.0005Z\n",
-        ["start =", "whole milliseconds"],
-    ),
-    "counter": (GOOD + 'counter = "binary"\n', ['counter = "binary"', '"haar", "tree" or "sqrt"']),
-    "radix of haar": (GOOD + "radix = 2\n", ["radix = 2", 'counter = "tree"']),
-    "keys missing": (changed('keys = ["s1", "s2"]', ""), ["keys is missing", '"public"']),
-    "keys empty": (changed('keys = ["s1", "s2"]', "keys = []"), ["keys = []", '"public"']),
-    "keys repeated": (changed('["s1", "s2"]', '["s1", "s1"]'), ['keys holds "s1" more than once']),
-    "key too long": (
-        changed('"s2"', f'"{"é" * 513}"'),
-        ["keys holds", "1,026 bytes", "at most 1,024"],
-    ),
-    "mechanism": (
+    (GOOD + "start = 2026-11-21T00:00:00\n", "start = 2026-11-21T00:00:00: ... time zone"),
+    (GOOD + "start = 1969-12-31T00:00:00Z\n", "start = 1969-12-31T00:00:00Z ... 1970"),
+    (GOOD + "start = 2026-11-21T00:00:00.0005Z\n", "start = ... whole milliseconds"),
+    (GOOD + 'counter = "binary"\n', 'counter = "binary" ... "haar", "tree" or "sqrt"'),
+    (changed('"unk_base"', '"positive_gauss"\ncounter = "tree"'), "keeps no counter"),
+    (changed('"unk_base"', '"positive_gauss"\nradix = 3'), "only with counter"),
+    (GOOD + "radix = 2\n", 'radix = 2 ... counter = "tree"'),
+    (changed('keys = ["s1", "s2"]', ""), 'keys is missing ... "public"'),
+    (changed('keys = ["s1", "s2"]', "keys = []"), 'keys = [] ... "public"'),
+    (changed('["s1", "s2"]', '["s1", "s1"]'), 'keys holds "s1" more than once'),
+    (changed('"s2"', f'"{"é" * 513}"'), "keys holds ... 1,026 bytes ... at most 1,024"),
+    (
         changed('"unk_base"', '"unkbase"'),
-        ['mechanism = "unkbase"', "one of bounded_max", "known_base", "unk_base"],
+        'mechanism = "unkbase" ... one of bounded_max ... unk_base',
     ),
-    "no mechanism": (
+    (
         changed('mechanism = "unk_base"', ""),
-        ["mechanism is missing", "one of bounded_max", "known_base", "unk_base"],
+        "mechanism is missing ... one of bounded_max ... unk_base",
     ),
-    "no domain": (changed('"unk_base"', '"known_base"'), ["domain_file", "domain", "exactly one"]),
-    "no histogram name": (
-        changed('name = "products"', ""),
-        ["histogram 1: name is missing", "lower-case"],
-    ),
-    "histogram name": (changed('name = "products"', 'name = "Pro"'), ["'Pro': name", "lower-case"]),
-    "same name twice": (GOOD + HISTOGRAM, ["histogram 'products': name", "another histogram"]),
-    "same topic twice": (
+    (changed('"unk_base"', '"known_base"'), "domain_file ... domain ... exactly one"),
+    (changed('name = "products"', ""), "histogram 1: name is missing ... lower-case"),
+    (changed('name = "products"', 'name = "Pro"'), "'Pro': name ... lower-case"),
+    (GOOD + HISTOGRAM, "histogram 'products': name ... another histogram"),
+    (
         GOOD + HISTOGRAM.replace('"products"', '"others"') + 'topic = "orders.products"\n',
-        ["histogram 'others': topic = \"orders.products\"", "histogram 'products': topic"],
+        "histogram 'others': topic = \"orders.products\" ... histogram 'products': topic",
     ),
-    "topic of the worker": (
+    (
         changed('name = "products"', 'name = "rejects"'),
-        ['topic = "orders.rejects"', "the worker's"],
+        'topic = "orders.rejects" ... the worker\'s',
     ),
-    "topics that Kafka confuses": (
-        GOOD + 'topic = "orders_rejects"\n',
-        ['topic = "orders_rejects"', "for . and _"],
+    (GOOD + 'topic = "orders_rejects"\n', 'topic = "orders_rejects" ... for . and _'),
+    (GOOD + 'topic = "orders"\n', "histogram 'products': topic ... events.topic"),
+    (GOOD + 'topic = "a/b"\n', 'topic = "a/b" ... a Kafka topic name'),
+    (topics('["a", "a b"]'), "events.topic = ... a list of such"),
+    (topics("[]"), "events.topic = [] ... a list of such"),
+    (topics('["a", "b", "a"]'), 'events.topic holds "a" more than once'),
+    (topics('["a", "^b"]'), "events.topic = ... a list of such"),
+    (topics('"^orders-("'), 'events.topic = "^orders-(": not a regular expression'),
+    (
+        topics('["orders-eu", "orders_rejects"]'),
+        'events.topic = "orders_rejects" ... the worker\'s orders.rejects',
     ),
-    "topic of the events": (
-        GOOD + 'topic = "orders"\n',
-        ["histogram 'products': topic", "events.topic"],
+    (
+        topics('["a", "b"]', USERS),
+        'events.topic = ["a", "b"] ... privacy.unit = "user" needs one topic',
     ),
-    "illegal topic": (GOOD + 'topic = "a/b"\n', ['topic = "a/b"', "a Kafka topic name"]),
-    "several topics, one illegal": (
-        changed('topic = "orders"', 'topic = ["a", "a b"]'),
-        ["events.topic =", "a list of such"],
-    ),
-    "no topic": (
-        changed('topic = "orders"', "topic = []"),
-        ["events.topic = []", "a list of such"],
-    ),
-    "topic twice": (
-        changed('topic = "orders"', 'topic = ["a", "b", "a"]'),
-        ['events.topic holds "a" more than once'],
-    ),
-    "expression in a list": (
-        changed('topic = "orders"', 'topic = ["a", "^b"]'),
-        ["events.topic =", "a list of such"],
-    ),
-    "no expression": (
-        changed('topic = "orders"', 'topic = "^orders-("'),
-        ['events.topic = "^orders-(": not a regular expression'],
-    ),
-    "one of several topics is the worker's": (
-        changed('topic = "orders"', 'topic = ["orders-eu", "orders_rejects"]'),
-        ['events.topic = "orders_rejects"', "the worker's orders.rejects"],
-    ),
-    "users in several topics": (
-        with_users("max_items_per_user = 5\n").replace('topic = "orders"', 'topic = ["a", "b"]'),
-        ['events.topic = ["a", "b"]', 'privacy.unit = "user" needs one topic'],
-    ),
-    "users in topics that match": (
-        with_users("max_items_per_user = 5\n").replace('topic = "orders"', 'topic = "^a"'),
-        ['events.topic = "^a"', 'privacy.unit = "user" needs one topic'],
-    ),
-    "user level": (
+    (topics('"^a"', USERS), 'events.topic = "^a" ... privacy.unit = "user" needs one topic'),
+    (
         GOOD + '[privacy]\nunit = "user"\n',
-        ["events.user is missing", 'privacy.unit = "user" needs it', '"$key"'],
+        'events.user is missing ... privacy.unit = "user" needs it ... "$key"',
     ),
-    "users without a cap": (
+    (
         with_users(),
-        ["histogram 'products': max_items_per_user is missing", 'privacy.unit = "user" needs it'],
+        "histogram 'products': max_items_per_user is missing ... privacy.unit = \"user\" needs it",
     ),
-    "users with a top k": (
-        with_users("max_items_per_user = 5\nkbar = 5\nk = 2\n").replace(
-            '"unk_base"', '"limit_dom"'
-        ),
-        ['mechanism = "limit_dom"', 'privacy.unit = "user" needs known_base, unk_base, '],
+    (
+        USERS.replace('"unk_base"', '"limit_dom"\nkbar = 5\nk = 2'),
+        'mechanism = "limit_dom" ... privacy.unit = "user" needs known_base, unk_base, ',
     ),
-    "cap without users": (
+    (
         GOOD + "max_items_per_user = 5\n",
-        ["max_items_per_user = 5", 'only with privacy.unit = "user"'],
+        'max_items_per_user = 5 ... only with privacy.unit = "user"',
     ),
-    "partitioner without users": (
+    (
         changed('"shop"', '"shop"\npartitioner = "crc32"'),
-        ['events.partitioner = "crc32"', 'only with privacy.unit = "user"'],
+        'events.partitioner = "crc32" ... only with privacy.unit = "user"',
     ),
-    "unknown dollar name": (
-        changed('"shop"', '"$keys"'),
-        ['events.key = "$keys"', '"$key"', '"$all"'],
-    ),
-    "one field for two things": (
-        changed('"products"\n\n', '"shop"\n\n'),
-        ['events.items = "shop"', "other than key's"],
-    ),
-    "keys with $all": (changed('"shop"', '"$all"'), ["'products': keys", "leave it out"]),
-    "not TOML": (GOOD + "[[[\n", ["not TOML", "line"]),
-}
+    (changed('"shop"', '"$keys"'), 'events.key = "$keys" ... "$key" ... "$all"'),
+    (changed('"products"\n\n', '"shop"\n\n'), 'events.items = "shop" ... other than key\'s'),
+    (changed('"shop"', '"$all"'), "'products': keys ... leave it out"),
+    (GOOD + "[[[\n", "not TOML ... line"),
+]
 
 
-@pytest.mark.parametrize(("text", "parts"), REFUSALS.values(), ids=list(REFUSALS))
+@pytest.mark.parametrize(("text", "said"), REFUSALS)
 def test_a_bad_setting_is_named_with_its_value_and_what_is_allowed(
-    tmp_path: Path, text: str, parts: list[str]
+    tmp_path: Path, text: str, said: str
 ) -> None:
     """An operator mends a file from the message alone."""
-    message = refusal(tmp_path, text)
-    for part in parts:
-        assert part in message
+    assert_refused(tmp_path, text, said)
 
 
 def test_keys_may_be_left_out_when_there_is_one_stream_key(tmp_path: Path) -> None:
@@ -411,17 +313,13 @@ def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Pat
     """Mechanism ids are made from it: another order must not be another series."""
 
     def named(topic: str) -> TopicNames:
-        return loaded(tmp_path, changed('topic = "orders"', f"topic = {topic}")).events.topics
+        return loaded(tmp_path, topics(topic)).events.topics
 
     assert named('["b", "a"]') == named('["a", "b"]') == TopicNames(("a", "b"))
     assert named('["orders"]') == named('"orders"') == TopicNames(("orders",))
     assert [named(one).identity for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", ["a", "b"], "^a"]
-    assert [named(one).one for one in ('"a"', '["a"]', '["b", "a"]', '"^a$"')] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert named('"a"').one and named('["a"]').one
+    assert not named('["b", "a"]').one and not named('"^a$"').one
     assert [str(named(one)) for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", "a, b", "^a"]
 
 
@@ -430,22 +328,16 @@ def test_an_expression_matches_whole_names_of_topics_that_are_no_workers_own(
 ) -> None:
     """A worker that counted what workers write would publish exact counts, or count itself for ever."""
     expression = '"^(orders|other|eu).*"'
-    settings = loaded(tmp_path, changed('topic = "orders"', f"topic = {expression}"))
+    settings = loaded(tmp_path, topics(expression))
     mine = [*settings.internal_topics, "orders.products"]
-    others = [
-        "other.contributions",
-        "other.contribute-state",
-        "other.release-state",
-        "other.rejects",
-    ]
+    others = [f"other.{one}" for one in ("contributions", "contribute-state", "release-state")]
+    others.append("other.rejects")
     events = ["eu", "eu.rejects", "orders-eu", "orders.eu"]
     assert matching(settings, [*events, *mine, *others, "us-orders", "Eu"]) == events
-    assert matching(settings, [*events, *others[:3]]) == sorted([*events, *others[:3]]), (
-        "nobody's: one is missing"
-    )
-    assert not loaded(tmp_path, changed('topic = "orders"', 'topic = "^eu"')).events.topics.matches(
-        "eu-1"
-    )
+    nobodys = [*events, *others[:3]]  # one is missing
+    assert matching(settings, nobodys) == sorted(nobodys)
+    settings = loaded(tmp_path, topics('"^eu"'))
+    assert not settings.events.topics.matches("eu-1")
 
 
 @pytest.mark.parametrize(
@@ -475,15 +367,3 @@ def test_a_histogram_read_back_from_its_json_is_the_same_and_is_checked_again(
     assert b'"tick":10000' in stored
     with pytest.raises(msgspec.ValidationError, match="exactly one of them"):
         msgspec.json.decode(stored.replace(b'"rho":null', b'"rho":1.0'), type=type(histogram))
-
-
-@pytest.mark.parametrize(
-    ("counter", "said"),
-    [('counter = "tree"', "keeps no counter"), ("radix = 3", "only with counter")],
-)
-def test_a_counter_is_refused_where_it_would_do_nothing(
-    tmp_path: Path, counter: str, said: str
-) -> None:
-    """An option that has no effect hides a mistake."""
-    text = changed('mechanism = "unk_base"', f'mechanism = "positive_gauss"\n{counter}')
-    assert said in refusal(tmp_path, text)

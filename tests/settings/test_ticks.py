@@ -16,25 +16,19 @@ from workers.settings.durations import MILLISECONDS, count_ticks, parse_duration
 EVERY = 'keys = ["s1", "s2"]', 'keys = ["s1", "s2"]\nthreshold = "every"\nevery = '
 
 
-@given(
-    st.integers(1, 10**6),
-    st.sampled_from(sorted(MILLISECONDS)),
-    st.integers(1, 10**6),
-    st.sampled_from(sorted(MILLISECONDS)),
-)
-def test_a_duration_is_its_number_of_ticks_or_refused(
-    tick: int, tick_unit: str, many: int, unit: str
-) -> None:
+DURATIONS = st.builds("{}{}".format, st.integers(1, 10**6), st.sampled_from(sorted(MILLISECONDS)))
+
+
+@given(DURATIONS, DURATIONS)
+def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -> None:
     """A rounded horizon would be another promise than the one that was written."""
-    values: dict[str, Any] = {"tick": f"{tick}{tick_unit}", "horizon": f"{many}{unit}"}
+    values: dict[str, Any] = {"tick": tick, "horizon": horizon}
     whole, rest = divmod(parse_duration(values["horizon"]), parse_duration(values["tick"]))
     if rest or not whole:
         with pytest.raises(ValueError, match="no whole number of ticks") as caught:
             count_ticks(values, "")
-        near = [
-            parse_duration(text)
-            for text in str(caught.value).partition("nearest: ")[2].split('"')[1::2]
-        ]
+        nearest = str(caught.value).partition("nearest: ")[2].split('"')[1::2]
+        near = list(map(parse_duration, nearest))
         assert near == [n * parse_duration(values["tick"]) for n in (whole, whole + 1) if n]
     else:
         count_ticks(values, "")
@@ -69,9 +63,8 @@ def test_what_is_no_number_of_ticks_is_refused_with_what_is_allowed(
     tmp_path: Path, value: str, said: str
 ) -> None:
     """One line, with the setting, its value and what is allowed."""
-    assert refusal(tmp_path, changed("horizon = 8640", f"horizon = {value}")).startswith(
-        f"histogram 'products': {said}"
-    )
+    text = changed("horizon = 8640", f"horizon = {value}")
+    assert refusal(tmp_path, text).startswith(f"histogram 'products': {said}")
 
 
 def test_the_page_reads_the_horizon_as_the_worker_does(tmp_path: Path) -> None:

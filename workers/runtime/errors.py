@@ -59,17 +59,12 @@ def describe(error: BaseException) -> str:
     For any other error return its type and location: its message may quote a label, key or event.
     """
     kind = type(error)
-    if (
-        isinstance(error, QuietcountError | OSError)
-        or kind.__module__.partition(".")[0] in _OF_KAFKA
-    ):
+    of_kafka = kind.__module__.partition(".")[0] in _OF_KAFKA
+    if of_kafka or isinstance(error, QuietcountError | OSError):
         return " ".join(f"{kind.__name__}: {error}".split()).removesuffix(":")
     trace = traceback.extract_tb(error.__traceback__)
-    return (
-        f"{kind.__name__} at {Path(trace[-1].filename).name}:{trace[-1].lineno}"
-        if trace
-        else kind.__name__
-    )
+    place = f" at {Path(trace[-1].filename).name}:{trace[-1].lineno}" if trace else ""
+    return kind.__name__ + place
 
 
 def traceback_of(error: BaseException) -> str:

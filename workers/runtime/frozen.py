@@ -1,13 +1,12 @@
 """Immutability of objects shared by threads, checked when their constructor returns.
 
-A mechanism is built once and stepped by the threads of all owner partitions, which share its tables
-and counters. A table of powers that grew on first use was once appended to by two threads at once,
-and every later pick of the process read another table's weights. With everything reachable checked
-at construction, no lock, test or reader has to prevent such races.
+The threads of all owner partitions step one mechanism and share its tables and counters. (A table
+that grew on first use was once appended to by two threads at once, and every later pick of the
+process read another table's weights.)
 
     Frozen     base of shared objects: attributes are checked after the outermost constructor, and
                cannot be set or deleted from then on
-    kept       replaces functools.cache and lru_cache: the shared results are checked
+    memoized   replaces functools.cache and lru_cache: the shared results are checked
     shared     `class Own(Base, shared=False)`: its instances belong to one thread, and are refused
                inside shared objects
     thawed     a mutable copy that belongs to one thread
@@ -21,7 +20,7 @@ thread.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from datetime import date, timedelta, tzinfo
 from decimal import Decimal
@@ -43,12 +42,9 @@ A = TypeVar("A", bound=np.generic)
 _ATOMS = frozenset((int, float, bool, str, bytes, NoneType, Fraction))
 _VALUES = (Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
 # Their methods keep no state between calls (msgspec #402, in 0.16; `pyproject.toml` requires 0.20).
-_CODECS = (
-    msgspec.json.Decoder,
-    msgspec.json.Encoder,
-    msgspec.msgpack.Decoder,
-    msgspec.msgpack.Encoder,
-)
+_JSON, _MSGPACK = msgspec.json, msgspec.msgpack
+_CODECS = (_JSON.Decoder, _JSON.Encoder, _MSGPACK.Decoder, _MSGPACK.Encoder)
+_MUTABLE = (list, dict, set, bytearray)
 
 
 class _Sealing(type):
@@ -62,13 +58,9 @@ class _Sealing(type):
         for member, value in members.items() if shared else ():
             # Both bypass __setattr__: they write to the instance or beside it.
             if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
-                raise TypeError(
-                    f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
-                )
-            if (
-                isinstance(value, (list, dict, set, bytearray, np.ndarray))
-                and member != "__annotations__"
-            ):
+                what = f"{name}.{member} is a lazy cache, and threads share {name}"
+                raise TypeError(f"{what}: make it in the constructor")
+            if isinstance(value, (*_MUTABLE, np.ndarray)) and member != "__annotations__":
                 check_frozen(value, f"{name}.{member}")
         made = super().__new__(cls, name, bases, members)
         made._shared = shared
@@ -120,22 +112,28 @@ def check_frozen(value: object, where: str) -> None:
         check_frozen(tuple(value), f"{where} (its keys)")
         check_frozen(tuple(value.values()), f"{where} (its values)")
     elif isinstance(value, np.ndarray):
-        _check_array(value, where)
+        if value.dtype.hasobject:
+            raise TypeError(f"{where}: an array of objects can change")
+        held: object = value
+        while isinstance(held, np.ndarray):
+            if held.flags.writeable:
+                raise TypeError(f"{where}: a writeable array, and threads share it")
+            held = held.base
+        if held is not None and not isinstance(held, bytes):
+            raise TypeError(f"{where}: an array over a {type(held).__name__}, which can change")
     elif isinstance(value, BuiltinFunctionType):
-        if isinstance(getattr(value, "__self__", None), (list, dict, set, bytearray)):
-            raise TypeError(
-                f"{where}: a method of a {type(value.__self__).__name__}, which can change"
-            )
-        if not isinstance(value.__self__, (*_CODECS, type(np), NoneType)):
-            raise TypeError(
-                f"{where}: a method of a {type(value.__self__).__name__}; nothing says that threads may share it"
-            )
+        owner = getattr(value, "__self__", None)
+        of_owner = f"{where}: a method of a {type(owner).__name__}"
+        if isinstance(owner, _MUTABLE):
+            raise TypeError(f"{of_owner}, which can change")
+        if not isinstance(owner, (*_CODECS, type(np), NoneType)):
+            raise TypeError(f"{of_owner}; nothing says that threads may share it")
     elif isinstance(value, Frozen):
         if not getattr(value, "_sealed", False):
             raise TypeError(f"{where}: a {kind.__name__} that is not complete, or a thawed one")
     elif _is_frozen_record(value):
-        for name, part in _parts(value):
-            check_frozen(part, f"{where}.{name}")
+        for name in _names(value):
+            check_frozen(getattr(value, name), f"{where}.{name}")
     else:
         raise TypeError(f"{where}: a {kind.__name__} can change, and threads share it")
 
@@ -176,18 +174,6 @@ def thawed(value: T) -> T:
     return made
 
 
-def _check_array(array: NDArray[Any], where: str) -> None:
-    if array.dtype.hasobject:
-        raise TypeError(f"{where}: an array of objects can change")
-    held: object = array
-    while isinstance(held, np.ndarray):
-        if held.flags.writeable:
-            raise TypeError(f"{where}: a writeable array, and threads share it")
-        held = held.base
-    if held is not None and not isinstance(held, bytes):
-        raise TypeError(f"{where}: an array over a {type(held).__name__}, which can change")
-
-
 def _is_frozen_record(value: object) -> bool:
     if isinstance(value, msgspec.Struct):
         return value.__struct_config__.frozen
@@ -195,16 +181,12 @@ def _is_frozen_record(value: object) -> bool:
         return False
     kind: Any = type(value)  # typeshed does not declare __dataclass_params__
     # Without slots a cached_property could add attributes.
-    names = {field.name for field in fields(value)}
-    return bool(kind.__dataclass_params__.frozen) and names.issuperset(
+    return bool(kind.__dataclass_params__.frozen) and set(_names(value)).issuperset(
         getattr(value, "__dict__", ())
     )
 
 
-def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    names = (
-        value.__struct_fields__
-        if isinstance(value, msgspec.Struct)
-        else [field.name for field in fields(value)]
-    )
-    return ((name, getattr(value, name)) for name in names)
+def _names(value: Any) -> Iterable[str]:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    return [field.name for field in fields(value)]

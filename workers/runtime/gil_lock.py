@@ -2,9 +2,8 @@
 
 Releasing a tick, or encoding a commit, takes a hundred short compiled steps with some Python in
 between. Two threads that do so at once switch the GIL at every step, each time starting with a cold
-cache: together they use up to three times the CPU time of running one after the other. Serializing
-them loses nothing, since only one thread can run Python at a time. Long steps, which run in
-parallel without the GIL, need no lock.
+cache: together they use up to three times the CPU time of one after the other. Long steps run in
+parallel without the GIL, and need no lock.
 
 No thread holds the lock while waiting for Kafka.
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Self
 
 #: Longer work takes no lock: compiled steps dominate. A million rows take about 0.1 s.
@@ -67,11 +65,6 @@ class GilTurn(AbstractContextManager["GilTurn"]):
             self.begin_piece(self._rows)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._since_s is not None:
             self._give()

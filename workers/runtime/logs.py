@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any
 
 from workers.runtime.errors import describe, traceback_of
@@ -65,11 +64,8 @@ class _Lines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        if (
-            record.levelno >= logging.CRITICAL
-            and record.exc_info is None
-            and record.name.startswith("workers")
-        ):
+        ours = record.name.startswith("workers") and record.exc_info is None
+        if ours and record.levelno >= logging.CRITICAL:
             return f"quietcount: {' '.join(record.getMessage().split())}"
         return super().format(record)
 
@@ -110,9 +106,8 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
         handler.addFilter(_ours)
         handler.addFilter(_lasting)
         handler.addFilter(_NotAgain())
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True
-    )
+    level = logging.DEBUG if debug else logging.INFO
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in QUIETER:
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
     logging.captureWarnings(True)
@@ -127,7 +122,5 @@ def _of_thread(hook: threading.ExceptHookArgs) -> None:
         logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
 
 
-def _uncaught(
-    _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
-) -> None:
+def _uncaught(_kind: object, error: BaseException, _trace: object) -> None:
     logging.getLogger("workers").error("failed", exc_info=error)

@@ -5,10 +5,9 @@ partition that may go away are read on every scrape (`agents/monitor.py`). Label
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
 are exact, so they are for the operator only.
 
-`RejectRate` logs when nearly all records of a topic are rejected, and when that ends. It counts
-records relevant to some histogram, over the last minute. The state begins once there are enough of
-them. It ends when most are accepted, far below the starting threshold so that it does not flap, or
-when nothing was read for long.
+`RejectRate` logs when nearly all records of a topic that are relevant to some histogram are
+rejected over a minute, and when that ends: far below the starting threshold, so that it does not
+flap, or when nothing was read for long.
 """
 
 from __future__ import annotations
@@ -93,14 +92,10 @@ class RejectRate:
         if number > BEGINS * records and (records >= LEAST or of_topic.rejecting is not None):
             [(reason, _)] = rejects.most_common(1)
             if of_topic.rejecting is None:
-                logger.error(
-                    "%s: nearly all records are rejected (%d of %d within a minute), most of them: %s. "
-                    "`quietcount check -c FILE` says why, with examples",
-                    topic,
-                    number,
-                    records,
-                    reason,
-                )
+                share = f"{number} of {records} within a minute"
+                text = f"nearly all records are rejected ({share}), most of them: {reason}"
+                remedy = "`quietcount check -c FILE` says why, with examples"
+                logger.error("%s: %s. %s", topic, text, remedy)
             of_topic.rejecting = reason
         elif number <= ENDS * records and of_topic.rejecting is not None:
             self._over(topic, of_topic)
@@ -136,57 +131,36 @@ class Metrics:
             return Counter(name, text, labels, namespace=PREFIX, registry=registry)
 
         def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-            return Histogram(
-                name, text, labels, namespace=PREFIX, registry=registry, buckets=tuple(buckets)
-            )
+            bounds = tuple(buckets)
+            return Histogram(name, text, labels, PREFIX, registry=registry, buckets=bounds)
 
-        self._records = counter(
-            "records", "Records read; some of them again after a hand-over", "stage"
-        )
+        again = "some of them again after a hand-over"
+        self._records = counter("records", f"Records read; {again}", "stage")
         self.events = counter(
             "events", "Events whose contribution was committed, each once over all workers"
         )
-        self.rejects = counter(
-            "rejects",
-            "Records that were no events and were committed to the rejects topic",
-            "reason",
-        )
+        text = "Records that were no events and were committed to the rejects topic"
+        self.rejects = counter("rejects", text, "reason")
         self.declined = counter(
-            "declined",
-            "Records that the fast reader left to the general one; some of them again after a hand-over",
+            "declined", f"Records that the fast reader left to the general one; {again}"
         )
-        self.ticks_closed = counter(
-            "ticks_closed",
-            "Ticks that source partitions closed, over all source partitions and tick grids",
-        )
-        self.ticks_released = counter(
-            "ticks_released",
-            "Ticks that owner partitions released: each tick once for each of them",
-            "histogram",
-        )
+        text = "Ticks that source partitions closed, over all source partitions and tick grids"
+        self.ticks_closed = counter("ticks_closed", text)
+        text = "Ticks that owner partitions released: each tick once for each of them"
+        self.ticks_released = counter("ticks_released", text, "histogram")
         self.snapshots = counter("snapshots", "Snapshot records that were published", "histogram")
         self.snapshot_bytes = counter(
             "snapshot_bytes", "Bytes of the snapshot records that were published", "histogram"
         )
-        self._commit_seconds = histogram(
-            "commit_seconds",
-            "Seconds that a Kafka transaction took, with all its repetitions",
-            _COMMIT_S,
-            "stage",
-        )
+        text = "Seconds that a Kafka transaction took, with all its repetitions"
+        self._commit_seconds = histogram("commit_seconds", text, _COMMIT_S, "stage")
         self._aborted = counter(
             "transactions_aborted", "Transactions that were aborted and tried again", "stage"
         )
-        self.release_seconds = histogram(
-            "release_seconds",
-            "Seconds to merge and release the complete ticks, before they are committed",
-            _RELEASE_S,
-        )
-        self.recovery_seconds = histogram(
-            "recovery_seconds",
-            "Seconds from an assignment until its partitions are taken over, state loaded",
-            _RECOVERY_S,
-        )
+        text = "Seconds to merge and release the complete ticks, before they are committed"
+        self.release_seconds = histogram("release_seconds", text, _RELEASE_S)
+        text = "Seconds from an assignment until its partitions are taken over, state loaded"
+        self.recovery_seconds = histogram("recovery_seconds", text, _RECOVERY_S)
         self.recovered_records = counter(
             "recovered_records", "State records read from changelogs while taking over"
         )
@@ -196,30 +170,23 @@ class Metrics:
         self.released = counter(
             "partitions_given_up", "Partitions of either stage that were given up"
         )
-        self.unread_topics = Gauge(
-            "unread_topics",
-            "Topics that match events.topic and are not counted, since the set of topics is fixed by the first start",
-            namespace=PREFIX,
-            registry=registry,
+        text = (
+            "Topics that match events.topic and are not counted, "
+            "since the set of topics is fixed by the first start"
         )
+        self.unread_topics = Gauge("unread_topics", text, (), PREFIX, registry=registry)
         self.away = Away()
         show_outages(self.away, registry)
-        self.registry_waits = counter(
-            "schema_registry_waits",
-            "Times that records had to wait for a schema because the registry did not answer",
-        )
+        text = "Times that records had to wait for a schema because the registry did not answer"
+        self.registry_waits = counter("schema_registry_waits", text)
         self.rejecting = RejectRate()
         self.fenced = counter(
             "fenced", "Shards of this worker that a newer owner took over while they were at work"
         )
 
     def stage(self, name: str) -> StageMetrics:
-        """Return the metrics of a stage's shards, creating the series."""
-        return StageMetrics(
-            self._records.labels(name),
-            self._commit_seconds.labels(name),
-            self._aborted.labels(name),
-        )
+        seconds, aborted = self._commit_seconds.labels(name), self._aborted.labels(name)
+        return StageMetrics(self._records.labels(name), seconds, aborted)
 
     def expect_histogram(self, name: str) -> None:
         """Create a histogram's counters at zero: alerts do not work on absent series."""
@@ -239,14 +206,11 @@ class _Outages(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            f"{PREFIX}_kafka_away_seconds",
-            "Seconds for which no broker has answered; 0 while Kafka is there",
-            self._away.seconds,
-        )
-        yield CounterMetricFamily(
-            f"{PREFIX}_kafka_outages", "Times that Kafka went away", self._away.outages
-        )
+        name, seconds = f"{PREFIX}_kafka_away_seconds", self._away.seconds
+        text = "Seconds for which no broker has answered; 0 while Kafka is there"
+        yield GaugeMetricFamily(name, text, seconds)
+        name, text = f"{PREFIX}_kafka_outages", "Times that Kafka went away"
+        yield CounterMetricFamily(name, text, self._away.outages)
 
 
 class OfWorker(Collector):

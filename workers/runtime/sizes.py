@@ -7,14 +7,13 @@
     TOPIC   1,048,588    of new topics: Kafka's own default for max.message.bytes
 
 Kafka limits *batches*. librdkafka adds a message to a non-empty batch only while the batch stays
-below `batch.size`, protocol overhead included (`Shard` sets it to BATCH), and compresses only if
-that makes the batch shorter. A message alone in its batch has 61 bytes of batch header and at most
-60 bytes of its own beside key, value and headers: far less than BATCH - MESSAGE.
+below `batch.size`, overhead included (`Shard` sets it to BATCH), and compresses only if that makes
+the batch shorter. A message alone in its batch has at most 121 bytes beside key, value and headers:
+far less than BATCH - MESSAGE.
 
-Why every message stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX = 1,024
-bytes, six times that in JSON (a control character is one byte and six characters). So the smallest
-indivisible element (a row, a key, an item) has at most 2 * 6 * 1,024 + 200 bytes, and lists of
-elements are cut between them.
+Every message stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes,
+six times that in JSON (a control character). So the smallest indivisible element (a row, a key, an
+item) has at most 2 * 6 * 1,024 + 200 bytes, and lists of elements are cut between them.
 
     message               cut by                                    where
     contributions         rows, then stream keys                    pipeline/contributions.py
@@ -36,23 +35,22 @@ from numpy.typing import ArrayLike
 # A key and its new value; None deletes it. Of two changes of one key the later wins.
 Change = tuple[bytes, bytes | None]
 
-
 VALUE_BYTES = 900_000
 MESSAGE_BYTES = 990_000
 BATCH_BYTES = 1_000_000
 TOPIC_BYTES = 1_048_588
 
 
-def split_by_size(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
-    """Return the (start, stop) of consecutive parts of a list that fit in `room` bytes.
+def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
+    """Return the (start, stop) of consecutive parts of a list that fit in `capacity` bytes.
 
     Every part is filled greedily, so appending to the list changes its last part only. `sizes` are
-    the bytes of every element, none above `room`.
+    the bytes of every element, none above `capacity`.
     """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     found, start, taken = [], 0, 0
     while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+        stop = max(start + 1, int(np.searchsorted(ends, taken + capacity, side="right")))
         found.append((start, stop))
         start, taken = stop, int(ends[stop - 1])
     return found

@@ -6,6 +6,7 @@ A histogram's `horizon = "1d"` is converted to its number of ticks.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +21,7 @@ _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
 def parse_duration(text: object) -> int:
     """Return the milliseconds of a duration such as "10s".
 
-    Raises:
-        ValueError: not a duration; the message states the allowed form, the caller adds the name.
+    Otherwise the ValueError states the allowed form, and the caller adds the name.
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -30,11 +30,7 @@ def parse_duration(text: object) -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Return the shortest text that `parse_duration` reads as `duration_ms`.
-
-    Raises:
-        ValueError: `duration_ms` is below 0.
-    """
+    """Return the shortest text that `parse_duration` reads as `duration_ms`."""
     if duration_ms < 0:
         raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
     if duration_ms == 0:
@@ -51,15 +47,12 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
     """Replace durations with numbers of ticks in a histogram's `values`.
 
     Values that are not durations are left unchanged, as is everything if the tick itself is
-    invalid: later checks report those.
-
-    Raises:
-        ValueError: a duration is not a whole number of ticks; the message begins with `where`.
+    invalid: later checks report those. A duration that is not a whole number of ticks raises
+    ValueError, whose message begins with `where`.
     """
-    try:
+    tick_ms = 0
+    with suppress(ValueError):
         tick_ms = parse_duration(values.get("tick"))
-    except ValueError:
-        return
     if tick_ms == 0:
         return
     for name in COUNTED_IN_TICKS:
@@ -68,21 +61,14 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
             duration_ms = parse_duration(value)
         except ValueError:
             if isinstance(value, str) and value != "unbounded":
-                words = (
-                    'a whole number of ticks, "unbounded"'
-                    if name == "horizon"
-                    else "a whole number of ticks"
-                )
-                raise ValueError(
-                    f"{where}{name} = {display(value)}: {words}, or a duration: {ALLOWED}"
-                ) from None
+                unbounded = ', "unbounded"' if name == "horizon" else ""
+                words = f"a whole number of ticks{unbounded}, or a duration: {ALLOWED}"
+                raise ValueError(f"{where}{name} = {display(value)}: {words}") from None
             continue
-        if duration_ms < tick_ms or duration_ms % tick_ms:
-            below = duration_ms // tick_ms
-            nearest = " and ".join(
-                f'"{format_duration(n * tick_ms)}"' for n in (below, below + 1) if n
-            )
-            raise ValueError(
-                f"{where}{name} = {display(value)}: no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
-            )
-        values[name] = duration_ms // tick_ms
+        ticks, rest = divmod(duration_ms, tick_ms)
+        if rest or not ticks:
+            near = [format_duration(n * tick_ms) for n in (ticks, ticks + 1) if n]
+            nearest = " and ".join(f'"{one}"' for one in near)
+            words = f"no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
+            raise ValueError(f"{where}{name} = {display(value)}: {words}")
+        values[name] = ticks

@@ -54,11 +54,7 @@ CLIENT_SECRETS = (
 
 
 def read_file(path: Path) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        SettingsError: the file is missing or unreadable.
-    """
+    """Return a file's bytes; raise `SettingsError` if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -85,67 +81,51 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_key(path: str | Path) -> bytes:
-    """Return the root key: 32 bytes from a file that only its owner may read.
-
-    Raises:
-        SettingsError: no such file, not a regular file, open to others, or of another size.
-    """
+    """Return the root key: 32 bytes from a regular file that only its owner may read."""
     try:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise SettingsError(
-            f"{path}: no such key file; `quietcount key new {path}` makes one"
-        ) from None
+        remedy = f"`quietcount key new {path}` makes one"
+        raise SettingsError(f"{path}: no such key file; {remedy}") from None
     except OSError as error:
         raise SettingsError(f"{path}: the key file cannot be read: {error.strerror}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingsError(
-                f"{path}: not a regular file; `quietcount key new FILE` makes a key file"
-            )
+            remedy = "`quietcount key new FILE` makes a key file"
+            raise SettingsError(f"{path}: not a regular file; {remedy}")
         if status.st_mode & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
-            raise SettingsError(
-                f"{path}: mode {mode:04o} lets others read the key: run `chmod 600 {path}`"
-            )
+            mode = f"{stat.S_IMODE(status.st_mode):04o}"
+            remedy = f"run `chmod 600 {path}`"
+            raise SettingsError(f"{path}: mode {mode} lets others read the key: {remedy}")
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
-        size = f"{status.st_size:,} bytes"
-        raise SettingsError(
-            f"{path}: {size}: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
-        )
+        remedy = f"a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        raise SettingsError(f"{path}: {status.st_size:,} bytes: {remedy}")
     return key
 
 
 def read_domain(path: Path) -> list[str]:
-    """Return the labels of a domain file: UTF-8, one per line, blank lines ignored.
-
-    Raises:
-        SettingsError: unreadable, not UTF-8, no label, or one too long or repeated.
-    """
+    """Return the labels of a domain file: UTF-8, one per line, blank lines ignored."""
     lines: dict[str, int] = {}
     content = read_file(path).removeprefix(BYTE_ORDER_MARK)
     for number, line in enumerate(content.split(b"\n"), start=1):
-        line = line.removesuffix(b"\r")
+        line, where = line.removesuffix(b"\r"), f"{path}: line {number}"
         if not line.strip():
             continue
         if len(line) > LABEL_BYTES_MAX:
-            raise SettingsError(
-                f"{path}: line {number}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}"
-            )
+            limit = f"a label has at most {LABEL_BYTES_MAX:,}"
+            raise SettingsError(f"{where}: {len(line):,} bytes: {limit}")
         try:
             label = line.decode()
         except UnicodeDecodeError:
-            raise SettingsError(f"{path}: line {number}: not UTF-8") from None
+            raise SettingsError(f"{where}: not UTF-8") from None
         if label in lines:
             repeated = f"{display(label)} is already on line {lines[label]}"
-            raise SettingsError(
-                f"{path}: line {number}: {repeated}: each label may occur only once"
-            )
+            raise SettingsError(f"{where}: {repeated}: each label may occur only once")
         lines[label] = number
     if not lines:
         raise SettingsError(f"{path}: no labels in it; it needs one label per line")
@@ -153,16 +133,10 @@ def read_domain(path: Path) -> list[str]:
 
 
 def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
-    """Set a histogram's declared domain and buckets in its settings.
+    """Set a histogram's declared domain and buckets in its settings, `values`.
 
-    Args:
-        values: the settings of a [[histogram]], changed.
-        required: whether the mechanism must have a domain; None: it has none.
-        where: prefix of messages.
-        base: the directory to which file names are relative.
-
-    Raises:
-        ValueError: a domain is unexpected, missing or unreadable.
+    `required` is whether the mechanism must have a domain; None: it has none. A ValueError, for a
+    domain that is unexpected, missing or unreadable, begins with `where`.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):
@@ -193,9 +167,8 @@ def _domain(value: object, where: str, base: Path) -> list[str]:
 def client_values(table: object, base: Path) -> dict[str, str]:
     """Return [kafka.client] in librdkafka's form: strings by dotted name (tables, in TOML).
 
-    Raises:
-        SettingsError: a name that the worker sets, a secret written out or missing, or a value of
-            the wrong kind.
+    Raises SettingsError for a name that the worker sets, a secret written out or missing, or a
+    value of the wrong kind.
     """
     if not isinstance(table, dict):
         raise SettingsError("kafka.client: must be a section, [kafka.client]")
@@ -205,16 +178,16 @@ def client_values(table: object, base: Path) -> dict[str, str]:
 def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         name = prefix + key
+        where = f"kafka.client.{name}"
         if name in CLIENT_OURS:
-            raise SettingsError(f"kafka.client.{name}: cannot be set: {CLIENT_OURS[name]}")
+            raise SettingsError(f"{where}: cannot be set: {CLIENT_OURS[name]}")
         if isinstance(value, dict) and set(value) in ({"file"}, {"env"}):
-            yield name, secret(value, f"kafka.client.{name}", base)
+            yield name, secret(value, where, base)
         elif isinstance(value, dict) and value:
             yield from _client(value, f"{name}.", base)
         elif name in CLIENT_SECRETS:
-            raise SettingsError(
-                f'kafka.client.{name}: a secret must not be written here: use {{ file = "..." }} or {{ env = "NAME" }}'
-            )
+            remedy = 'use { file = "..." } or { env = "NAME" }'
+            raise SettingsError(f"{where}: a secret must not be written here: {remedy}")
         elif isinstance(value, bool):
             yield name, "true" if value else "false"
         elif isinstance(value, str) and name.endswith(".location") and value != "probe":
@@ -222,19 +195,13 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
         elif isinstance(value, str | int):
             yield name, str(value)
         else:
-            raise SettingsError(f"kafka.client.{name}: {CLIENT_ALLOWED}")
+            raise SettingsError(f"{where}: {CLIENT_ALLOWED}")
 
 
 def secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """Return a secret from the file or environment variable that setting `name` refers to.
+    """Return the secret that setting `name` refers to by `{file: ...}` or `{env: ...}`.
 
-    Args:
-        source: `{file: ...}` or `{env: ...}`.
-        name: the setting, in messages.
-        base: the directory that the file's name is relative to.
-
-    Raises:
-        SettingsError: the secret is missing, empty, or not UTF-8.
+    Raises SettingsError if it is missing, empty, or not UTF-8.
     """
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:

@@ -4,8 +4,7 @@
     registry_values(table, base)   [schema_registry] with its secrets read
 
 An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
-relative to the file itself. All sections are here except [[histogram]]; every field states its
-range, also in words.
+relative to the file itself. Every field states its range, also in words.
 
 `events.topic` is one name, several, or a regular expression: Python's, matching the whole name of a
 topic. A list of one topic is equivalent to its name; the order of a list has no meaning.
@@ -24,54 +23,32 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from workers.mechanisms.config import views
 from workers.mechanisms.config.checked import Checked, display, rules
-from workers.mechanisms.config.histogram import (
-    TOPIC_NAME,
-    Conditions,
-    Duration,
-    FieldPath,
-    HistogramConfig,
-)
-from workers.mechanisms.config.views import (
-    ALL_KEYS,
-    RECORD_KEY,
-    SYNTAX,
-    UNITS,
-    Shape,
-    View,
-    complaints,
-    conditions,
-    field,
-    parse,
-    path_complaints,
-)
-from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
+from workers.mechanisms.config.histogram import TOPIC_NAME, Conditions, Duration, HistogramConfig
+from workers.mechanisms.config.histogram import FieldPath as Field
+from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, parse
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 from workers.runtime.errors import SettingsError
-from workers.settings.durations import ALLOWED as DURATIONS_ALLOWED
-from workers.settings.durations import count_ticks, format_duration, parse_duration
+from workers.settings import durations
+from workers.settings.durations import format_duration, parse_duration
 from workers.settings.files import client_values, declare, read_file, secret
 
 ALLOWED = (
-    'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '
-    'expression of whole names, such as "^orders-.*"'
+    'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such '
+    'names; or a regular expression of whole names, such as "^orders-.*"'
 )
 TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
 
 
 class TopicNames(msgspec.Struct, frozen=True):
-    """The topics that hold the events.
-
-    Attributes:
-        names: sorted; empty where there is an expression.
-    """
+    """The topics that hold the events: sorted names, or none and an expression."""
 
     names: tuple[str, ...]
     pattern: str | None = None
 
     @classmethod
     def of(cls, topic: str | tuple[str, ...]) -> TopicNames:
-        """Return the topics of the setting `events.topic`."""
         if isinstance(topic, str):
             return cls((), topic) if topic.startswith("^") else cls((topic,))
         return cls(tuple(sorted(topic)))
@@ -86,7 +63,6 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str | list[str]:
-        """Return the topics' form in a mechanism id."""
         return str(self) if self.one or self.pattern is not None else list(self.names)
 
     def matches(self, topic: str) -> bool:
@@ -101,11 +77,9 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     """
     expression = isinstance(topic, str) and topic.startswith("^")
     names = (topic,) if isinstance(topic, str) else topic
-    fits = (
-        1 < len(topic) <= PATTERN_MAX
-        if expression
-        else all(re.match(TOPIC_NAME, name) for name in names)
-    )
+    fits = all(re.match(TOPIC_NAME, name) for name in names)
+    if expression:
+        fits = 1 < len(topic) <= PATTERN_MAX
     if not fits or not 0 < len(names) <= TOPICS_MAX:
         yield f"topic = {display(topic)}: {ALLOWED}"
     elif isinstance(topic, tuple):
@@ -125,7 +99,7 @@ DAY_MS = 86_400_000
 KEEP_MAX_MS = 36_500 * DAY_MS
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
-FIELD = f"{SYNTAX}, at most 1,000 characters"
+FIELD = f"{views.SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 _PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * 86_400_000
 _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
@@ -141,16 +115,26 @@ def _lasting(least: int, most: int) -> Meta:
     return Meta(ge=least, le=most, description=words)
 
 
-def _lasting_or_none(least: int, most: int, otherwise: str) -> Meta:
-    words = f"a duration from {format_duration(least)} to {format_duration(most)}; if left out, {otherwise}"
-    return Meta(description=words, extra={"duration": True})
-
-
 def _says(allowed: str, pattern: str | None = None) -> Meta:
     return Meta(description=allowed, pattern=pattern)
 
 
-class Section(Checked, frozen=True, kw_only=True):
+_Partitions = Annotated[int, _whole(1, 10_000)]
+_PARTITIONS = "a whole number from 1 to 10,000; if left out, "
+_PORT = (
+    "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
+)
+_MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
+_PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+_URL = r"https?://[^\s,@/]+(/[^\s,@]*)?"
+_URLS = '"http://host:port" or "https://...", without a user in it; or several separated by commas'
+
+
+def _name_in_file(attribute: str) -> str:
+    return attribute.removesuffix("_ms").removesuffix("_")
+
+
+class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
     """A section of the settings file, named after its class."""
 
     def where(self) -> str:
@@ -171,27 +155,14 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     key_file: Annotated[
         Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")
     ]
-    commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = msgspec.field(
-        name="commit_interval", default=5_000
-    )
+    commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = 5_000
     owner_partitions: Annotated[
-        Annotated[int, _whole(1, 10_000)] | None,
-        _says(
-            "a whole number from 1 to 10,000; if left out, the events topic's number of partitions"
-        ),
+        _Partitions | None, _says(_PARTITIONS + "the events topic's number of partitions")
     ] = None
     user_partitions: Annotated[
-        Annotated[int, _whole(1, 10_000)] | None,
-        _says(
-            "a whole number from 1 to 10,000; if left out, as many as the events topics have together"
-        ),
+        _Partitions | None, _says(_PARTITIONS + "as many as the events topics have together")
     ] = None
-    metrics_port: Annotated[
-        Annotated[int, _whole(0, 65_535)] | None,
-        _says(
-            "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
-        ),
-    ] = None
+    metrics_port: Annotated[Annotated[int, _whole(0, 65_535)] | None, _says(_PORT)] = None
     metrics_host: Annotated[
         str,
         _says(
@@ -227,38 +198,29 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     """[events]: the topic, and the fields with an event's stream key, items and time."""
 
     topic: Annotated[str | tuple[str, ...], _says(ALLOWED)]
-    key: Annotated[FieldPath, _says(_KEY)]
-    items: Annotated[FieldPath | None, _says(FIELD)] = None
-    count: Annotated[FieldPath | None, _says(FIELD)] = None
-    where_: Annotated[Conditions, _says(CONDITIONS_ALLOWED)] = msgspec.field(
-        name="where", default=()
-    )
+    key: Annotated[Field, _says(_KEY)]
+    items: Annotated[Field | None, _says(FIELD)] = None
+    count: Annotated[Field | None, _says(FIELD)] = None
+    where_: Annotated[Conditions, _says(views.ALLOWED)] = ()
     missing: Annotated[
         Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')
     ] = "reject"
-    timestamp: Annotated[FieldPath | None, _says(FIELD)] = None
+    timestamp: Annotated[Field | None, _says(FIELD)] = None
     timestamp_unit: Annotated[
-        Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in UNITS))
+        Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in views.UNITS))
     ] = "ms"
-    user: Annotated[FieldPath | None, _says(_USER)] = None
+    user: Annotated[Field | None, _says(_USER)] = None
     format: Annotated[
         Literal["json", "avro", "protobuf", "json_schema"],
         _says('"json", "avro", "protobuf" or "json_schema"'),
     ] = "json"
-    partitioner: Annotated[
-        Literal["murmur2", "crc32"],
-        _says(
-            '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
-        ),
-    ] = "murmur2"
-    grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = msgspec.field(name="grace", default=0)
-    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(
-        name="max_ahead", default=300_000
-    )
+    partitioner: Annotated[Literal["murmur2", "crc32"], _says(_PARTITIONERS)] = "murmur2"
+    grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = 0
+    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = 300_000
     max_behind_ms: Annotated[
         Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
-        _lasting_or_none(0, KEEP_MAX_MS, "the longest epoch of the histograms, at least 7d"),
-    ] = msgspec.field(name="max_behind", default=None)
+        Meta(description=f"a duration from 0s to 36500d{_MAX_BEHIND}", extra={"duration": True}),
+    ] = None
     max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
 
     @property
@@ -271,9 +233,8 @@ class EventsSettings(Section, frozen=True, kw_only=True):
             yield f"key = {display(self.key)}: {_KEY}"
         if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
             yield f"user = {display(self.user)}: {_USER}"
-        yield from path_complaints(
-            {name: getattr(self, name) for name in ("key", "items", "count", "timestamp", "user")}
-        )
+        paths = ("key", "items", "count", "timestamp", "user")
+        yield from views.path_complaints({name: getattr(self, name) for name in paths})
         if self.timestamp is None and self.timestamp_unit != "ms":
             yield f"timestamp_unit = {display(self.timestamp_unit)}: only with timestamp"
         taken = {self.key: "key"}
@@ -292,22 +253,16 @@ class HistorySettings(Section, frozen=True, kw_only=True):
         Path | None,
         _says("a file name in quotes; if left out, a file that ends with the dashboard"),
     ] = None
-    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(
-        name="keep_ticks", default=30 * DAY_MS
-    )
-    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(
-        name="keep_hours", default=730 * DAY_MS
-    )
+    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
+    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
 
     def where(self) -> str:
         return "dashboard."
 
     def complaints(self) -> Iterator[str]:
         if self.keep_hours_ms < self.keep_ticks_ms:
-            yield (
-                f"keep_hours = {format_duration(self.keep_hours_ms)}: at least keep_ticks, "
-                f"{format_duration(self.keep_ticks_ms)}"
-            )
+            hours, ticks = map(format_duration, (self.keep_hours_ms, self.keep_ticks_ms))
+            yield f"keep_hours = {hours}: at least keep_ticks, {ticks}"
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
@@ -340,17 +295,12 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
         if lasts is not None and not _PERIOD_MIN <= lasts <= _PERIOD_MAX:
             yield f"period = {display(self.period)}: {_PERIOD}"
         if (self.max_epsilon is None) != (self.max_delta is None):
-            given, lacks = (
-                ("max_epsilon", "max_delta")
-                if self.max_delta is None
-                else ("max_delta", "max_epsilon")
-            )
+            names = ("max_epsilon", "max_delta")
+            given, lacks = names if self.max_delta is None else names[::-1]
             yield f"{lacks} is missing: a ceiling is both, and {given} is given"
         elif self.max_epsilon is None:
-            for name, value, default in (
-                ("period", self.period, "epoch"),
-                ("uncounted_workers", self.uncounted_workers, ()),
-            ):
+            for name, default in (("period", "epoch"), ("uncounted_workers", ())):
+                value = getattr(self, name)
                 if value != default:
                     yield f"{name} = {display(value)}: only with max_epsilon and max_delta"
 
@@ -358,37 +308,28 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
 _SECRETS = ("password", "token", "key_password")
 _FILES = ("ca", "certificate", "key", "reader_schema")
 _SECRET = '{ file = "..." } or { env = "NAME" }'
+_File = Path | None
 
 
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
-    url: Annotated[
-        str,
-        _says(
-            '"http://host:port" or "https://...", without a user in it; or several separated by commas',
-            pattern=r"^https?://[^\s,@/]+(/[^\s,@]*)?(, ?https?://[^\s,@/]+(/[^\s,@]*)?)*\Z",
-        ),
-    ]
+    url: Annotated[str, _says(_URLS, pattern=rf"^{_URL}(, ?{_URL})*\Z")]
     user: Annotated[
         Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None,
         _says("the name to log in with, without a colon"),
     ] = None
     password: Annotated[str | None, _says(_SECRET)] = None
     token: Annotated[str | None, _says(_SECRET)] = None
-    ca: Annotated[Path | None, _says("a file with the certificates to trust, in PEM")] = None
-    certificate: Annotated[Path | None, _says("a file with this client's certificate, in PEM")] = (
-        None
-    )
-    key: Annotated[Path | None, _says("a file with the certificate's key, in PEM")] = None
+    ca: Annotated[_File, _says("a file with the certificates to trust, in PEM")] = None
+    certificate: Annotated[_File, _says("a file with this client's certificate, in PEM")] = None
+    key: Annotated[_File, _says("a file with the certificate's key, in PEM")] = None
     key_password: Annotated[str | None, _says(_SECRET)] = None
-    timeout_ms: Annotated[
-        Duration, Meta(ge=100, le=300_000, description="a duration from 100ms to 5m")
-    ] = msgspec.field(name="timeout", default=10_000)
+    timeout_ms: Annotated[Duration, _lasting(100, 300_000)] = 10_000
     unknown_wait_ms: Annotated[
         Duration, Meta(ge=0, le=600_000, description="a duration from 0ms to 10m")
-    ] = msgspec.field(name="unknown_wait", default=30_000)
-    reader_schema: Annotated[Path | None, _says("a file with an Avro schema")] = None
+    ] = 30_000
+    reader_schema: Annotated[_File, _says("a file with an Avro schema")] = None
 
     def where(self) -> str:
         return "schema_registry."
@@ -415,19 +356,12 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
                 "bearer.auth.token": self.token,
                 "bearer.auth.logical.cluster": "",
             }
-        names = {
-            "ca": "ssl.ca.location",
-            "certificate": "ssl.certificate.location",
-            "key": "ssl.key.location",
-        }
-        options |= {
-            option: str(getattr(self, name))
-            for name, option in names.items()
-            if getattr(self, name) is not None
-        }
-        return options | (
-            {} if self.key_password is None else {"ssl.key.password": self.key_password}
-        )
+        for name in ("ca", "certificate", "key"):
+            if getattr(self, name) is not None:
+                options[f"ssl.{name}.location"] = str(getattr(self, name))
+        if self.key_password is not None:
+            options["ssl.key.password"] = self.key_password
+        return options
 
     def __repr__(self) -> str:
         return f"SchemaRegistrySettings(url={self.url!r})"
@@ -437,39 +371,28 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
 
 
 def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return the section's values with secrets resolved and absolute file names.
+    """Return the section's values with secrets resolved, and file names relative to `base`.
 
-    Args:
-        table: the section as the file has it.
-        base: the directory that file names are relative to.
-
-    Raises:
-        SettingsError: a secret is written out or missing, or a file cannot be read.
+    Raises SettingsError if a secret is written out or missing, or a file cannot be read.
     """
     values = dict(table)
     if "@" in str(values.get("url", "")):
         # The value is not shown: it may hold a password.
         raise SettingsError("schema_registry.url: must name no user: use user and password")
-    for name in _SECRETS:
-        source = values.get(name)
-        if source is None:
-            continue
-        if not isinstance(source, dict) or set(source) not in ({"file"}, {"env"}):
-            raise SettingsError(
-                f"schema_registry.{name}: a secret must not be written here: use {_SECRET}"
-            )
-        values[name] = secret(source, f"schema_registry.{name}", base)
-    for name in _FILES:
-        place = values.get(name)
-        if place is None:
-            continue
-        if not isinstance(place, str) or not place:
-            raise SettingsError(f"schema_registry.{name} = {display(place)}: a file name in quotes")
-        try:
-            read_file(base / place)
-        except SettingsError as error:
-            raise SettingsError(f"schema_registry.{name}: {error}") from None
-        values[name] = base / place
+    for name, value in table.items():
+        where = f"schema_registry.{name}"
+        if name in _SECRETS and value is not None:
+            if not isinstance(value, dict) or set(value) not in ({"file"}, {"env"}):
+                raise SettingsError(f"{where}: a secret must not be written here: use {_SECRET}")
+            values[name] = secret(value, where, base)
+        elif name in _FILES and value is not None:
+            if not isinstance(value, str) or not value:
+                raise SettingsError(f"{where} = {display(value)}: a file name in quotes")
+            try:
+                read_file(base / value)
+            except SettingsError as error:
+                raise SettingsError(f"{where}: {error}") from None
+            values[name] = base / value
     return values
 
 
@@ -538,7 +461,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Return the fields to read from an event."""
         return shape_of(self.events, self.user_field, self.histograms)
 
     @property
@@ -580,13 +502,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
             yield from _user_complaints(histogram, of_users)
-            if (histogram.key or self.events.key) == ALL_KEYS and histogram.keys != (
-                ALL_STREAM_KEY,
-            ):
+            all_keys = (histogram.key or self.events.key) == ALL_KEYS
+            if all_keys and histogram.keys != (ALL_STREAM_KEY,):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
         named = {config.view: config for config in reversed(self.histograms)}
-        for view, complaint in complaints(self.shape):
+        for view, complaint in views.complaints(self.shape):
             own = named[view]
             yield f"{own.where() if view else 'events.'}{complaint}"
         used: dict[str, str] = {}
@@ -625,51 +546,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def shape_of(
     events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
 ) -> Shape:
-    """Return the fields to read from an event.
+    """Return the fields to read from an event: the views of the histograms, or of `events`.
 
-    Args:
-        events: field locations, unless a histogram overrides them.
-        user: the field with an event's user; None where users are not read.
-        histograms: supply the views; without any, the view of `events`.
+    `user` is the field with an event's user; None where users are not read.
     """
-    views = {config.view: view_of(events, config) for config in histograms} or {"": view_of(events)}
+    of_name = {config.view: view_of(events, config) for config in histograms}
+    of_name = of_name or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
-    empty = events.missing == "empty"
-    return Shape(MappingProxyType(views), time, events.timestamp_unit, field(user), empty)
+    unit, empty = events.timestamp_unit, events.missing == "empty"
+    return Shape(MappingProxyType(of_name), time, unit, views.field(user), empty)
 
 
 def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
     """Return a histogram's view of an event; None: the view of `[events]`."""
-    key, items, count, where, buckets = (
-        (None, None, None, None, None)
-        if histogram is None
-        else (histogram.key, histogram.items, histogram.count, histogram.where_, histogram.buckets)
-    )
-    if count is None and items is None:
-        # The count of [events] belongs to its items and has no meaning for others.
-        count = events.count
-    items = items or events.items
+    key, items, count, where, edges = events.key, events.items, events.count, events.where_, None
+    if histogram is not None:
+        if histogram.items is not None or histogram.count is not None:
+            # The count of [events] belongs to its items and has no meaning for others.
+            items, count = histogram.items or items, histogram.count
+        key = histogram.key or key
+        where = where if histogram.where_ is None else histogram.where_
+        edges = None if histogram.buckets is None else histogram.buckets.edges
     if items is None:
         raise ValueError(f"events.items is missing: {FIELD}")
-    return View(
-        parse(key or events.key)
-        if (key or events.key) not in (ALL_KEYS, RECORD_KEY)
-        else key or events.key,
-        parse(items),
-        None if count is None else parse(count),
-        events.where_ if where is None else where,
-        None if buckets is None else buckets.edges,
-    )
+    place = key if key in (ALL_KEYS, RECORD_KEY) else parse(key)
+    return View(place, parse(items), None if count is None else parse(count), where, edges)
 
 
 def internal_topics(worker: str) -> tuple[str, str, str, str]:
     """Return the contributions topic, the state topics of stages 1 and 2, and the rejects topic."""
-    return (
-        f"{worker}.contributions",
-        f"{worker}.contribute-state",
-        f"{worker}.release-state",
-        f"{worker}.rejects",
-    )
+    state = f"{worker}.contribute-state", f"{worker}.release-state"
+    return f"{worker}.contributions", *state, f"{worker}.rejects"
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:
@@ -697,15 +604,13 @@ def load(path: str | Path) -> Settings:
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
     """Return the result of `read` for a parsed TOML file and its directory.
 
-    Raises:
-        SettingsError: one line with the file, the field, its value and the allowed values.
+    A `SettingsError` is one line with the file, the field, its value and the allowed values.
     """
     try:
         document = tomllib.loads(read_file(path).decode())
     except UnicodeDecodeError as error:
-        raise SettingsError(
-            f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8"
-        ) from None
+        where = f"byte {error.start:,}"
+        raise SettingsError(f"{path}: not UTF-8 at {where}; a TOML file is UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     try:
@@ -717,9 +622,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     """Check a parsed document with file names relative to `base`; messages do not name the file.
 
-    Raises:
-        ValueError: a section or field is wrong.
-        SettingsError: a file that it names is wrong.
+    Raises ValueError if a section or field is wrong, SettingsError if a file it names is.
     """
     _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram"))
     history_of(document.get("dashboard", {}), base)  # the dashboard's, and checked for it here too
@@ -728,8 +631,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         if required and name not in document:
             raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
     for name in _SECTIONS:
-        if not isinstance(document.get(name, {}), dict):
-            raise SettingsError(f"{name} = {display(document[name])}: must be a section, [{name}]")
+        _must_be_section(name, document.get(name, {}))
     kafka = dict(document["kafka"])
     if "client" in kafka:
         kafka["client"] = client_values(kafka["client"], base)
@@ -740,10 +642,9 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         raise ValueError(
             "histogram: must be one or more sections, each headed [[histogram]] in double brackets"
         )
+    data_dir, key_file = base / worker.data_dir, base / worker.key_file
     return Settings(
-        worker=msgspec.structs.replace(
-            worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file
-        ),
+        worker=msgspec.structs.replace(worker, data_dir=data_dir, key_file=key_file),
         kafka=_section(KafkaSettings, kafka, "kafka."),
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
@@ -764,25 +665,24 @@ _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
 )
 
 
-def history_of(values: object, base: Path) -> HistorySettings:
+def _must_be_section(name: str, values: object) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise SettingsError(f"dashboard = {display(values)}: must be a section, [dashboard]")
-    settings = _section(HistorySettings, values, "dashboard.")
-    return (
-        settings
-        if settings.store is None
-        else msgspec.structs.replace(settings, store=base / settings.store)
-    )
+        raise SettingsError(f"{name} = {display(values)}: must be a section, [{name}]")
+    return values
+
+
+def history_of(values: object, base: Path) -> HistorySettings:
+    settings = _section(HistorySettings, _must_be_section("dashboard", values), "dashboard.")
+    if settings.store is None:
+        return settings
+    return msgspec.structs.replace(settings, store=base / settings.store)
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
     if values is None:
         return None
-    if not isinstance(values, dict):
-        raise SettingsError(
-            f"schema_registry = {display(values)}: must be a section, [schema_registry]"
-        )
-    return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
+    table = registry_values(_must_be_section("schema_registry", values), base)
+    return _section(SchemaRegistrySettings, table, "schema_registry.")
 
 
 def _histogram(
@@ -801,12 +701,10 @@ def _histogram(
     if values.get("key", events.key) == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
-    domain = next(
-        (field for field in msgspec.structs.fields(record) if field.name == "domain"), None
-    )
-    declare(values, None if domain is None else domain.required, where, base)
-    further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
-    count_ticks(values, where)
+    required = {rule.name: rule.required for rule in rules(record)}.get("domain")
+    declare(values, required, where, base)
+    further = ("mechanism",) if required is None else ("mechanism", "domain_file")
+    durations.count_ticks(values, where)
     return _section(record, values, where, further)
 
 
@@ -823,19 +721,16 @@ def _section(
     for name, value in values.items():
         rule = by_name[name]
         if rule.duration:
+            given = display(value)
             try:
-                value = (
-                    [parse_duration(one) for one in value]
-                    if isinstance(value, list)
-                    else parse_duration(value)
-                )
+                several = isinstance(value, list)
+                value = list(map(parse_duration, value)) if several else parse_duration(value)
             except ValueError:
-                raise ValueError(
-                    f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}"
-                ) from None
+                words = f"{rule.allowed}: {durations.ALLOWED}"
+                raise ValueError(f"{where}{name} = {given}: {words}") from None
         elif rule.name == "where":
             try:
-                value = conditions(value)
+                value = views.conditions(value)
             except ValueError as error:
                 raise ValueError(f"{where}{error}") from None
         arguments[rule.attribute] = value

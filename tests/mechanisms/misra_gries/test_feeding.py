@@ -13,32 +13,14 @@ from workers.mechanisms.misra_gries import feeding
 from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch, feed
 
-LOOPS = {
-    feeding: (
-        "feed_rounds",
-        "ones_in",
-        "turn_over",
-        "rest_of_round",
-        "sorted_apart",
-        "take_turns",
-        "still_at_zero",
-        "off_the_wheel",
-        "sort_by_rank",
-        "merge_by_rank",
-        "run_end",
-        "feed_rest",
-        "append",
-        "come_nearer",
-    )
-}
+KERNELS = [name for name in vars(feeding) if hasattr(getattr(feeding, name), "py_func")]
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose the compiled or the plain Python form."""
-    for module, names in LOOPS.items():
-        for name in names:
-            monkeypatch.setattr(module, name, request.param(getattr(module, name)))
+    for name in KERNELS:
+        monkeypatch.setattr(feeding, name, request.param(getattr(feeding, name)))
 
 
 @pytest.fixture(params=[1, 2, 24])

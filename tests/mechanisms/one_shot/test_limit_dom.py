@@ -16,9 +16,7 @@ from workers.mechanisms.one_shot.algorithms import (
     Cell,
     OneShotNoise,
     Parameters,
-    gaussian_difference_quantile,
     gaussian_quantile,
-    laplace_difference_quantile,
     laplace_quantile,
     limited,
     logistic_quantile,
@@ -49,19 +47,14 @@ def laplace_law(scale: Fraction, reach: int) -> list[float]:
 def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: float) -> None:
     """One lower shows one event's item too often; one higher costs accuracy."""
     reach = 45 * (1 + math.isqrt(math.ceil(spread)))
-    for law, one, difference in (
-        (gaussian_law(spread, reach), gaussian_quantile, gaussian_difference_quantile),
-        (
-            laplace_law(root := Fraction(math.isqrt(math.ceil(spread))), reach),
-            laplace_quantile,
-            laplace_difference_quantile,
-        ),
+    root = Fraction(math.isqrt(math.ceil(spread)))
+    for law, quantile, parameter in (
+        (gaussian_law(spread, reach), gaussian_quantile, spread),
+        (laplace_law(root, reach), laplace_quantile, root),
     ):
-        parameter = spread if one is gaussian_quantile else root
-        both = np.convolve(law, law)
         for mass, x in (
-            (np.array(law), one(parameter, delta)),
-            (both, difference(parameter, delta)),
+            (np.array(law), quantile(parameter, delta)),
+            (np.convolve(law, law), quantile(parameter, delta, difference=True)),
         ):
             middle = len(mass) // 2
             assert mass[middle + x :][::-1].sum() <= delta
@@ -187,6 +180,6 @@ def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
     drawn = np.empty(len(tags), dtype=table.dtype)
     table.draw(STREAM, (7, 7), tags, drawn)
     z = drawn.astype(np.int64)
-    x = laplace_difference_quantile(Fraction(5), 0.01)
+    x = laplace_quantile(Fraction(5), 0.01, difference=True)
     share = float((z[::2] - z[1::2] >= x).mean())
     assert 0.0075 < share <= 0.01 + 6 * 0.0003

@@ -1,22 +1,14 @@
 """Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in `sketch` order.
 
 A tick is fed in rounds: one of every item, then one more of every item that has a second, and so
-on. The last round takes all remaining occurrences, item by item (`feed_rest`). Only these arrays
-carry over between rounds:
-
-    heights  int64 (k,)     a counter's count plus `lowered`, the number of decrements of all
-                            counters
-    ranks    int64 (k,)     place of a counter's key among all keys of sketch and tick
-    held     uint32 (words,)  a bit per item of the tick: whether a counter holds it
-    slot_of  int32 (n,)     the item's counter; undefined where it has none
+on. The last round takes all remaining occurrences, item by item (`feed_rest`). Only `Counters`
+carry over between rounds.
 
 A round's items are bits too, 32 a word, the first one lowest: a million items are 125 kB, which fit
 the processor's nearest caches; all rounds of a tick are 3 MB.
 
 Decrementing all counters means adding one to `lowered`: a counter is at zero where its height is
-`lowered`. A rank is `before << bits | number` for a key outside the tick (`before`: the number of
-smaller items of the tick; `number`: its own), and `item << bits | all ones` for an item of the
-tick. Unused counters have the largest ranks: as in the paper, they are larger than every key.
+`lowered`.
 
 Every miss needs the next counter at zero. So there is a wheel of lists, one for each height up to
 k: a counter waits in the list of its height at insertion. When `lowered` reaches a height, its list
@@ -40,24 +32,55 @@ Orlin and Tarjan, "Faster Algorithms for the Shortest Path Problem", for the hea
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel_inline, kernel_part, kernel_with_arrays
+from workers.arrays.compiled import kernel_in_place, kernel_part, kernel_with_arrays
 
+Bits = NDArray[np.uint32]
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
 
 
+class Counters(NamedTuple):
+    """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
+
+    A rank is `before << bits | number` for a key outside the tick (`before`: the number of smaller
+    items of the tick; `number`: its own), and `item << bits | all ones` for an item of the tick.
+    Unused counters have the largest ranks: as in the paper, they are larger than every key.
+
+    Attributes:
+        heights: (k,), a counter's count plus `lowered`, the number of decrements of all counters.
+        ranks: (k,), distinct: the place of a counter's key among all keys of sketch and tick.
+        slot_of: (n,), the item's counter; undefined where it has none.
+        held: (words,), a bit per item of the tick: whether a counter holds it.
+        bits: of a counter's number.
+    """
+
+    heights: Integers
+    ranks: Integers
+    slot_of: Places
+    held: Bits
+    bits: int
+
+
+class Wheel(NamedTuple):
+    """Lists of counters by height, modulo the number of lists.
+
+    Attributes:
+        heads: (buckets,), first counter of each list, -1 where empty.
+        behind: (k,), next counter in the same list, -1 for the last.
+    """
+
+    heads: Places
+    behind: Places
+
+
 @kernel_part
 def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Sort counters by rank, merging ordered runs: usually there are one or two.
-
-    Args:
-        slots: (k,); those from `first` to n - 1 are sorted.
-        ranks: (k,), distinct.
-        scratch: (k,), overwritten.
-    """
+    """Sort the counters in `slots[first:n]` by rank, merging ordered runs: usually one or two."""
     runs = 2
     while runs > 1:
         runs, start = 0, first
@@ -82,12 +105,9 @@ def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Pl
 
 @kernel_part
 def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Merge a few counters into many by binary search, moving the others without comparing them.
+    """Merge the few counters of `slots[middle:n]` into those before them; both are in order.
 
-    Args:
-        slots: (k,), in order up to `middle`, and from there to n; changed.
-        ranks: (k,), distinct.
-        scratch: (k,), overwritten.
+    A binary search finds their places; the others move without being compared.
     """
     few = n - middle
     for i in range(few):
@@ -117,10 +137,7 @@ def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
     return stop
 
 
-Bits = NDArray[np.uint32]
-
-
-@kernel_inline
+@kernel_in_place
 def ones_in(word: int | np.int64) -> int:
     """Return the number of one bits in a word; compiles to one instruction."""
     ones = 0
@@ -130,45 +147,48 @@ def ones_in(word: int | np.int64) -> int:
     return ones
 
 
-@kernel_inline
-def turn_over(bits_of: Bits, item: int) -> None:
-    """Flip an item's bit."""
+@kernel_in_place
+def flip(bits_of: Bits, item: int) -> None:
     bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
 
 
+@kernel_in_place
+def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
+    place = height & (len(wheel.heads) - 1)
+    wheel.behind[slot] = wheel.heads[place]
+    wheel.heads[place] = slot
+
+
+@kernel_in_place
+def replace(slot: int, item: int, counters: Counters) -> None:
+    """Replace a counter's key by an item of the tick."""
+    of_tick = (1 << counters.bits) - 1
+    rank = counters.ranks[slot]
+    if rank & of_tick == of_tick:  # the key that gives way is of the tick too
+        flip(counters.held, rank >> counters.bits)
+    counters.ranks[slot] = (np.int64(item) << counters.bits) | of_tick
+    counters.slot_of[item] = slot
+    flip(counters.held, item)
+
+
 @kernel_with_arrays
-def feed_rounds(
-    rounds: NDArray[np.uint32],
-    heights: Integers,
-    ranks: Integers,
-    slot_of: Places,
-    held: Bits,
-    bits: int,
-) -> int:
-    """Feed rounds of one occurrence per item.
+def feed_rounds(rounds: Bits, counters: Counters) -> int:
+    """Feed rounds (rounds, words) of one occurrence per item; return the number of decrements.
 
-    Args:
-        rounds: (rounds, words), the items of each round.
-        heights: (k,), initially the counts; changed.
-        ranks: (k,), initially ascending; changed.
-        slot_of, held: see the module; changed.
-        bits: see the module.
-
-    Returns:
-        The number of decrements of all counters.
+    Heights are initially the counts, and ranks ascending.
     """
+    heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)
     buckets = 64
     while buckets < k:
         buckets *= 2
     heads = np.full(buckets, -1, dtype=np.int32)
-    behind = np.full(k, -1, dtype=np.int32)
+    wheel = Wheel(heads, np.full(k, -1, dtype=np.int32))
     scratch = np.empty(k, dtype=np.int32)
     # Counters at zero after the last decrement, by rank; those before `turn` were replaced.
     zeros = np.arange(k).astype(np.int32)
     lowered = turn = 0
-    waiting = still_at_zero(lowered, zeros, k, heights, heads, behind)
-    of_tick = (1 << bits) - 1
+    waiting = still_at_zero(lowered, zeros, k, heights, wheel)
     # No calls in this loop except at a decrement: a call that passes arrays takes longer than a
     # whole step (measured: 25 ns, 6 ns).
     for number in range(len(rounds)):
@@ -184,7 +204,7 @@ def feed_rounds(
                 rest ^= low
                 item = (word << 5) + ones_in(low - 1)
                 if held[word] & low:
-                    heights[slot_of[item]] += 1
+                    heights[counters.slot_of[item]] += 1
                     continue
                 while turn < waiting and heights[zeros[turn]] != lowered:  # it was hit meanwhile
                     turn += 1
@@ -192,40 +212,21 @@ def feed_rounds(
                 if turn < waiting:
                     slot = zeros[turn]
                     turn += 1
-                    if (
-                        ranks[slot] & of_tick == of_tick
-                    ):  # the key that gives way is of the tick too
-                        turn_over(held, ranks[slot] >> bits)
-                    ranks[slot] = (np.int64(item) << bits) | of_tick
-                    slot_of[item] = slot
-                    turn_over(held, item)
+                    replace(slot, item, counters)
                     heights[slot] = lowered + 1
                     continue
                 lowered += 1
                 turn = 0
                 if waiting == 0 and heads[lowered & (buckets - 1)] < 0:
                     continue
-                same = still_at_zero(lowered, zeros, waiting, heights, heads, behind)
-                waiting = off_the_wheel(lowered, zeros, same, heights, heads, behind)
+                same = still_at_zero(lowered, zeros, waiting, heights, wheel)
+                waiting = take_from_wheel(lowered, zeros, same, heights, wheel)
                 if not in_order:
                     sort_by_rank(zeros, 0, same, ranks, scratch)
                     in_order = True
                 if whole:
                     lowered, turn, waiting = rest_of_round(
-                        items,
-                        item + 1,
-                        lowered,
-                        zeros,
-                        same,
-                        waiting,
-                        heights,
-                        ranks,
-                        slot_of,
-                        held,
-                        bits,
-                        heads,
-                        behind,
-                        scratch,
+                        items, item + 1, lowered, zeros, same, waiting, counters, wheel, scratch
                     )
                     fed = True
                     break
@@ -244,13 +245,8 @@ def rest_of_round(
     zeros: Places,
     same: int,
     now: int,
-    heights: Integers,
-    ranks: Integers,
-    slot_of: Places,
-    held: Bits,
-    bits: int,
-    heads: Places,
-    behind: Places,
+    counters: Counters,
+    wheel: Wheel,
     scratch: Places,
 ) -> tuple[int, int, int]:
     """Feed the rest of a round from the second or a later decrement in it.
@@ -266,26 +262,19 @@ def rest_of_round(
     replaced last, unless they are hit first, and then their keys are gone.
 
     Args:
-        items: (words,), the items of the round.
-        begun: the first item to process.
+        items: (words,), the items of the round, to be fed from the item `begun`.
         lowered: the number of decrements, including the one just made.
         zeros: (k,), counters at zero: the first `same` by rank, with keys of this round, then, up
             to `now`, those from the wheel; changed.
-        heights, ranks: (k,), changed.
-        slot_of, held: see the module; changed.
-        bits: see the module.
-        heads, behind: the wheel, see `off_the_wheel`; changed.
-        scratch: (k,), overwritten.
 
     Returns:
-        The number of decrements; the number of `zeros` replaced since the last; the size of
-            `zeros`,
-        by rank.
+        The number of decrements, of `zeros` replaced since the last, and of `zeros`, by rank.
     """
-    of_tick, mask, stop = (1 << bits) - 1, len(heads) - 1, len(items) << 5
+    heights, ranks, slot_of, held, bits = counters
+    of_tick, mask, stop = (1 << bits) - 1, len(wheel.heads) - 1, len(items) << 5
     begun_before = begun
     misses = 0
-    early = late = sorted_apart(zeros, same, now, begun - 1, ranks, bits, scratch)
+    early = late = sort_arrivals(zeros, same, now, begun - 1, counters, scratch)
     for word in range(begun >> 5, len(items)):
         rest = np.int64(items[word])
         if word == begun >> 5:
@@ -313,29 +302,27 @@ def rest_of_round(
             rest &= -low << 1
             misses = max(misses, early) + 1
             while late < now and heights[zeros[late]] != lowered:  # it was hit meanwhile
-                slot = zeros[late]
-                behind[slot] = heads[heights[slot] & mask]
-                heads[heights[slot] & mask] = slot
+                put_on_wheel(zeros[late], heights[zeros[late]], wheel)
                 late += 1
             if late < now:
                 slot = zeros[late]
                 late += 1
                 zeros[misses - 1] = slot
                 if ranks[slot] & of_tick == of_tick:
-                    turn_over(held, ranks[slot] >> bits)
+                    flip(held, ranks[slot] >> bits)
                     ranks[slot] -= 1  # no key of the tick any more: it gets another one in the end
                 continue
             lowered += 1
             begun, begun_before = (word << 5) + ones_in(low - 1) + 1, begun
             same = now = early = late = misses - 1
             misses = 0
-            if heads[lowered & mask] >= 0:
-                now = off_the_wheel(lowered, zeros, same, heights, heads, behind)
-                early = late = sorted_apart(zeros, same, now, begun - 1, ranks, bits, scratch)
+            if wheel.heads[lowered & mask] >= 0:
+                now = take_from_wheel(lowered, zeros, same, heights, wheel)
+                early = late = sort_arrivals(zeros, same, now, begun - 1, counters, scratch)
     if begun_before < begun:
-        take_turns(items, begun_before, begun, zeros, same, ranks, slot_of, held, bits)
+        assign_misses(items, begun_before, begun, zeros, same, counters)
     merge_by_rank(zeros, same, early, ranks, scratch)
-    take_turns(items, begun, stop, zeros, misses, ranks, slot_of, held, bits)
+    assign_misses(items, begun, stop, zeros, misses, counters)
     for turn in range(max(early, misses)):
         heights[zeros[turn]] = lowered + (turn < misses)
     waiting = max(early, misses)
@@ -347,45 +334,26 @@ def rest_of_round(
 
 
 @kernel_part
-def sorted_apart(
-    zeros: Places, same: int, now: int, item: int, ranks: Integers, bits: int, scratch: Places
+def sort_arrivals(
+    zeros: Places, same: int, now: int, item: int, counters: Counters, scratch: Places
 ) -> int:
-    """Sort the counters from the wheel by rank; return the first whose rank is above the item's.
-
-    Args:
-        zeros: (k,); those from `same` to `now` - 1 are sorted.
-        item: of the tick.
-        ranks, bits, scratch: see `rest_of_round`.
-    """
-    sort_by_rank(zeros, same, now, ranks, scratch)
-    rank = ((np.int64(item) + 1) << bits) - 1
-    while same < now and ranks[zeros[same]] < rank:
+    """Sort `zeros[same:now]` by rank; return the first place whose rank is above the item's."""
+    sort_by_rank(zeros, same, now, counters.ranks, scratch)
+    rank = ((np.int64(item) + 1) << counters.bits) - 1
+    while same < now and counters.ranks[zeros[same]] < rank:
         same += 1
     return same
 
 
 @kernel_part
-def take_turns(
-    items: Bits,
-    start: int,
-    stop: int,
-    zeros: Places,
-    n: int,
-    ranks: Integers,
-    slot_of: Places,
-    held: Bits,
-    bits: int,
+def assign_misses(
+    items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
-    """Assign counters to the first n misses of a stretch of a round, in order.
+    """Assign `zeros[:n]` to the first n misses of the round's items from `start` up to `stop`.
 
-    No replaced key is in the stretch: all came before it in the round, or are below it.
-
-    Args:
-        items: (words,), the items of the round.
-        start, stop: the stretch, half open.
-        zeros: (k,), the counters.
-        ranks, slot_of, held, bits: see the module; changed.
+    No replaced key is among these items: all came before them in the round, or are below them.
     """
+    _, ranks, slot_of, held, bits = counters
     of_tick = (1 << bits) - 1
     turn = 0
     for word in range(start >> 5, min((stop >> 5) + 1, len(items))):
@@ -402,7 +370,7 @@ def take_turns(
             slot = zeros[turn]
             turn += 1
             if ranks[slot] & of_tick == of_tick:
-                turn_over(held, ranks[slot] >> bits)
+                flip(held, ranks[slot] >> bits)
             ranks[slot] = (np.int64(item) << bits) | of_tick
             slot_of[item] = slot
         held[word] ^= np.uint32(taken ^ missed)  # all at once: 1.4 of 9.0 ms less than one by one
@@ -411,20 +379,8 @@ def take_turns(
 
 
 @kernel_part
-def still_at_zero(
-    lowered: int, zeros: Places, n: int, heights: Integers, heads: Places, behind: Places
-) -> int:
-    """Keep the counters at zero, and move the others to the wheel.
-
-    Args:
-        lowered: the number of decrements.
-        zeros: (k,); the first n are checked; changed, in the same order.
-        heights, heads, behind: see `off_the_wheel`; the wheel is changed.
-
-    Returns:
-        The number kept.
-    """
-    mask = len(heads) - 1
+def still_at_zero(lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel) -> int:
+    """Keep the counters of `zeros[:n]` at zero, move the others to the wheel; return how many."""
     kept = 0
     for place in range(n):
         slot = zeros[place]
@@ -432,39 +388,24 @@ def still_at_zero(
             zeros[kept] = slot
             kept += 1
         else:
-            behind[slot] = heads[heights[slot] & mask]
-            heads[heights[slot] & mask] = slot
+            put_on_wheel(slot, heights[slot], wheel)
     return kept
 
 
 @kernel_part
-def off_the_wheel(
-    lowered: int, zeros: Places, n: int, heights: Integers, heads: Places, behind: Places
-) -> int:
-    """Append the wheel's counters that are at zero now.
-
-    Args:
-        lowered: the number of decrements.
-        zeros: (k,), with n counters in it; changed.
-        heights: (k,).
-        heads: (buckets,), first counter of each list, -1 where empty; changed.
-        behind: (k,), next counter in the same list, -1 for the last; changed.
-
-    Returns:
-        The new number of counters in `zeros`.
-    """
-    mask = len(heads) - 1
-    waits = heads[lowered & mask]
-    heads[lowered & mask] = -1
+def take_from_wheel(lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel) -> int:
+    """Append the wheel's counters that are at zero now to `zeros[:n]`; return their new number."""
+    place = lowered & (len(wheel.heads) - 1)
+    waits = wheel.heads[place]
+    wheel.heads[place] = -1
     while waits >= 0:
         slot = waits
-        waits = behind[slot]
+        waits = wheel.behind[slot]
         if heights[slot] == lowered:
             zeros[n] = slot
             n += 1
         else:  # it was hit meanwhile, or it is higher by a whole turn of the wheel
-            behind[slot] = heads[heights[slot] & mask]
-            heads[heights[slot] & mask] = slot
+            put_on_wheel(slot, heights[slot], wheel)
     return n
 
 
@@ -475,31 +416,15 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 
 @kernel_with_arrays
 def feed_rest(
-    items: Integers,
-    weights: Integers,
-    by_rank: Places,
-    lowered: int,
-    heights: Integers,
-    ranks: Integers,
-    slot_of: Places,
-    held: Bits,
-    bits: int,
+    items: Integers, weights: Integers, by_rank: Places, lowered: int, counters: Counters
 ) -> int:
-    """Feed all remaining occurrences, item by item.
+    """Feed all remaining occurrences, item by item; return the total number of decrements.
 
-    Args:
-        items: (m,), ascending.
-        weights: (m,), remaining occurrences, at least one.
-        by_rank: (k,), the counters, ascending by rank.
-        lowered: the number of earlier decrements.
-        heights, ranks: (k,), changed.
-        slot_of, held: see the module; changed.
-        bits: see the module.
-
-    Returns:
-        The total number of decrements.
+    `items` (m,) ascend, `weights` are above 0; `by_rank` has the counters, ascending by rank, and
+    `lowered` is the number of earlier decrements.
     """
-    k, of_tick = len(heights), (1 << bits) - 1
+    heights, ranks, held = counters.heights, counters.ranks, counters.held
+    k = len(heights)
     ends = np.full((LISTS, 2), -1, dtype=np.int32)
     behind = np.empty(k, dtype=np.int32)
     lowest = np.empty(k, dtype=np.int32)  # list 0, by rank; those before `turn` had their turn
@@ -511,14 +436,14 @@ def feed_rest(
     for place in range(len(items)):
         item, weight = items[place], weights[place]
         if held[item >> 5] >> (item & 31) & 1:
-            heights[slot_of[item]] += weight
+            heights[counters.slot_of[item]] += weight
             continue
         while turn == waiting or heights[lowest[turn]] != floor:
             if turn < waiting:  # it was hit meanwhile
                 append(lowest[turn], floor, heights, ends, behind)
                 turn += 1
                 continue
-            floor = come_nearer(floor, heights, ends, behind)
+            floor = raise_floor(floor, heights, ends, behind)
             turn = waiting = 0
             slot = ends[0, 0]
             ends[0, 0] = -1
@@ -536,26 +461,19 @@ def feed_rest(
             continue
         slot = lowest[turn]
         turn += 1
-        if ranks[slot] & of_tick == of_tick:  # the key that gives way is of the tick too
-            turn_over(held, ranks[slot] >> bits)
-        ranks[slot] = (item << bits) | of_tick
-        slot_of[item] = slot
-        turn_over(held, item)
+        replace(slot, item, counters)
         heights[slot] = lowered + weight
         lowered = floor
         append(slot, floor, heights, ends, behind)
     return lowered
 
 
-@kernel_inline
+@kernel_in_place
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
     """Append a counter to its list, so that lists stay ordered by rank as far as they were.
 
-    Args:
-        floor: see the module.
-        heights: (k,).
-        ends: (LISTS, 2), first and last counter of each list, where the first is not -1; changed.
-        behind: (k,), next counter in the same list, -1 for the last; changed.
+    `ends` (LISTS, 2) has the first and last counter of each list, where the first is not -1;
+    `behind` (k,) the next one in the same list, -1 for the last.
     """
     number, apart = 0, np.uint64(heights[slot] ^ floor)
     while apart != ZERO:  # one instruction, once it is compiled; not where there is a sign
@@ -570,11 +488,10 @@ def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Place
 
 
 @kernel_part
-def come_nearer(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
+def raise_floor(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
     """Raise the floor to the height of the lowest counter when list 0 is empty, and return it.
 
-    Args:
-        floor, heights, ends, behind: see `append`; at least one list is not empty.
+    At least one list is not empty.
     """
     number = 0
     while ends[0, 0] < 0:

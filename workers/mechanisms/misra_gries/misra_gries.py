@@ -3,9 +3,8 @@ over the ticks.
 
 A tick's items go into the open cell of every level. A complete cell is released once, with noise
 and a threshold; the release at t adds the noisy counts of the cells named by t's base-r digits (as
-in MetaAlgo). A stream key holds at most size * levels counters, whatever the domain, and at most
-(r - 1) * size released counts a level. Shown items are sorted by label: the order in which a sketch
-holds its keys would leak.
+in MetaAlgo). A stream key holds at most size * levels counters and (r - 1) * size released counts a
+level. Shown items are sorted by label: the order in which a sketch holds its keys would leak.
 
     Symbol      Here
     k           `size`, counters of a sketch
@@ -65,7 +64,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal, TypeVar
 
@@ -80,22 +78,13 @@ from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
-from workers.mechanisms.noise.discrete_laplace import (
-    LARGEST_SCALE,
-    discrete_laplace,
-    round_up_scale,
-)
-from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_TABLE_VERSION
-from workers.mechanisms.noise.gaussian import (
-    TABLE_VERSION,
-    exact_quantile,
-    integer_gaussian,
-    round_up_sigma_squared,
-)
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise import gaussian
+from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
@@ -103,54 +92,37 @@ from workers.mechanisms.one_shot.config import OptionalDomain
 from workers.mechanisms.order_statistics.config import domain_hash
 from workers.runtime.frozen import Frozen
 
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A released sketch: ascending labels with noisy counts."""
-
-    labels: tuple[bytes, ...]
-    counts: NDArray[np.int64]
+Counts = NDArray[np.int64]
 
 
-def shown_above(labels: Texts, noisy: NDArray[np.int64], threshold: int) -> Shown:
+def shown_above(labels: Texts, noisy: Counts, threshold: int) -> tuple[list[bytes], Counts]:
+    """Return the labels above the threshold, ascending, and their noisy counts."""
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
-    return Shown(tuple(names[i] for i in order), noisy[kept[order]])
+    return [names[i] for i in order], noisy[kept[order]]
 
 
-def reduced(sketch: Sketch) -> NDArray[np.int64]:
-    """Return max(0, (k+1) c - sum of all c): Algorithm 3, times k + 1 to be an integer.
-
-    Its l1 sensitivity is at most 2k - 1.
-    """
-    lowered: NDArray[np.int64] = np.maximum(
-        (sketch.size + 1) * sketch.counts - int(sketch.counts.sum()), 0
-    )
-    return lowered
+def reduced(sketch: Sketch) -> Counts:
+    """Return max(0, (k+1) c - sum of all c), of l1 sensitivity at most 2k - 1 (Algorithm 3)."""
+    lowered = (sketch.size + 1) * sketch.counts - int(sketch.counts.sum())
+    return np.maximum(lowered, 0)
 
 
 def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
     """Return the scale of Algorithm 3's noise in units of 1/(k+1), rounded up."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
-    return round_up_scale(Fraction(2 * size - 1) / Fraction(epsilon))
+    return laplace.round_up_scale(Fraction(2 * size - 1) / Fraction(epsilon))
 
 
 def largest_parts(
-    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: NDArray[np.int64]
-) -> tuple[Rows, NDArray[np.int64]]:
+    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Counts
+) -> tuple[Rows, Counts]:
     """Return the places in the domain of the k largest noisy counts, and these counts times k + 1.
 
-    This is the output of Algorithm 3.
-
-    Args:
-        sketch: fed, not merged, with items of the domain only.
-        labels: the domain's d labels.
-        noise: int64 (d,), one per label; changed.
-
-    Raises:
-        ValueError: the sketch holds an item outside the domain.
+    This is the output of Algorithm 3, for a sketch that was fed, not merged. `noise` (d,), one
+    value per label, is changed. Raises ValueError if the sketch holds an item outside the domain.
     """
     rows, known = domain.places(sketch.tags)
     if not known.all():
@@ -160,7 +132,7 @@ def largest_parts(
     return best, noise[best]
 
 
-def _largest(counts: NDArray[np.int64], labels: Sequence[bytes], k: int) -> Rows:
+def _largest(counts: Counts, labels: Sequence[bytes], k: int) -> Rows:
     """Return the places of the k largest; ties go to the lower label."""
     if not k:
         return np.empty(0, dtype=np.int64)
@@ -173,13 +145,13 @@ def _largest(counts: NDArray[np.int64], labels: Sequence[bytes], k: int) -> Rows
     return np.concatenate((larger, equal))
 
 
-def whole(parts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def whole(parts: Counts, size: int) -> Counts:
     """Return floor(x / (size + 1) + 1/2), the counts from counts times size + 1."""
-    rounded: NDArray[np.int64] = (2 * parts + size + 1) // (2 * size + 2)
-    return rounded
+    return (2 * parts + size + 1) // (2 * size + 2)
 
 
 USE = 0x40
+_UNBOUNDED = 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
 A = TypeVar("A", bound=np.generic)
 
 
@@ -189,10 +161,8 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     Attributes:
         size: counters of a sketch; before noise, a count is too low by at most n / (size + 1), with
             n items in all.
-        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items *
-            max_count)^2 is above size, "pure" for a pure epsilon over a declared domain.
-        domain: with release = "pure", the labels of the domain, in the order declared.
-        counter: the tree over the ticks; no other counter is possible here.
+        release: "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above
+            size, "pure" for a pure epsilon over a declared domain.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
@@ -204,7 +174,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
-            yield 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
+            yield _UNBOUNDED
         yield from super().complaints()
         if self.release == "pure" and self.domain is None:
             yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
@@ -220,10 +190,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
 
 class CellNoise:
-    """The noise of the cell complete at a tick.
-
-    Counters get theirs by their tags; the noise shared by all comes from the stream key's tag.
-    """
+    """The noise of the cell complete at a tick: of a counter by its tag, of all by the key's."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
         self._stream, self._table, self._tree = stream, table, tree
@@ -231,13 +198,10 @@ class CellNoise:
     def __repr__(self) -> str:
         return "CellNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Counts:
         level = self._tree.over(t)
-        noise = np.empty(len(tags), dtype=self._table.dtype)
-        self._table.draw(
-            self._stream, (USE << 56 | level, t // self._tree.radix**level - 1), tags, noise
-        )
-        return noise.astype(np.int64)
+        cell = USE << 56 | level, t // self._tree.radix**level - 1
+        return self._table.values(self._stream, cell, tags)
 
 
 class Tree(Frozen):
@@ -261,11 +225,9 @@ class Tree(Frozen):
         found = []
         for level in range(self.levels):
             width = self.radix**level
-            block = (t - 1) // width
-            top = level == self.levels - 1
-            if (top or block % self.radix != self.radix - 1) and (
-                block + 1
-            ) * width <= self.horizon:
+            block = (t - 1) // width + 1  # from 1
+            named = block % self.radix or level == self.levels - 1
+            if named and block * width <= self.horizon:
                 found.append(level)
         return found
 
@@ -273,6 +235,10 @@ class Tree(Frozen):
         """Return the number of cells added by the release at t: the sum of t's digits."""
         check_tick("misra_gries", t, self.horizon)
         return sum(t // self.radix**j % self.radix for j in range(self.levels))
+
+    def public(self) -> dict[str, object]:
+        shape = {"horizon": self.horizon, "levels": self.levels, "radix": self.radix}
+        return {"kind": "tree", **shape}
 
 
 class MisraGries(OnSplit):
@@ -290,9 +256,7 @@ class MisraGries(OnSplit):
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         self.config = config
         if config.horizon_ticks is None:
-            raise ValueError(
-                'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
-            )
+            raise ValueError(_UNBOUNDED)
         best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
         self.tree = Tree(config.horizon_ticks, config.radix or best)
         self._threshold: int | None = None
@@ -302,6 +266,7 @@ class MisraGries(OnSplit):
         config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
+        noises = 1 + self._shared  # on a count
         # Of one cell: squared l2 sensitivity, counters that may show in only one neighbour, the
         # largest of those, noise cells concerned.
         if self._shared:
@@ -313,19 +278,14 @@ class MisraGries(OnSplit):
             concerned = size + exposed
         self._split = split(config, discovers=True)
         total = levels * self.sensitivity_squared
-        self.sigma_squared = round_up_sigma_squared(
-            Fraction(total) / (2 * Fraction(self._split.rho))
-        )
-        table = integer_gaussian(self.sigma_squared)
+        sigma_squared = Fraction(total) / (2 * Fraction(self._split.rho))
+        self.sigma_squared = round_up_sigma_squared(sigma_squared)
+        table = gaussian.integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
-        self._promise(
-            unit, float_up(total / (2 * self.sigma_squared)), table.tv, times=levels * concerned
-        )
-        self.cell_variance, self.rounding = (
-            float(self.sigma_squared) * (2 if self._shared else 1),
-            0.0,
-        )
-        self._terms = ((Fraction(1), self.sigma_squared),) * (2 if self._shared else 1)
+        rho = float_up(total / (2 * self.sigma_squared))
+        self._promise(unit, rho, table.tv, times=levels * concerned)
+        self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
+        self._terms = ((Fraction(1), self.sigma_squared),) * noises
         self.delta_counter = self._split.delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
 
@@ -335,20 +295,20 @@ class MisraGries(OnSplit):
         return self.config.size * self.tree.levels
 
     def public(self) -> Mapping[str, object]:
+        law = {"sigma_squared": str(self.sigma_squared), "table_version": gaussian.TABLE_VERSION}
+        discovery = {"delta": repr(self._split.delta_discovery), "threshold": self._threshold}
+        return self._public(law, discovery=discovery)
+
+    def _public(self, law: dict[str, object], **further: object) -> dict[str, object]:
+        """Return what a noise value depends on; `law` describes the noise of the counter."""
         return {
             **head(self.kind, self.config, self.guarantee),
             "size": self.config.size,
             "release": self.config.release,
+            **({"accounting": "pure"} if self.config.pure else {}),
             "sketch_version": SKETCH_VERSION,
-            "discovery": {"delta": repr(self._split.delta_discovery), "threshold": self._threshold},
-            "counter": {
-                "kind": "tree",
-                "horizon": self.tree.horizon,
-                "levels": self.tree.levels,
-                "radix": self.tree.radix,
-                "sigma_squared": str(self.sigma_squared),
-                "table_version": TABLE_VERSION,
-            },
+            **further,
+            "counter": self.tree.public() | law,
         }
 
     def sd(self, t: int) -> float:
@@ -356,7 +316,6 @@ class MisraGries(OnSplit):
         return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
     def threshold(self, t: int) -> int | None:
-        """Return the count above which a cell shows an item."""
         check_tick(self.kind, t, self.tree.horizon)
         return self._threshold
 
@@ -372,45 +331,30 @@ class MisraGries(OnSplit):
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Do nothing: sketches are created with a stream key's first items."""
 
-    def step(
-        self,
-        state: State,
-        t: int,
-        contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
-        noise: Noise,
-    ) -> tuple[State, Items]:
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
         """Release the items shown by the cells of t, with the sums of their noisy counts.
 
         They are sorted by stream key and label; see `Mechanism.step`.
         """
-        if not isinstance(state, SketchState):
-            raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
-        level = self.tree.over(t)
-        levels = self.tree.open(t)
+        own, level, levels = _own(state), self.tree.over(t), self.tree.open(t)
         for key, items in _by_key(contributions):
-            self._feed(state, key, levels, items)
+            self._feed(own, key, levels, items)
         for key in range(len(state.key_tags)):
-            self._release(state, key, t, state.closed(key, level), noise)
+            self._release(own, key, t, own.closed(key, level), noise)
         keys: list[int] = []
         labels: list[bytes] = []
         counts: list[int] = []
-        for key, total in state.shown():
+        for key, total in own.shown():
             keys += [key] * len(total)
             ascending = sorted(total)
             labels += ascending
             counts += map(total.__getitem__, ascending)
-        return state, Items(
-            np.array(keys, dtype=np.int32),
-            labels,
-            self._published(counts),
-            self.sd(t),
-            self._threshold,
-        )
+        index, published = np.array(keys, dtype=np.int32), self._published(counts)
+        return state, Items(index, labels, published, self.sd(t), self._threshold)
 
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        """Feed a tick's items of a stream key to the open cells of these levels."""
         sketches = state.opened(key, levels)
         if self._shared:
             feed(sketches, items)
@@ -427,16 +371,20 @@ class MisraGries(OnSplit):
         noisy = over.counts + noise.at(t, over.tags)
         if self._shared:
             noisy += noise.at(t, state.key_tags[key : key + 1])
-        shown = shown_above(over.labels, noisy, self._threshold)
-        state.show(key, self.tree.over(t), zip(shown.labels, shown.counts.tolist(), strict=True))
+        labels, counts = shown_above(over.labels, noisy, self._threshold)
+        state.show(key, self.tree.over(t), zip(labels, counts.tolist(), strict=True))
 
-    def _published(self, sums: Sequence[int]) -> NDArray[np.int64]:
+    def _published(self, sums: Sequence[int]) -> Counts:
         return np.array(sums, dtype=np.int64)
 
 
-def _by_key(
-    contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
-) -> Iterator[tuple[int, SketchBatch]]:
+def _own(state: State) -> SketchState:
+    if not isinstance(state, SketchState):
+        raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
+    return state
+
+
+def _by_key(contributions: Parts) -> Iterator[tuple[int, SketchBatch]]:
     """Yield a tick's items by stream key, independent of how messages split them."""
     if not contributions:
         return
@@ -462,12 +410,9 @@ def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
 
 
 def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
-    """Return x with P(sum >= x) <= delta, rounded up.
-
-    It is exact where that is cheap, else from the sub-Gaussian bound.
-    """
+    """Return x with P(sum >= x) <= delta: exact where cheap, else from the sub-Gaussian bound."""
     variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
-    exact = exact_quantile(terms, delta)
+    exact = gaussian.exact_quantile(terms, delta)
     return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact
 
 
@@ -488,19 +433,17 @@ class PureMisraGries(MisraGries):
         self._labels = tuple(label.encode() for label in config.domain)
         events = levels * config.max_items * config.max_count
         needed = events * (2 * size - 1) / Fraction(config.epsilon)
-        if needed > LARGEST_SCALE:
+        if needed > laplace.LARGEST_SCALE:
             raise ValueError(
                 f'release = "pure": {levels} levels * max_items * max_count * (2 * size - 1) / epsilon = {float(needed):,.0f}: '
-                f"at most {LARGEST_SCALE:,}, with a smaller size or a larger epsilon"
+                f"at most {laplace.LARGEST_SCALE:,}, with a smaller size or a larger epsilon"
             )
         self.scale = pure_scale(size, Fraction(config.epsilon) / events)
-        table = discrete_laplace(self.scale)
-        self._table = table
+        self._table = table = laplace.discrete_laplace(self.scale)
         # The cost of one cell; the noise was rounded up.
         of_cell = Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
         rho = float_up(levels * of_cell**2 / 2)
-        # Labels with a statistic that one event may change: counters of either neighbour's
-        # sketches.
+        # Labels with a statistic that one event may change: counters of either neighbour's sketch.
         changed = levels * min(2 * size, len(self._labels))
         numerical = sampler_delta(config.epsilon, changed, table.tv)
         check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
@@ -513,31 +456,16 @@ class PureMisraGries(MisraGries):
         return Cost(rho=self._guarantee.rho, deltas=(("numerical", self.config.delta),))
 
     def public(self) -> Mapping[str, object]:
-        return {
-            **head(self.kind, self.config, self.guarantee),
-            "size": self.config.size,
-            "release": self.config.release,
-            "accounting": "pure",
-            "sketch_version": SKETCH_VERSION,
-            "domain": domain_hash(self.config.domain or ()),
-            "counter": {
-                "kind": "tree",
-                "horizon": self.tree.horizon,
-                "levels": self.tree.levels,
-                "radix": self.tree.radix,
-                "scale": str(self.scale),
-                "table_version": LAPLACE_TABLE_VERSION,
-            },
-        }
+        law = {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
+        domain = domain_hash(self.config.domain or ())
+        return self._public(law, domain=domain)
 
     def domain(self) -> Sequence[bytes]:
         return self._labels
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
-        if not isinstance(state, SketchState):
-            raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
-        state.declare(key, tags)
+        _own(state).declare(key, tags)
 
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
@@ -555,7 +483,7 @@ class PureMisraGries(MisraGries):
         labels = [self._labels[place] for place in places.tolist()]
         state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
 
-    def _published(self, sums: Sequence[int]) -> NDArray[np.int64]:
+    def _published(self, sums: Sequence[int]) -> Counts:
         """Round once, after all cells are added."""
         return whole(np.array(sums, dtype=np.int64), self.config.size)
 

@@ -18,15 +18,13 @@ item that has a second, and so on; the last round (`ROUNDS`) takes all remaining
 item in a row. That is a fixed order of the pairs (item, occurrence number), independent of the
 data. So an item added to a tick, its n-th occurrence, is one element inserted at its pair's place,
 with all others in the same order: the neighbours of Lemma 2. An order that depends on the stream
-(arrival, count, first seen, the sketch's own items first) would have to be the same for both
-neighbours, and is not. "Smallest key" is the smallest tag. Rounds make feeding fast, see `feeding`:
-where items weigh one, each takes a few steps whatever k is; only the last round takes a few more,
-at most the logarithm of the weights.
+(arrival, count, first seen, the sketch's own items first) would not be the same for both
+neighbours. "Smallest key" is the smallest tag. Rounds make feeding fast, see `feeding`.
 
-`SortedTags` sorts a tick's items or a declared domain once. The upper bits of a tag and its row
-form one word. Sorting such words takes three fifths of the time of `argsort` and moves no 16-byte
-tags: moving a million of them takes half as long as the sort (measured: 4 and 8 ms). A tag is read
-only where two share their upper bits, which is rare, and on request.
+`SortedTags` sorts a tick's items or a declared domain once, as words of a tag's upper bits and its
+row: that takes three fifths of the time of `argsort` and moves no 16-byte tags (measured for a
+million: 8 ms to sort, 4 to move). A tag is read only where two share their upper bits, and on
+request.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -47,7 +45,7 @@ Indices = NDArray[np.int64]
 
 
 class SortedTags:
-    """The ascending order of tags that stay in place. Secret, as tags are.
+    """The ascending order of tags (n, 2), which are kept, not copied. Secret, as tags are.
 
     Attributes:
         order: int64 (n,), the rows of all tags, ascending by tag; equal ones in input order.
@@ -56,9 +54,6 @@ class SortedTags:
     """
 
     def __init__(self, tags: Tags) -> None:
-        """Args:
-        tags: uint64 (n, 2), in any order; kept, not copied.
-        """
         n = len(tags)
         self._tags = tags
         self._bits = np.uint64(max(n - 1, 1).bit_length())
@@ -81,11 +76,7 @@ class SortedTags:
         return len(self.rows)
 
     def _tell_apart(self, alike: Indices) -> None:
-        """Order the tags that share their upper bits, and find equal ones.
-
-        Args:
-            alike: places with the same upper bits as the next place.
-        """
+        """Order the tags at places whose upper bits equal the next one's, and find equal tags."""
         shared = np.zeros(len(self.order), dtype=bool)
         shared[alike] = shared[alike + 1] = True
         places = np.flatnonzero(shared)
@@ -116,11 +107,7 @@ class SortedTags:
         return self._tags.take(self.rows, axis=0)
 
     def positions(self, keys: Tags) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return for every key the number of smaller tags, and whether the next tag equals it.
-
-        Args:
-            keys: (m, 2), in any order.
-        """
+        """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
         n, uppers = len(self.rows), keys[:, 0] >> self._bits
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
@@ -162,13 +149,9 @@ ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class SketchBatch:
-    """One tick's additions for one stream key: each item once, ascending by tag.
+    """One tick's additions for one stream key: n distinct items, ascending by tag.
 
-    Attributes:
-        tags: n distinct ones.
-        labels: labels of these items and perhaps of others, UTF-8.
-        rows: int64 (n,), index into `labels` of every item.
-        counts: int64 (n,), each above 0.
+    `rows` are their indices in `labels`, which may have others too; `counts` are above 0.
     """
 
     tags: SortedTags
@@ -180,40 +163,27 @@ class SketchBatch:
         return f"SketchBatch({len(self.counts)} items)"
 
     def part(self, places: Indices) -> SketchBatch:
-        return SketchBatch(
-            self.tags.part(places), self.labels, self.rows[places], self.counts[places]
-        )
+        tags, rows = self.tags.part(places), self.rows[places]
+        return SketchBatch(tags, self.labels, rows, self.counts[places])
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
-    """Return the batch of items in any order, possibly repeated.
+    """Return the batch of n items in any order, possibly repeated.
 
-    Args:
-        tags: uint64 (n, 2).
-        labels: contains the items' labels.
-        counts: int64 (n,), each above 0.
-        rows: int64 (n,), index into `labels` of every item; None: n labels in the same order.
+    `counts` are above 0; `rows` index into `labels`, None: n labels in the same order.
     """
     ascending = SortedTags(tags)
     counts = counts.take(ascending.order)
     if ascending.starts is not None:  # several messages have the item
         counts = np.add.reduceat(counts, ascending.starts)
-    return SketchBatch(
-        ascending, labels, ascending.rows if rows is None else rows[ascending.rows], counts
-    )
+    rows = ascending.rows if rows is None else rows[ascending.rows]
+    return SketchBatch(ascending, labels, rows, counts)
 
 
 class Sketch:
-    """At most `size` counters, ascending by tag. Sensitive: its repr shows none of them."""
+    """At most `size` counters (k), ascending by tag. Sensitive: its repr shows none of them."""
 
     def __init__(self, size: int) -> None:
-        """
-        Args:
-            size: k, at least 1.
-
-        Raises:
-            ValueError: size is below 1.
-        """
         if size < 1:
             raise ValueError(f"size = {size}: must be at least 1")
         self.size = size
@@ -228,31 +198,23 @@ class Sketch:
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
         """Run Algorithm 1 for every occurrence of every item, in batch order.
 
-        Args:
-            rounds: the batch's rounds, if another sketch already computed them.
-
-        Returns:
-            The batch's rounds, if known now.
+        `rounds` are the batch's, if another sketch already computed them; they are returned if
+        known now.
         """
         if not len(items.counts):
             return rounds
         before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
-        if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(
-            known
-        ) <= self.size:
+        keys = len(known) + len(items.counts) - np.count_nonzero(known)
+        if keys <= self.size and (self.counts > 0).all():
             self._merge(items)  # every miss finds a counter that was never used
             return rounds
         rounds = rounds or Rounds(items.counts)
-        of_batch, number, self.counts = _Feeding(
-            self.size, rounds, self.counts, before, known
-        ).feed()
+        of_batch, number, self.counts = _fed(self.size, rounds, self.counts, before, known)
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
-        tags[of_batch], tags[~of_batch] = (
-            items.tags.take(new),
-            self.tags.take(number[~of_batch], axis=0),
-        )
+        tags[of_batch] = items.tags.take(new)
+        tags[~of_batch] = self.tags.take(number[~of_batch], axis=0)
         # Its own labels, followed by the new ones of the batch.
         rows = number.copy()
         rows[of_batch] = len(self.labels) + np.arange(len(new))
@@ -274,16 +236,12 @@ class Sketch:
         if len(sums) > self.size:
             sums -= np.partition(sums, len(sums) - self.size - 1)[len(sums) - self.size - 1]
         keep = np.flatnonzero(sums > 0)
-        own, new = (
-            strangers[keep[keep < len(strangers)]],
-            keep[keep >= len(strangers)] - len(strangers),
-        )
+        own = strangers[keep[keep < len(strangers)]]
+        new = keep[keep >= len(strangers)] - len(strangers)
         labels = Texts.concat((self.labels.take(own), items.labels.take(items.rows[new])))
-        self._set(np.concatenate((self.tags[own], items.tags.take(new))), labels, sums[keep])
-
-    def _set(self, tags: Tags, labels: Texts, counts: Counts) -> None:
+        tags = np.concatenate((self.tags[own], items.tags.take(new)))
         order = np.lexsort((tags[:, 1], tags[:, 0]))
-        self.tags, self.counts = np.ascontiguousarray(tags[order]), counts[order]
+        self.tags, self.counts = np.ascontiguousarray(tags[order]), sums[keep][order]
         self.labels = labels.take(order)
 
 
@@ -305,9 +263,6 @@ class Rounds:
     """
 
     def __init__(self, counts: Counts) -> None:
-        """Args:
-        counts: int64 (n,), occurrences of every item, at least one.
-        """
         self.n = len(counts)
         # Bytes compare eight times as fast as words.
         most = np.minimum(counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe")
@@ -316,68 +271,51 @@ class Rounds:
             items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
         left = np.flatnonzero(most == ROUNDS)
         self.ones: NDArray[np.uint32] = readonly_contiguous(bits.view(np.uint32))
-        self.items, self.weights = (
-            readonly_contiguous(left),
-            readonly_contiguous(counts[left] - (ROUNDS - 1)),
-        )
+        self.items = readonly_contiguous(left)
+        self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))
 
     def __repr__(self) -> str:
         return f"Rounds({self.n} items)"
 
 
-class _Feeding:
-    """The counters while a batch is fed; see `feeding`. Sensitive."""
+def _fed(
+    size: int, rounds: Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], Indices, Counts]:
+    """Feed a batch; return the counters in use, ascending by key. See `feeding`.
 
-    def __init__(
-        self, size: int, rounds: Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
-    ) -> None:
-        """Args:
+    Args:
         size: k.
         rounds: the batch.
         counts: int64 (held,), the counters in use, ascending by key.
         before: int64 (held,), number of items of the batch with a smaller key.
         known: bool (held,), whether the next item has the same key.
-        """
-        self._rounds, self._held = rounds, len(counts)
-        self._bits = size.bit_length()
-        self._ones = (1 << self._bits) - 1
-        self._heights: Counts = np.zeros(size, dtype=np.int64)
-        self._heights[: self._held] = counts
-        self._ranks: Indices = (rounds.n << self._bits) + np.arange(size, dtype=np.int64)
-        own = np.where(known, self._ones, np.arange(self._held))
-        self._ranks[: self._held] = (before << self._bits) + own
-        # Untouched pages take no memory.
-        self._slot_of = np.empty(rounds.n, dtype=np.int32)
-        self._slot_of[before[known]] = np.flatnonzero(known)
-        of_batch = np.zeros(-(-rounds.n // 32) * 32, dtype=bool)
-        of_batch[before[known]] = True
-        self._of_batch = np.packbits(of_batch, bitorder="little").view(np.uint32)
 
-    def __repr__(self) -> str:
-        return f"_Feeding({len(self._heights)} counters, {self._rounds.n} items)"
+    Returns:
+        Whether the key is one of the batch, (m,) bool; the item's number there, or else the
+        counter's previous number, (m,); counts, (m,).
+    """
+    from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rounds
 
-    def feed(self) -> tuple[NDArray[np.bool_], Indices, Counts]:
-        """Feed the batch; return the counters in use, ascending by key.
-
-        Returns:
-            Whether the key is one of the batch, (m,) bool; the item's number there, or else the
-            counter's previous number, (m,); counts, (m,).
-        """
-        from workers.mechanisms.misra_gries.feeding import feed_rest, feed_rounds
-
-        rounds = self._rounds
-        counters = self._heights, self._ranks, self._slot_of, self._of_batch, self._bits
-        lowered = feed_rounds(rounds.ones, *counters)
-        if len(rounds.items):
-            by_rank = np.argsort(self._ranks).astype(np.int32)
-            lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, *counters)
-        slots = np.argsort(self._ranks)
-        number = self._ranks[slots] & self._ones
-        of_batch = number == self._ones
-        used = of_batch | (number < self._held)
-        slots, number, of_batch = slots[used], number[used], of_batch[used]
-        return (
-            of_batch,
-            np.where(of_batch, self._ranks[slots] >> self._bits, number),
-            self._heights[slots] - lowered,
-        )
+    held, bits = len(counts), size.bit_length()
+    of_tick = (1 << bits) - 1
+    heights = np.zeros(size, dtype=np.int64)
+    heights[:held] = counts
+    ranks = (rounds.n << bits) + np.arange(size, dtype=np.int64)
+    ranks[:held] = (before << bits) + np.where(known, of_tick, np.arange(held))
+    slot_of = np.empty(rounds.n, dtype=np.int32)  # untouched pages take no memory
+    slot_of[before[known]] = np.flatnonzero(known)
+    items = np.zeros(-(-rounds.n // 32) * 32, dtype=bool)
+    items[before[known]] = True
+    held_bits = np.packbits(items, bitorder="little").view(np.uint32)
+    counters = Counters(heights, ranks, slot_of, held_bits, bits)
+    lowered = feed_rounds(rounds.ones, counters)
+    if len(rounds.items):
+        by_rank = np.argsort(ranks).astype(np.int32)
+        lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, counters)
+    slots = np.argsort(ranks)
+    number = ranks[slots] & of_tick
+    of_batch = number == of_tick
+    used = of_batch | (number < held)
+    slots, number, of_batch = slots[used], number[used], of_batch[used]
+    number = np.where(of_batch, ranks[slots] >> bits, number)
+    return of_batch, number, heights[slots] - lowered

@@ -12,8 +12,6 @@ Levels whose open cells have had the same items share one sketch (all of them at
 that began together): it is fed once, and stored for each. Every page begins with a version. A block
 without counters is one short page, because records of a compacted topic cannot be deleted from
 here.
-
-`DomainTags` finds which of a tick's items belong to a declared domain, and their places in it.
 """
 
 from __future__ import annotations
@@ -35,27 +33,19 @@ class DomainTags:
     """The tags of one stream key's declared labels, in the order declared. Secret, as tags are."""
 
     def __init__(self, tags: Tags) -> None:
-        """Args:
-        tags: uint64 (d, 2), distinct.
-        """
-        self.tags = tags
-        self._sorted = SortedTags(tags)
+        self.tags, self._sorted = tags, SortedTags(tags)  # (d, 2), distinct
 
     def __repr__(self) -> str:
         return f"DomainTags({len(self.tags)} labels)"
 
     def places(self, tags: Tags) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return places of `tags` (n, 2) in the domain, and whether they are in it.
-
-        The place of a tag outside the domain is arbitrary.
-        """
+        """Return the places of `tags` (n, 2), arbitrary if outside, and whether they are inside."""
         before, known = self._sorted.positions(tags)
         if not len(self._sorted):
             return before, known
         return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
 
     def only(self, items: SketchBatch) -> SketchBatch:
-        """Return only the items in the domain."""
         _, known = self._sorted.positions(items.tags.all())
         return items if known.all() else items.part(np.flatnonzero(known))
 
@@ -99,10 +89,7 @@ class SketchState(State):
         return self._domains[key]
 
     def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
-        """Return the distinct open sketches of these levels, to be fed.
-
-        Levels whose open cells have had the same items share one sketch, returned once.
-        """
+        """Return the distinct open sketches of these levels, to be fed."""
         self._join()
         fresh = Sketch(self._size)
         for level in levels:
@@ -111,10 +98,7 @@ class SketchState(State):
         return _each_once(self._open[key, level] for level in levels)
 
     def closed(self, key: int, level: int) -> Sketch | None:
-        """Close the cells of this level and below, and return this level's sketch.
-
-        The sums of the levels below are cleared.
-        """
+        """Close the cells up to this level, clear the sums below; return this level's sketch."""
         self._join()
         over = self._open.get((key, level))
         for below in range(level + 1):
@@ -125,14 +109,10 @@ class SketchState(State):
         return over
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
-        """Add a released cell's noisy counts to this level."""
         self._join()
-        into, shows = self._shown.get((key, level), {}), False
-        for label, count in released:
-            into[label] = into.get(label, 0) + count
-            shows = True
-        if shows:
-            self._shown[key, level] = into
+        counts = dict(released)
+        if counts:
+            _add(self._shown.setdefault((key, level), {}), counts)
             self._changed.add(("mr", (key, level)))
 
     def shown(self) -> list[tuple[int, dict[bytes, int]]]:
@@ -140,12 +120,10 @@ class SketchState(State):
         self._join()
         totals: dict[int, dict[bytes, int]] = {}
         for (key, _), released in self._shown.items():
-            if key not in totals:
+            if key in totals:
+                _add(totals[key], released)
+            else:
                 totals[key] = released.copy()
-                continue
-            total = totals[key]
-            for label, count in released.items():
-                total[label] = total.get(label, 0) + count
         return sorted(totals.items())
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
@@ -160,16 +138,15 @@ class SketchState(State):
                 tags = self._domains[key].tags
                 content = _HEAD.pack(len(tags), 0) + tags.astype("<u8").tobytes()
             else:
-                content = self._encode_shown(key, level)
+                released = sorted(self._shown.get((key, level), {}).items())
+                labels = Texts.of([label for label, _ in released])
+                counts = np.array([count for _, count in released], dtype=np.int64)
+                content = _HEAD.pack(len(released), 0) + _labelled(labels, counts)
             pages = max(1, -(-len(content) // PAGE_BYTES))
             for page in range(pages):
                 part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
-                blocks.append(
-                    (
-                        f"{kind}{key:08x}{level:02x}.{page:04x}",
-                        _PAGE.pack(VERSION, page, pages) + part,
-                    )
-                )
+                name = f"{kind}{key:08x}{level:02x}.{page:04x}"
+                blocks.append((name, _PAGE.pack(VERSION, page, pages) + part))
         self._changed.clear()
         return blocks
 
@@ -191,11 +168,8 @@ class SketchState(State):
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:
                 raise StateRefused(f"stored sketch: the first page of {name} is missing")
-            _, _, count = _PAGE.unpack_from(pages[0])
-            if any(
-                page not in pages or _PAGE.unpack_from(pages[page])[2] != count
-                for page in range(count)
-            ):
+            count = _pages(pages[0])
+            if any(page not in pages or _pages(pages[page]) != count for page in range(count)):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
             where = int(name[2:10], 16), int(name[10:12], 16)
@@ -204,10 +178,12 @@ class SketchState(State):
                 continue
             if not _is_whole(content, 16 if name[:2] == "mo" else 0):
                 raise StateRefused(f"stored sketch: {name} is cut short or too long")
+            n, _ = _HEAD.unpack_from(content)
             if name[:2] == "mo":
                 self._decode_open(where, content, equal)
-            else:
-                self._decode_shown(where, content)
+            elif n:
+                labels, counts = _unlabelled(content, _HEAD.size, n)
+                self._shown[where] = dict(zip(labels, counts.tolist(), strict=True))
         self._pages = {}
 
     def _decode_open(
@@ -228,17 +204,15 @@ class SketchState(State):
         sketch.tags = tags.astype(np.uint64)
         sketch.labels, sketch.counts = _unlabelled(content, _HEAD.size + 16 * n, n)
 
-    def _encode_shown(self, key: int, level: int) -> bytes:
-        released = self._shown.get((key, level), {})
-        labels = sorted(released)
-        counts = np.array([released[label] for label in labels], dtype=np.int64)
-        return _HEAD.pack(len(labels), 0) + _labelled(Texts.of(labels), counts)
 
-    def _decode_shown(self, where: Cell, content: bytes) -> None:
-        n, _ = _HEAD.unpack_from(content)
-        if n:
-            labels, counts = _unlabelled(content, _HEAD.size, n)
-            self._shown[where] = dict(zip(labels, counts.tolist(), strict=True))
+def _add(sums: dict[bytes, int], counts: dict[bytes, int]) -> None:
+    for label, count in counts.items():
+        sums[label] = sums.get(label, 0) + count
+
+
+def _pages(page: bytes) -> int:
+    pages: int = _PAGE.unpack_from(page)[2]
+    return pages
 
 
 def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
@@ -248,32 +222,25 @@ def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
 def _encode_open(sketch: Sketch | None) -> bytes:
     if sketch is None:
         return _HEAD.pack(0, 0)
-    head = _HEAD.pack(len(sketch.counts), sketch.total)
-    return b"".join(
-        (head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts))
-    )
+    head = _HEAD.pack(len(sketch.counts), sketch.total) + sketch.tags.astype("<u8").tobytes()
+    return head + _labelled(sketch.labels, sketch.counts)
 
 
 def _decode_domain(name: str, content: bytes) -> DomainTags:
     n = _HEAD.unpack_from(content)[0] if len(content) >= _HEAD.size else -1
     if len(content) != _HEAD.size + 16 * n:
         raise StateRefused(f"stored sketch: {name} is cut short or too long")
-    return DomainTags(
-        np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64)
-    )
+    tags = np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2)
+    return DomainTags(tags.astype(np.uint64))
 
 
 def _labelled(labels: Texts, counts: Counts) -> bytes:
     """Return counts, label lengths, and the labels end to end."""
-    return (
-        counts.astype("<i8").tobytes()
-        + labels.lengths.astype("<u2").tobytes()
-        + labels.text.tobytes()
-    )
+    numbers = counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes()
+    return numbers + labels.text.tobytes()
 
 
 def _is_whole(content: bytes, tag_bytes: int) -> bool:
-    """Return whether the content has its stated length."""
     if len(content) < _HEAD.size:
         return False
     n, _ = _HEAD.unpack_from(content)

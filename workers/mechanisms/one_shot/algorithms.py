@@ -38,9 +38,10 @@ in one direction.
 
 Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
 
-Quantiles: every `*_quantile` function returns the smallest integer x for which it can prove
-P(N >= x) <= delta, rounded to the private side. A count contributed by one event alone, at most
-Dinf, is shown iff Dinf + N > m; with m = Dinf + x - 1 that has probability at most delta.
+Quantiles: every `*_quantile` function returns the smallest integer x for which it can prove P(N >=
+x) <= delta, with N a sample or the difference of two independent ones, rounded to the private side.
+A count contributed by one event alone, at most Dinf, is shown iff Dinf + N > m; with m = Dinf + x -
+1 that has probability at most delta.
 
     Symbol          N                   P(N >= x)
     Gaussian        N_Z(0, s2)          summed
@@ -59,8 +60,9 @@ needed.
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
@@ -70,30 +72,17 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
-from workers.mechanisms.noise.discrete_laplace import (
-    DiscreteLaplace,
-    discrete_laplace,
-    round_up_scale,
-)
-from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
-from workers.mechanisms.noise.gaussian import (
-    IntegerGaussian,
-    integer_gaussian,
-    round_up_sigma_squared,
-)
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise import gaussian, selection
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, round_up_scale
+from workers.mechanisms.noise.gaussian import IntegerGaussian, round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.noise.selection import (
-    SELECTION_VERSION,
-    gumbel_top_k,
-    gumbel_top_k_or_bottom,
-    kth_largest,
-    selection_tv,
-)
 from workers.runtime.frozen import Frozen, read_only
 
 Place = tuple[int, int]
+Counts = NDArray[np.int64]
+Table = IntegerGaussian | DiscreteLaplace
 
 USE_ITEMS = 0x10
 USE_THRESHOLD = 0x11
@@ -114,7 +103,7 @@ class Cell:
 
     tags: Tags
     keys: NDArray[np.int32]
-    counts: NDArray[np.int64]
+    counts: Counts
     key_tags: Tags
 
     def __repr__(self) -> str:
@@ -134,7 +123,7 @@ class Cell:
         """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
         if len(rows) > k:
             counts = self.counts[rows]
-            least = kth_largest(counts, k)
+            least = selection.kth_largest(counts, k)
             larger, equal = rows[counts > least], rows[counts == least]
             # Among equal counts, sort only the rows with the smallest tags.
             if len(larger) + len(equal) > k:
@@ -148,38 +137,32 @@ class Cell:
 class OneShotNoise:
     """One-shot noise: a function of mechanism, place, and item or stream key.
 
-    `table` is the law of the noise on counts and thresholds; None for a mechanism that only picks.
+    `table` is its law on counts and thresholds; None for a mechanism that only picks.
     """
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
-        self._stream = stream
-        self._table = table
+        self._stream, self._table = stream, table
 
     def __repr__(self) -> str:
         return "OneShotNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the count noise of every item in the one-shot release of tick t."""
+    def at(self, t: int, tags: Tags) -> Counts:
         return self.items((0, t), tags)
 
-    def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
-        return self._draw(_cell(USE_ITEMS, place), tags)
+    def items(self, place: Place, tags: Tags) -> Counts:
+        return self._values(USE_ITEMS, place, tags)
 
-    def threshold(self, place: Place, key_tag: NDArray[np.uint64]) -> int:
-        return int(self._draw(_cell(USE_THRESHOLD, place), key_tag.reshape(1, 2))[0])
+    def threshold(self, place: Place, key_tag: Tags) -> int:
+        return int(self._values(USE_THRESHOLD, place, key_tag.reshape(1, 2))[0])
 
-    def _draw(self, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+    def _values(self, use: int, place: Place, tags: Tags) -> Counts:
         if self._table is None:
             raise ValueError(
                 "table = None: this mechanism shows no counts, and so has no noise for them"
             )
-        out = np.empty(len(tags), dtype=self._table.dtype)
-        self._table.draw(self._stream, cell, tags, out)
-        return out.astype(np.int64)
+        return self._table.values(self._stream, _cell(use, place), tags)
 
-    def picks(
-        self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int
-    ) -> list[tuple[int, int]]:
+    def picks(self, use: int, place: Place, key_tag: Tags, k: int) -> list[tuple[int, int]]:
         """Return k words for a stream key's picks; word j is that of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
         # A word is AES(tag XOR cell); the pick goes into the cell's low bits, which are 0.
@@ -198,67 +181,43 @@ _TAIL_OUTWARD = 1 + 1e-9
 _REACH = 600.0
 
 
-def gaussian_quantile(sigma_squared: Fraction, delta: float) -> int:
-    """Return the smallest x with P(N_Z(0, sigma_squared) >= x) <= delta."""
-    return _summed(float(sigma_squared), 1.0, delta, difference=False)
+def quantile(table: Table, delta: float, *, difference: bool) -> int:
+    if isinstance(table, DiscreteLaplace):
+        return laplace_quantile(table.scale, delta, difference=difference)
+    return gaussian_quantile(table.sigma_squared, delta, difference=difference)
 
 
-def gaussian_difference_quantile(sigma_squared: Fraction, delta: float) -> int:
-    """Return the smallest x with P(Z - Z' >= x) <= delta, independent N_Z(0, sigma_squared)."""
-    return _summed(float(sigma_squared), 2.0, delta, difference=True)
+def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False) -> int:
+    q, one_less = math.exp(-1 / float(scale)), -math.expm1(-1 / float(scale))  # 1 - q
+    c, front = 2 * q * q / (one_less * (1 + q)), (one_less / (1 + q)) ** 2
 
+    def enough(x: int) -> bool:
+        tail = q**x / (1 + q)
+        if difference:
+            tail = front * q**x * ((x + 1 + c) / one_less + q / one_less**2)
+        return tail * _TAIL_OUTWARD <= delta
 
-def laplace_quantile(scale: Fraction, delta: float) -> int:
-    """Return the smallest x with P(Z >= x) <= delta, Z discrete Laplace."""
-    q = math.exp(-1 / float(scale))
-    return _first(lambda x: q**x / (1 + q) if x > 0 else 1.0, delta)
-
-
-def laplace_difference_quantile(scale: Fraction, delta: float) -> int:
-    """Return the smallest x with P(Z - Z' >= x) <= delta, Z and Z' independent discrete Laplace."""
-    q = math.exp(-1 / float(scale))
-    one_less = -math.expm1(-1 / float(scale))
-    c = 2 * q * q / (one_less * (1 + q))
-    front = (one_less / (1 + q)) ** 2
-    return _first(
-        lambda x: front * q**x * ((x + 1 + c) / one_less + q / one_less**2) if x > 0 else 1.0, delta
-    )
+    high = 1
+    while not enough(high):
+        high *= 2
+    return bisect.bisect_left(range(1, high), True, key=enough) + 1
 
 
 def logistic_quantile(scale: Fraction, delta: float) -> int:
     """Return the smallest x >= 0 with P(G - G' >= x) <= delta, both independent Gumbel(scale)."""
-    return (
-        max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD))
-        if delta < 0.5
-        else 0
-    )
+    if delta >= 0.5:
+        return 0
+    return max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD))
 
 
-def _first(tail: Callable[[int], float], delta: float) -> int:
-    """Return the smallest x >= 0 with tail(x) <= delta, for a decreasing tail."""
-    high = 1
-    while tail(high) * _TAIL_OUTWARD > delta:
-        high *= 2
-    low = 0
-    while low < high:
-        middle = (low + high) // 2
-        if tail(middle) * _TAIL_OUTWARD <= delta:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _summed(sigma_squared: float, copies: float, delta: float, *, difference: bool) -> int:
-    spread = 2 * copies * sigma_squared
+def gaussian_quantile(sigma_squared: Fraction, delta: float, *, difference: bool = False) -> int:
+    spread = (4 if difference else 2) * float(sigma_squared)
     reach = math.ceil(math.sqrt(_REACH * spread)) + 2
     n = np.arange(reach + 1, dtype=np.float64)
     weights = np.exp(-n * n / spread)
     if difference:
-        even = 2 * weights[::2].sum() - 1
-        odd = 2 * weights[1::2].sum()
-        weights[::2] *= even
-        weights[1::2] *= odd
+        weights[::2] *= 2 * weights[::2].sum() - 1
+        weights[1::2] *= 2 * weights[1::2].sum()
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
     # The mass beyond the reach is less than the last term times a geometric series: within the
     # margin of the terms that matter.
@@ -285,18 +244,15 @@ _OUTWARD = Fraction(1 + 1e-12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of an algorithm besides its budget.
+    """Parameters of an algorithm besides its budget: D0, Dinf, and further ones.
 
     Attributes:
-        max_items: D0.
-        max_count: Dinf.
         k: most items shown (`PICKING`).
         kbar: size of the candidate set, the largest items (`LIMITED`); its maximum if `private`.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
         releases: number of releases one item may count in, in parts that total at most Dinf: one
-            for an event, several for a user. More than one only where every count is released by
-            itself (`registry.PER_ITEM`).
+            for an event, several for a user where counts are separate (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -309,19 +265,17 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count.
-
-    Shows all counts, or those above a threshold, or of the kbar largest those above a noisy one.
+    """Noise on every count: shows all, those above a threshold, or of the kbar largest those above
+    a noisy threshold.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
         changed = p.max_items * p.max_count**2
-        laplace = name in LAPLACE
-        self.table: IntegerGaussian | DiscreteLaplace
-        if laplace:
+        self.table: Table
+        if name in LAPLACE:
             scale = scale_for(Fraction(changed, 2), rho)
-            self.table, spread = discrete_laplace(scale), scale**2
+            self.table, spread = laplace.discrete_laplace(scale), scale**2
             self.sd = math.sqrt(self.table.variance)
         else:
             self.table, spread = _gaussian(changed, rho)
@@ -329,15 +283,13 @@ class Noisy(Frozen):
         self.rho = min(rho, float_up(changed / (2 * spread)))
         self.delta = 0.0 if name == "known_gauss" else delta
         self._kbar = p.kbar if name in LIMITED else None
-        self.tv = float_up(
-            p.releases * (p.max_items + (self._kbar is not None)) * Fraction(self.table.tv)
-        )
+        values = p.releases * (p.max_items + (self._kbar is not None))
+        self.tv = float_up(values * Fraction(self.table.tv))
         self.threshold: int | None = None
         if name != "known_gauss":
             items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
-            self.threshold = self._least_threshold(
-                p.max_count, p.releases, delta / items * (1 - 1e-12)
-            )
+            each = delta / items * (1 - 1e-12)
+            self.threshold = self._least_threshold(p.max_count, p.releases, each)
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
         """Return m such that an item of at most `whole` is shown in any release with probability at
@@ -356,18 +308,16 @@ class Noisy(Frozen):
         return found
 
     def public(self) -> dict[str, object]:
-        laplace = isinstance(self.table, DiscreteLaplace)
+        law = laplace if isinstance(self.table, DiscreteLaplace) else gaussian
         return {
             "name": self._name,
             "noise": repr(self.table),
-            "table_version": LAPLACE_VERSION if laplace else GAUSSIAN_VERSION,
+            "table_version": law.TABLE_VERSION,
             "threshold": self.threshold,
             "kbar": self._kbar,
         }
 
-    def release(
-        self, cell: Cell, noise: OneShotNoise, place: Place
-    ) -> tuple[Rows, NDArray[np.int64]]:
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(place, cell.tags)
             if self.threshold is None:
@@ -378,72 +328,54 @@ class Noisy(Frozen):
         for key, rows in cell.rows_by_key():
             top, limit = limited(cell, rows, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
-            found.append(
-                top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar]
-            )
-        rows = _together(found)
-        return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
+            found.append(top[_noisy(cell, top, noise, place) > bar])
+        return _shown(cell, found, noise, place)
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, then Gaussian noise on their counts.
+    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown.
 
-    Picks end at BOTTOM where the domain is unknown. Picks and counts get half of rho each, as in
-    the papers (b = s / 2 there).
+    Picks and the Gaussian noise on their counts get half of rho each, as in the papers.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
         picks = p.k + p.private
         self.threshold: int | None = None
-        self.table: IntegerGaussian | DiscreteLaplace
-        self.table, spread = _gaussian(min(p.max_items, p.k) * p.max_count**2, rho / 2)
+        self.table: Table
+        changed = min(p.max_items, p.k)
+        self.table, spread = _gaussian(changed * p.max_count**2, rho / 2)
         self.sd = math.sqrt(spread)
-        self.scale = scale_for(Fraction(picks * p.max_count**2, 8), rho / 2)
-        self.rho = min(
-            rho,
-            float_up(
-                min(p.max_items, p.k) * p.max_count**2 / (2 * spread)
-                + picks * p.max_count**2 / (8 * self.scale**2)
-            ),
-        )
+        of_picks = Fraction(picks * p.max_count**2, 8)
+        self.scale = scale_for(of_picks, rho / 2)
+        of_counts = changed * p.max_count**2 / (2 * spread)
+        self.rho = min(rho, float_up(of_counts + of_picks / self.scale**2))
         self.delta = delta if name == "limit_dom" else 0.0
         self._bottom = Bottom(p, self.scale, delta) if name == "limit_dom" else None
         candidates = p.kbar + 1 if self._bottom else p.domain
-        self.tv = float_up(
-            Fraction(selection_tv(candidates, picks))
-            + min(p.max_items, p.k) * Fraction(self.table.tv)
-        )
+        of_selection = Fraction(selection.selection_tv(candidates, picks))
+        self.tv = float_up(of_selection + changed * Fraction(self.table.tv))
 
     def public(self) -> dict[str, object]:
         return {
             "name": self._name,
             "noise": repr(self.table),
-            "table_version": GAUSSIAN_VERSION,
+            "table_version": gaussian.TABLE_VERSION,
             "k": self._parameters.k,
             "scale": str(self.scale),
-            "selection_version": SELECTION_VERSION,
+            "selection_version": selection.SELECTION_VERSION,
             "bottom": self._bottom.public() if self._bottom else None,
         }
 
-    def release(
-        self, cell: Cell, noise: OneShotNoise, place: Place
-    ) -> tuple[Rows, NDArray[np.int64]]:
-        found: list[Rows] = []
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
+        found, k = list[Rows](), self._parameters.k
         for key, rows in cell.rows_by_key():
             if self._bottom:
-                found.append(
-                    self._bottom.pick(cell, rows, key, self._parameters.k, noise, place)[0]
-                )
+                found.append(self._bottom.pick(cell, rows, key, k, noise, place)[0])
             else:
-                words = noise.picks(
-                    USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows))
-                )
-                found.append(
-                    rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)]
-                )
-        rows = _together(found)
-        return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
+                words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(rows)))
+                found.append(rows[selection.gumbel_top_k(cell.counts[rows], self.scale, k, words)])
+        return _shown(cell, found, noise, place)
 
 
 class Bottom(Frozen):
@@ -485,39 +417,26 @@ class Bottom(Frozen):
             beyond = cell.counts[top[self._p.k :]]
             limits[: len(beyond)] = beyond
             words = noise.picks(USE_KBAR, place, cell.key_tags[key], 1)
-            chosen = int(gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0])
+            chosen = int(selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0])
             kbar, above = self._p.k + chosen, int(self._above[chosen])
         limit = int(cell.counts[top[kbar]]) if len(top) > kbar else 0
         candidates = top[:kbar]
         words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
-        picks, ended = gumbel_top_k_or_bottom(
-            cell.counts[candidates], limit + above, self.scale, k, words
-        )
+        counts = cell.counts[candidates]
+        picks, ended = selection.gumbel_top_k_or_bottom(counts, limit + above, self.scale, k, words)
         return candidates[picks], ended
 
 
 Algorithm: TypeAlias = Noisy | Picking
-"""`rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws.
-
-`public` is what changes a noise value or its meaning, as JSON; `release` gives the rows of the cell
-that are shown, ascending, and their noisy counts.
+"""One release costs `rho` and `delta`; `tv` is the samplers' distance from their laws. `release`
+returns the shown rows of the cell, ascending, and their noisy counts.
 """
-
-
-def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, difference: bool) -> int:
-    """Return the smallest x with P(Z >= x) <= delta, Z a sample or the difference of two."""
-    if isinstance(table, DiscreteLaplace):
-        return (laplace_difference_quantile if difference else laplace_quantile)(table.scale, delta)
-    return (gaussian_difference_quantile if difference else gaussian_quantile)(
-        table.sigma_squared, delta
-    )
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
     """Return the algorithm, calibrated to cost at most (rho, delta) per release.
 
-    Raises:
-        ValueError: the budget needs more noise than the tables support.
+    Raises ValueError if the budget needs more noise than the tables support.
     """
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
@@ -539,8 +458,13 @@ def scale_for(numerator: Fraction, rho: float) -> Fraction:
 
 def _gaussian(sensitivity_squared: int, rho: float) -> tuple[IntegerGaussian, Fraction]:
     spread = round_up_sigma_squared(sensitivity_squared / (2 * Fraction(rho)))
-    return integer_gaussian(spread), spread
+    return gaussian.integer_gaussian(spread), spread
 
 
-def _together(found: list[Rows]) -> Rows:
-    return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, place: Place) -> Counts:
+    return cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
+
+
+def _shown(cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
+    rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    return rows, _noisy(cell, rows, noise, place)

@@ -12,26 +12,23 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta
 
-from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
 
-Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
-OptionalCount = Annotated[
-    Annotated[int, Meta(ge=1, le=100_000)] | None,
-    Meta(description="a whole number from 1 to 100,000"),
-]
+_COUNT = "a whole number from 1 to 100,000"
+_LABELS = 'a list of labels such as ["p1", "p2"], at least one, none of them empty'
+_EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
+_ALGORITHMS = (
+    '"known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", '
+    '"limit_dom_laplace" or "limit_dom"'
+)
+Count = Annotated[int, Meta(ge=1, le=100_000, description=_COUNT)]
+OptionalCount = Annotated[Count | None, Meta(description=_COUNT)]
 Kbar = Annotated[
-    Annotated[int, Meta(ge=1, le=100_000)] | Literal["private"],
-    Meta(description='a whole number from 1 to 100,000, or "private": chosen from k to kbar_max'),
+    Count | Literal["private"],
+    Meta(description=f'{_COUNT}, or "private": chosen from k to kbar_max'),
 ]
-Domain = Annotated[
-    Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)],
-    Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
-]
-OptionalDomain = Annotated[
-    Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)] | None,
-    Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
-]
+OptionalDomain = Annotated[Domain | None, Meta(description=_LABELS)]
 KBAR_MAX = 1000
 
 
@@ -122,11 +119,8 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
     """Labels of the largest items so far, until a budget of labels or of queries is spent.
 
-    Attributes:
-        k: most labels per answer.
-        labels: k*, labels in all answers of an epoch together; an answer's BOTTOM counts as one.
-        queries: l*, answers in an epoch.
-        every: a query is answered at every tick that is a multiple of this.
+    An answer, at every tick that is a multiple of `every`, has at most `k` labels; an epoch has at
+    most l* answers (`queries`) with k* `labels` together, BOTTOM counting as one.
     """
 
     k: Count
@@ -134,14 +128,7 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
     kbar_max: OptionalCount = None
     labels: Count
     queries: Count
-    every: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=100_000,
-            description='a whole number of ticks from 1 to 100,000, or a duration such as "1h"',
-        ),
-    ] = 1
+    every: Annotated[int, Meta(ge=1, le=100_000, description=_EVERY)] = 1
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -157,13 +144,7 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     """Running counts as sums of one-shot releases of blocks of ticks."""
 
-    algorithm: Annotated[
-        Name,
-        Meta(
-            description='"known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace"'
-            ' or "limit_dom"'
-        ),
-    ]
+    algorithm: Annotated[Name, Meta(description=_ALGORITHMS)]
     counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
     domain: OptionalDomain = None
     k: OptionalCount = None
@@ -179,8 +160,6 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
             ("kbar", self.kbar, LIMITED),
         ):
             if (value is None) is (self.algorithm in users):
-                yield (
-                    f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"'
-                    + (" needs it" if value is None else " has none")
-                )
+                state, need = ("missing", "needs it") if value is None else ("set", "has none")
+                yield f'{field} is {state}: algorithm = "{self.algorithm}" {need}'
         yield from self._parameter_complaints(self.algorithm)

@@ -22,14 +22,8 @@ from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Parts, tick_rows
 from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.algorithms import (
-    LAPLACE,
-    PICKING,
-    Cell,
-    Name,
-    OneShotNoise,
-    make_algorithm,
-)
+from workers.mechanisms.one_shot import algorithms
+from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.runtime.errors import HorizonExceeded
 
@@ -47,10 +41,9 @@ class OneShot(OnSplit):
         self._domain = tuple(label.encode() for label in config.declared())
         self._split = split(config, discovers=not self._domain)
         parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
-        self.algorithm = make_algorithm(
-            self._name, parameters, self._split.rho, self._split.delta_discovery
-        )
-        self.law = "laplace" if self._name in LAPLACE else "gaussian"
+        budget = self._split.rho, self._split.delta_discovery
+        self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
+        self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
         self._promise(unit, self.algorithm.rho, self.algorithm.tv)
 
     @property
@@ -84,7 +77,6 @@ class OneShot(OnSplit):
         return self._domain
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Add a row for every item of the domain, seen or not."""
         state.add_domain(key, tags, labels)
 
     def step(
@@ -94,52 +86,41 @@ class OneShot(OnSplit):
         self._check(t)
         noise = one_shot_noise(noise)
         if self._domain:
-            return state, self._of_domain(state, t, contributions, noise)
+            columns = state.ledger
+            for part, key_index in contributions:
+                columns.merge(part, key_index, add_rows=False)
+            cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
+            columns.counts[:] = 0  # only the domain's rows outlast a tick
+            columns.touched.clear()
+            rows, counts = self.algorithm.release(cell, noise, (0, t))
+            return state, Release(rows, counts, self.algorithm.sd, None)
         tick = tick_rows(contributions)
-        rows, counts = self.algorithm.release(
-            Cell(tick.tags, tick.keys, tick.counts, state.key_tags), noise, (0, t)
-        )
+        cell = Cell(tick.tags, tick.keys, tick.counts, state.key_tags)
+        rows, counts = self.algorithm.release(cell, noise, (0, t))
         order = rows[np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))]
         counts = counts[np.searchsorted(rows, order)]
-        labels = list(tick.labels.take(order))
-        return state, Items(
-            tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold
-        )
-
-    def _of_domain(
-        self, state: State, t: int, contributions: Parts, noise: OneShotNoise
-    ) -> Release:
-        columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=False)
-        cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
-        columns.counts[:] = 0  # only the domain's rows outlast a tick
-        columns.touched.clear()
-        rows, counts = self.algorithm.release(cell, noise, (0, t))
-        return Release(rows, counts, self.algorithm.sd, None)
+        keys, labels = tick.keys[order], list(tick.labels.take(order))
+        return state, Items(keys, labels, counts, self.algorithm.sd, self.algorithm.threshold)
 
     def _check(self, t: int) -> None:
         check_horizon(self.kind, t, self.config.horizon_ticks)
 
 
 def check_horizon(kind: str, t: int, horizon: int | None) -> None:
-    """Raise `HorizonExceeded` if t lies outside 1..horizon."""
     if t < 1 or (horizon is not None and t > horizon):
         raise HorizonExceeded(f"{kind}: tick {t} is outside 1..{horizon}")
 
 
 def one_shot_noise(noise: Noise) -> OneShotNoise:
-    """Return the noise; raise `TypeError` if it is not from a one-shot mechanism."""
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise
 
 
-def domain_hash(name: Name, domain: Sequence[bytes]) -> str | None:
+def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:
     """Return the hash of a declared domain for a mechanism id; None if there is no domain.
 
-    It depends on the order where an algorithm picks: among items of equal count, the order decides
-    which one a word means.
+    Where an algorithm picks, it depends on the order, which decides among equal counts.
     """
-    labels = list(domain) if name in PICKING else sorted(domain)
+    labels = list(domain) if name in algorithms.PICKING else sorted(domain)
     return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None

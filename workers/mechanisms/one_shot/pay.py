@@ -6,11 +6,10 @@
     b       scale of a pick: rho = k* Dinf^2 / (8 b^2), delta_discovery = l* delta of a query
 
 A query of k labels is answered with min(k, what remains of k*) of them, or fewer if BOTTOM comes
-first, and charged for what it returned: where an answer says only "these, and the rest is about
-level", it costs only that much. Every stream key has its own budget, as an event has one stream
-key. When either budget is used up, every further query of the epoch is refused. The remaining
-budget is part of the state, so a restart changes nothing; it is a function of published answers, so
-publishing it costs nothing.
+first, and charged for what it returned. Every stream key has its own budget, as an event has one
+stream key. When either budget is used up, every further query of the epoch is refused. The
+remaining budget is part of the state; it is a function of published answers, so publishing it costs
+nothing.
 
 Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is
 `algorithms.Bottom`.
@@ -28,8 +27,8 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Noise, State, head
+from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
 from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.one_shot import check_horizon, one_shot_noise
@@ -57,11 +56,7 @@ class PayState(State):
         self._changed = True
 
     def spend(self, key: int, labels: int) -> None:
-        """Charge one query and its returned labels.
-
-        Raises:
-            BudgetExhausted: the charge exceeds the remaining budget; nothing is spent.
-        """
+        """Charge one query and its labels, or raise `BudgetExhausted` and spend nothing."""
         left = self.left[key]
         if left[0] < labels or left[1] < 1:
             raise BudgetExhausted(
@@ -76,18 +71,17 @@ class PayState(State):
             return ()
         self._changed = False
         left = np.array(self.left, dtype="<i4").reshape(-1, 2)
-        parts = (left[at : at + _BLOCK_KEYS] for at in range(0, len(left), _BLOCK_KEYS))
-        return [
-            (_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes())
-            for i, part in enumerate(parts)
-        ]
+        blocks = []
+        for i in range(-(-len(left) // _BLOCK_KEYS)):
+            part = left[i * _BLOCK_KEYS : (i + 1) * _BLOCK_KEYS]
+            blocks.append((_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes()))
+        return blocks
 
     def restore(self, name: str, block: bytes) -> None:
         """Restore a block; blocks must arrive in order."""
         _, _, number = name.partition(".")
         if not name.startswith(_BLOCK) or not set(number) <= set("0123456789abcdef"):
             super().restore(name, block)
-        # In older versions the first block holds all stream keys.
         if len(self.left) != int(number or "0", 16) * _BLOCK_KEYS:
             raise StateRefused(f"stored state: a block before {name!r} is missing")
         if block[:1] != _VERSION or len(block) % 8 != 1:
@@ -115,7 +109,7 @@ class PayWhatYouGet(OnSplit):
         self._delta = self._split.delta_discovery / config.queries * (1 - 1e-12)
         self._bottom = Bottom(parameters, self.scale, self._delta)
         self._extra = int(parameters.private)
-        tv = selection_tv(parameters.kbar + 1, config.labels)
+        tv = selection.selection_tv(parameters.kbar + 1, config.labels)
         self._promise(unit, float_up(picks / self.scale**2), tv)
 
     def public(self) -> Mapping[str, object]:
@@ -128,7 +122,7 @@ class PayWhatYouGet(OnSplit):
             "queries": self.config.queries,
             "every": self.config.every,
             "scale": str(self.scale),
-            "selection_version": SELECTION_VERSION,
+            "selection_version": selection.SELECTION_VERSION,
             "bottom": self._bottom.public(),
         }
 
@@ -166,16 +160,14 @@ class PayWhatYouGet(OnSplit):
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
+        keys = range(len(own.left))
         if t % self.config.every:
-            return state, Answers(
-                {key: self._answer(own, key, asked=False) for key in range(len(own.left))}, None
-            )
+            return state, Answers({key: self._answer(own, key, asked=False) for key in keys}, None)
         cell = Cell(columns.tags, columns.keys, columns.counts, state.key_tags)
         rows_of = dict(cell.rows_by_key())
         none = np.empty(0, dtype=np.int64)
         answers = {
-            key: self._query(own, cell, rows_of.get(key, none), key, words, t)
-            for key in range(len(own.left))
+            key: self._query(own, cell, rows_of.get(key, none), key, words, t) for key in keys
         }
         return state, Answers(answers, None)
 

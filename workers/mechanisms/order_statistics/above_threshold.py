@@ -34,19 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Tags
-from workers.mechanisms.noise.discrete_laplace import (
-    TABLE_VERSION,
-    DiscreteLaplace,
-    Geometric,
-    discrete_laplace,
-    geometric,
-    round_up_scale,
-)
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise.discrete_laplace import round_up_scale
 from workers.mechanisms.noise.keyed import NoiseStream
 
 # Ticks drawn at once: one word alone costs about as much as two hundred together.
-BLOCK_BITS = 8
-BLOCK_TICKS = 1 << BLOCK_BITS
+BLOCK_TICKS = 256
 _OUTWARD = 1 + 1e-12
 
 
@@ -88,20 +81,18 @@ class AboveThreshold:
         return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a noise value."""
         return {
             "tau_scale": str(self.tau_scale),
             "mu_scale": str(self.mu_scale),
             "one_sided": self.one_sided,
-            "table_version": TABLE_VERSION,
+            "table_version": laplace.TABLE_VERSION,
         }
 
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
         """Return (low, high): a stop means value > threshold - low, else value <= threshold + high.
 
-        Args:
-            runs_beta: probability that |tau| exceeds its bound in one run.
-            ticks_beta: probability that |mu| exceeds its bound at one tick.
+        |tau| exceeds its bound in one run with probability `runs_beta`, |mu| at one tick with
+        `ticks_beta`.
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)
@@ -111,23 +102,18 @@ class AboveThreshold:
         return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
 
     def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        return self._draw(self.tau_scale, stream, cell, tags)
+        return self._sampler(self.tau_scale).values(stream, cell, tags)
 
     def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        return self._draw(self.mu_scale, stream, cell, tags)
+        return self._sampler(self.mu_scale).values(stream, cell, tags)
 
     def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:
         """Return `mu` of one tag for a block of cells (use, t): the same words, drawn together."""
         ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
-        ticks[:, 1] = np.arange(block << BLOCK_BITS, (block + 1) << BLOCK_BITS, dtype=np.uint64)
+        ticks[:, 1] = np.arange(BLOCK_TICKS, dtype=np.uint64) + np.uint64(block * BLOCK_TICKS)
         # A word is AES(tag XOR cell), so the tick may be XORed into the tag instead.
         drawn: list[int] = self.mu(stream, (use, 0), ticks ^ tag).tolist()
         return drawn
 
-    def _sampler(self, scale: Fraction) -> Geometric | DiscreteLaplace:
-        return geometric(scale) if self.one_sided else discrete_laplace(scale)
-
-    def _draw(
-        self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags
-    ) -> NDArray[np.int64]:
-        return self._sampler(scale).values(stream, cell, tags)
+    def _sampler(self, scale: Fraction) -> laplace.Geometric | laplace.DiscreteLaplace:
+        return (laplace.geometric if self.one_sided else laplace.discrete_laplace)(scale)

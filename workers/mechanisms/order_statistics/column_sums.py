@@ -30,18 +30,9 @@ from workers.arrays.tag_index import Tags
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.noise.discrete_laplace import (
-    LARGEST_SCALE,
-    DiscreteLaplace,
-    discrete_laplace,
-    round_up_scale,
-)
-from workers.mechanisms.noise.gaussian import (
-    LARGEST_SIGMA_SQUARED,
-    IntegerGaussian,
-    integer_gaussian,
-    round_up_sigma_squared,
-)
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise import gaussian
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import Frozen, memoized
 
@@ -59,42 +50,38 @@ class SumNoise(Protocol):
 class OneVector:
     """Noise of a vector released once; an event changes `changed` (D) entries by `reach` (Dinf)."""
 
-    sampler: IntegerGaussian | DiscreteLaplace
+    sampler: gaussian.IntegerGaussian | DiscreteLaplace
     changed: int
     reach: int
 
     @classmethod
     def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
-        """Return the noise for a budget in pure epsilon or rho."""
         if pure:
-            return cls(discrete_laplace(round_up_scale(changed * reach / budget)), changed, reach)
-        sigma_squared = round_up_sigma_squared(changed * reach**2 / (2 * budget))
-        return cls(integer_gaussian(sigma_squared), changed, reach)
+            scale = laplace.round_up_scale(changed * reach / budget)
+            return cls(laplace.discrete_laplace(scale), changed, reach)
+        sigma_squared = gaussian.round_up_sigma_squared(changed * reach**2 / (2 * budget))
+        return cls(gaussian.integer_gaussian(sigma_squared), changed, reach)
 
     @property
     def parameter(self) -> Fraction:
-        """Return the scale, or sigma^2."""
-        return (
-            self.sampler.scale
-            if isinstance(self.sampler, DiscreteLaplace)
-            else self.sampler.sigma_squared
-        )
+        """The scale, or sigma^2."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return self.sampler.scale
+        return self.sampler.sigma_squared
 
     @property
     def spent(self) -> Fraction:
-        """Return the cost, in pure epsilon or rho."""
+        """The cost, in pure epsilon or rho."""
         if isinstance(self.sampler, DiscreteLaplace):
-            return self.changed * self.reach / self.sampler.scale
-        return self.changed * self.reach**2 / (2 * self.sampler.sigma_squared)
+            return self.changed * self.reach / self.parameter
+        return self.changed * self.reach**2 / (2 * self.parameter)
 
     @property
     def variance(self) -> float:
-        """Return the variance of one entry's noise, or a little more."""
-        return (
-            self.sampler.variance
-            if isinstance(self.sampler, DiscreteLaplace)
-            else float(self.parameter)
-        )
+        """The variance of one entry's noise, or a little more."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return self.sampler.variance
+        return float(self.parameter)
 
     def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
         return self.sampler.values(stream, cell, tags)
@@ -118,17 +105,18 @@ class LaplaceTree(Frozen):
     def __init__(self, horizon: int, epsilon: Fraction, reach: int) -> None:
         self.horizon = horizon
         self.levels = horizon.bit_length()
-        self.scale = round_up_scale(self.levels * reach / epsilon)
-        if self.scale > LARGEST_SCALE:
+        self.scale = laplace.round_up_scale(self.levels * reach / epsilon)
+        if self.scale > laplace.LARGEST_SCALE:
             raise ValueError(
-                f"epsilon: noise of scale {float(self.scale):g} on each column is more than the {LARGEST_SCALE} there is a table for"
+                f"epsilon: noise of scale {float(self.scale):g} on each column is more than the "
+                f"{laplace.LARGEST_SCALE} there is a table for"
                 ' (a larger epsilon, a smaller max_items or max_count, or accounting = "zcdp")'
             )
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
         """Return the sum of the nodes that t's binary digits name, one per digit 1."""
         check_tick("laplace tree", t, self.horizon)
-        sampler = discrete_laplace(self.scale)
+        sampler = laplace.discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)
         for level in range(self.levels):
             if t >> level & 1:
@@ -139,7 +127,6 @@ class LaplaceTree(Frozen):
 
 @memoized(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
-    """Return the zCDP counter; its tables are built when first needed."""
     return make_counter(kind, horizon, rho_item, radix)
 
 
@@ -149,17 +136,17 @@ def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
 
 
 def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
-    """Return an upper bound on one column's noise variance at any interval up to the horizon.
+    """Bound one column's noise variance at any interval up to the horizon.
 
-    Raises:
-        ValueError: there is no table for noise this wide.
+    Raises ValueError if there is no table for noise this wide.
     """
     base = best_radix(horizon) if radix is None else radix
     levels = (horizon - 1).bit_length() + 2 if kind == "haar" else digits_of(horizon, base)
     sigma_squared = levels / (2 * rho_item)
-    if sigma_squared >= LARGEST_SIGMA_SQUARED - 1:
+    if sigma_squared >= gaussian.LARGEST_SIGMA_SQUARED - 1:
         raise ValueError(
-            f"rho: noise of variance {sigma_squared:g} on each column is more than the {LARGEST_SIGMA_SQUARED} there is a table for"
+            f"rho: noise of variance {sigma_squared:g} on each column is more than the "
+            f"{gaussian.LARGEST_SIGMA_SQUARED} there is a table for"
             " (a larger rho or epsilon, or a smaller max_items or max_count)"
         )
     if kind == "haar":

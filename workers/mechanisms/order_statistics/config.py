@@ -8,8 +8,7 @@ accounting = "pure"   the paper's own noise for a pure epsilon; delta then cover
 Queries are over the column sums of a declared domain. A query is watched through values g_i, each
 monotone in the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of
 them has grown, the interval closes and the answer is computed from the noisy sums, which are
-already private. Before the first update the values are those of all-zero sums, and no label is
-named (null, or no labels).
+already private. Before the first update all sums are zero, and no label is named.
 
     setting           watched values                     answer
     max               the largest sum                    the largest noisy sum (MAXSUM)
@@ -21,14 +20,14 @@ named (null, or no labels).
     top_k_select:K    the K largest sums                 their labels
     histogram         every sum                          every label with its noisy sum
 
-Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and
-Definition 8.
+Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -38,14 +37,8 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import (
-    Cost,
-    check_sampler_delta,
-    epsilon_of,
-    float_up,
-    rho_of,
-    sampler_delta,
-)
+from workers.mechanisms import accounting
+from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.mechanism import Guarantee
@@ -53,9 +46,8 @@ from workers.runtime.frozen import Frozen, read_only
 
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
 """How a query is written in the settings."""
-QUERY_IN_WORDS = (
-    '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
-)
+_QUERIES = '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
+_ONE_QUERY = '"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
 
 Sums = NDArray[np.int64]
 
@@ -85,21 +77,15 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class Queries(Frozen):
-    """The queries of one histogram, watched through k values."""
-
     def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
         self.names = tuple(queries)
         self._labels = tuple(labels)
         columns = len(self._labels)
-        self.names_labels = any(
-            query == "argmax" or query.startswith("top_k_select") for query in self.names
-        )
+        self.names_labels = any(re.match("argmax|top_k_select", query) for query in self.names)
         self._all = "histogram" in self.names
-        ranks = (
-            set()
-            if self._all
-            else {rank for query in self.names for rank in watched(query, columns)}
-        )
+        ranks: set[int] = set()
+        if not self._all:
+            ranks.update(*(watched(query, columns) for query in self.names))
         self._ranks = read_only(np.array(sorted(ranks), dtype=np.int64))
         self._only_largest = ranks == {columns - 1}
         self.k = columns if self._all else len(self._ranks)
@@ -112,18 +98,13 @@ class Queries(Frozen):
         return np.partition(sums, self._ranks)[self._ranks]
 
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
-        """Return one published record per query, computed from noisy sums.
-
-        If not `made`, the sums are the zeros before the first update, and no label is named.
-        """
+        """Return one published record per query, from noisy sums, or zeros if none were `made`."""
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 
     def _answer(self, query: str, sums: Sums, made: bool) -> object:
         name, _, parameter = query.partition(":")
         if name == "histogram":
-            return [
-                [label, count] for label, count in zip(self._labels, sums.tolist(), strict=True)
-            ]
+            return list(map(list, zip(self._labels, sums.tolist(), strict=True)))
         if name == "argmax":
             return self._labels[int(np.argmax(sums))] if made else None
         if name == "top_k":
@@ -144,8 +125,7 @@ Query = Annotated[str, Meta(pattern=QUERY)]
 class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
-    Attributes:
-        beta: probability that the error exceeds its bound at some tick of an epoch.
+    It exceeds its bound at some tick of an epoch with probability `beta`.
     """
 
     domain: Domain
@@ -165,7 +145,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Return the configured queries."""
         raise NotImplementedError
 
     @property
@@ -185,12 +164,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 class SingleConfig(MaxConfig, frozen=True, kw_only=True):
     """One query, watched through one value."""
 
-    query: Annotated[
-        Query,
-        Meta(
-            description='"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
-        ),
-    ] = "max"
+    query: Annotated[Query, Meta(description=_ONE_QUERY)] = "max"
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -205,7 +179,7 @@ class SingleConfig(MaxConfig, frozen=True, kw_only=True):
 class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
     queries: Annotated[
         Annotated[tuple[Query, ...], Meta(min_length=1, max_length=100)],
-        Meta(description=f"a list of 1 to 100 of {QUERY_IN_WORDS}"),
+        Meta(description=f"a list of 1 to 100 of {_QUERIES}"),
     ]
 
     @property
@@ -214,17 +188,14 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
-    """Return each part's budget: pure epsilon with that accounting, else rho.
-
-    `weights` are (zCDP weight, weight in pure epsilon as printed).
-    """
+    """Return each part's budget, pure epsilon or rho, by its (zCDP weight, printed pure weight)."""
     if config.pure:
         total = Fraction(config.epsilon or 0)
     else:
-        conversion = config.delta * (1 - NUMERICAL_SHARE)
-        total = Fraction(
-            config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion)
-        )
+        rho = config.rho
+        if rho is None:
+            rho = accounting.rho_of(config.epsilon or 0.0, config.delta * (1 - NUMERICAL_SHARE))
+        total = Fraction(rho)
     weight = {part: pair[config.pure] for part, pair in weights.items()}
     return {part: total * one / sum(weight.values()) for part, one in weight.items()}
 
@@ -238,14 +209,9 @@ def settle(
 ) -> tuple[Guarantee, Cost]:
     """Return the combined guarantee and cost of the parts, after their noise was rounded up.
 
-    Args:
-        unit: the privacy unit whose presence is hidden.
-        shares: from `shares_of`.
-        spent: rho (or pure epsilon) of each part, none above its share.
-        tv: total variation distance from their laws of all noise covering one event's true values.
-
-    Raises:
-        ValueError: delta does not cover the samplers, or a part costs more than its share.
+    `spent` is the rho (or pure epsilon) of each part; `tv` the total variation distance from their
+    laws of all noise covering one event's true values. Raises ValueError if delta does not cover
+    the samplers, or a part costs more than its share.
     """
     over = [part for part, amount in spent.items() if amount > shares[part]]
     if over:
@@ -256,10 +222,10 @@ def settle(
     else:
         rho = float_up(min(total, sum(spent.values(), Fraction(0))))
         if epsilon is None:
-            epsilon = epsilon_of(float_up(total), config.delta * (1 - NUMERICAL_SHARE))
-    numerical = sampler_delta(epsilon or 0.0, 1, tv)
+            epsilon = accounting.epsilon_of(float_up(total), config.delta * (1 - NUMERICAL_SHARE))
+    numerical = accounting.sampler_delta(epsilon or 0.0, 1, tv)
     share = 1.0 if config.pure else NUMERICAL_SHARE
-    check_sampler_delta(config.delta, epsilon or 0.0, numerical, share)
+    accounting.check_sampler_delta(config.delta, epsilon or 0.0, numerical, share)
     guarantee = Guarantee(unit=unit, rho=rho, epsilon=epsilon or 0.0, delta=config.delta)
     return guarantee, Cost(rho=rho, deltas=(("numerical", config.delta * share),))
 

@@ -1,7 +1,7 @@
 """Paper 001's order statistics: doubling segments, intervals within them, and the run over ticks.
 
-A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
-Columns are read only after one of them changed.
+A tick that ends no segment and closes no interval costs a few integer comparisons per stream key;
+columns are read only after one of them changed.
 
 Noise cells. Column noise uses the columns' tags; all other noise uses the stream key's tag.
 
@@ -23,9 +23,8 @@ What: s = h + G + N, where h are the exact sums, N is the noise of a continual c
 intervals closed so far (0 before the first) and G is the noise at the start of the segment.
 AboveThreshold compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per
 tick for all of them. When it stops, H takes the interval's counts, s and the answers are
-recomputed, and the thresholds that were reached rise by `step`.
-Why: nothing is paid within an interval, so H runs over intervals only; there are about value / step
-of them.
+recomputed, and the thresholds that were reached rise by `step`. Nothing is paid within an interval,
+so H runs over about value / step intervals only.
 
     Symbol      Here
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
@@ -55,21 +54,20 @@ Segments (`Segments`) are the outer level, whose threshold doubles.
 
 What: AboveThreshold on the largest watched value of s = h + G. When it stops, every column gets
 fresh noise on top of its current noise, G_(j+1) = G_j + new, s is published and the threshold is
-doubled.
-Why: within a segment the value can grow only by about the threshold, so the inner level needs no
-bound known beforehand.
+doubled. Within a segment the value can grow only by about the threshold, so the inner level needs
+no bound known beforehand.
 
     Symbol      Here
     D, Dinf     columns an event changes, and the largest change of one
     j           segment, from 1; threshold K_j = first * 2^(j - 1)
     s_D         noise added to every column at the end of a segment
-    alpha_G     `column_error(j)`: |G_j| is at most this
+    alpha_G     `column_error(j)`, a bound on |G_j|
 
 Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
 increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
 
-Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, Lap(4/eps), Lap(8/eps),
-Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
+Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, noise as in `mechanisms`, with d
+for D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
 for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and
 line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho. The test's j < log T
 keeps the last segment, whose threshold is only about T/2, from ending, so the value may grow in it
@@ -95,13 +93,13 @@ Everything else a release depends on is the columns' exact counts or a function 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Tags
 from workers.mechanisms.accounting import Cost
@@ -110,58 +108,36 @@ from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Domained, Guarantee, Noise, State, head
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.above_threshold import (
-    BLOCK_BITS,
-    BLOCK_TICKS,
-    AboveThreshold,
-)
-from workers.mechanisms.order_statistics.column_sums import (
-    LaplaceTree,
-    OneVector,
-    SumNoise,
-    counter_of,
-    gaussian_bound,
-    laplace_sum_bound,
-    laplace_tree,
-    worst_variance,
-)
-from workers.mechanisms.order_statistics.config import (
-    CELL_TV,
-    MaxConfig,
-    Queries,
-    domain_hash,
-    settle,
-    shares_of,
-)
+from workers.mechanisms.order_statistics import column_sums
+from workers.mechanisms.order_statistics import config as settings
+from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
+from workers.mechanisms.order_statistics.column_sums import OneVector, SumNoise
+from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries, Sums
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
 
 BLOCK_VERSION = 1
 _NUMBER = np.dtype("<i8")
 _HEAD = 6
-_HEXADECIMAL = frozenset("0123456789abcdef")
+_BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 
 
 @dataclass(slots=True)
 class KeyState:
     """One stream key's state. Sensitive.
 
-    Attributes:
-        segment: j of the outer level, from 1.
-        interval: from 1; one more than the intervals closed since the segment began.
-        since: tick at which `shown` was made; 0 before the first.
-        gap, outer, tau, outer_tau: derived from the rest when `stale`, or when a run of
-            AboveThreshold begins.
-        answer: the published answer, valid while `shown` is unchanged.
+    `segment` and `interval` count from 1, intervals anew in every segment. `shown` was made at tick
+    `since`, 0 before the first; `answer` is published while it is unchanged. `gap`, `outer`, `tau`
+    and `outer_tau` are derived from the rest when `stale`, or when a run of AboveThreshold begins.
     """
 
     segment: int
     interval: int
     since: int
-    thresholds: NDArray[np.int64]
-    start: NDArray[np.int64]
-    noise: NDArray[np.int64]
-    shown: NDArray[np.int64]
+    thresholds: Sums
+    start: Sums
+    noise: Sums
+    shown: Sums
     changed: bool = True
     stale: bool = True
     gap: int = 0
@@ -174,46 +150,27 @@ class KeyState:
         return "KeyState(<sensitive>)"
 
     def encode(self) -> bytes:
-        head = (
-            BLOCK_VERSION,
-            self.segment,
-            self.interval,
-            self.since,
-            len(self.thresholds),
-            len(self.start),
-        )
-        parts = (np.array(head), self.thresholds, self.start, self.noise, self.shown)
+        k, d = len(self.thresholds), len(self.start)
+        head = np.array((BLOCK_VERSION, self.segment, self.interval, self.since, k, d))
+        parts = (head, self.thresholds, self.start, self.noise, self.shown)
         return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
 
     @classmethod
     def decode(cls, block: bytes) -> KeyState:
-        """Decode a stored block.
-
-        Raises:
-            StateRefused: the block is incomplete or of another version.
-        """
+        """Decode a stored block; raise `StateRefused` if it is incomplete or of another version."""
         if len(block) < 8 * _HEAD or len(block) % 8:
             raise StateRefused("stored state of a partition is cut short")
         numbers = np.frombuffer(block, dtype=_NUMBER).astype(np.int64)
         version, segment, interval, since, k, d = numbers[:_HEAD].tolist()
         if version != BLOCK_VERSION:
-            raise StateRefused(
-                f"stored state of a partition has version {version}: this one reads {BLOCK_VERSION}"
-            )
+            known = f"this one reads {BLOCK_VERSION}"
+            raise StateRefused(f"stored state of a partition has version {version}: {known}")
         numbers = numbers[_HEAD:]
         if k < 0 or d < 0 or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition has another length than it says")
-        thresholds, start, noise, shown = np.split(numbers, [k, k + d, k + 2 * d])
-        return cls(
-            segment,
-            interval,
-            since,
-            thresholds.copy(),
-            start.copy(),
-            noise.copy(),
-            shown.copy(),
-            changed=False,
-        )
+        parts = np.split(numbers, [k, k + d, k + 2 * d])
+        thresholds, start, noise, shown = (part.copy() for part in parts)
+        return cls(segment, interval, since, thresholds, start, noise, shown, changed=False)
 
 
 class MaxState(State):
@@ -232,8 +189,7 @@ class MaxState(State):
         self.of[key] = value
 
     def key(self, key: int) -> KeyState:
-        one = self.of[key]
-        if one is None:
+        if (one := self.of[key]) is None:
             raise TypeError(f"stream key {key} has no state")
         return one
 
@@ -245,28 +201,20 @@ class MaxState(State):
                 state.changed = False
                 block = state.encode()
                 for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
-                    blocks.append(
-                        (
-                            f"m{key:08x}" + (f".{page:04x}" if page else ""),
-                            block[at : at + VALUE_BYTES],
-                        )
-                    )
+                    name = f"m{key:08x}" + (f".{page:04x}" if page else "")
+                    blocks.append((name, block[at : at + VALUE_BYTES]))
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
         """Restore a block; the pages of a block must arrive in order."""
-        of_key, _, number = name[1:].partition(".")
-        if (
-            name[:1] != "m"
-            or len(of_key) != 8
-            or len(number) not in (0, 4)
-            or not set(of_key + number) <= _HEXADECIMAL
-        ):
-            super().restore(name, block)
-        key, page = int(of_key, 16), int(number or "0", 16)
+        found = _BLOCK_NAME.fullmatch(name)
+        if found is None:
+            super().restore(name, block)  # refuses it
+            return
+        key, page = int(found[1], 16), int(found[2] or "0", 16)
         before = self._begun.pop(key, b"")
         if page * VALUE_BYTES != len(before):
-            raise StateRefused(f"stored state: a page of block m{of_key} is missing")
+            raise StateRefused(f"stored state: a page of block m{found[1]} is missing")
         whole = before + block
         if len(block) == VALUE_BYTES and len(whole) < _length(whole):
             self._begun[key] = whole
@@ -275,7 +223,6 @@ class MaxState(State):
 
 
 def _length(block: bytes) -> int:
-    """Return a block's full length in bytes, as stated by its header."""
     k, d = np.frombuffer(block, dtype=_NUMBER, count=_HEAD)[4:].tolist()
     return 8 * int(_HEAD + k + 3 * d)
 
@@ -288,8 +235,7 @@ class Intervals:
     """The public numbers of one run: of a segment, or of the epoch where there are no segments.
 
     Attributes:
-        clearance: C; 0 where one value is watched.
-        capacity: n.
+        step, clearance, capacity: as in the module docstring; no clearance where k = 1.
         error: promised for this run's values.
         spread: e + alpha_G, the additional shortfall of the sums of named labels.
     """
@@ -303,13 +249,7 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class IntervalRule:
-    """Public parameters of the inner level.
-
-    Attributes:
-        update: the noise u of the watched values; None where one value is watched.
-        sums: budget of H, in rho or pure epsilon.
-        k: number of watched values.
-    """
+    """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`."""
 
     above: AboveThreshold
     update: OneVector | None
@@ -321,58 +261,46 @@ class IntervalRule:
     def of(
         cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
     ) -> IntervalRule:
-        """Return the rule for the budgets of the test, of H, and of the updates."""
-        above = AboveThreshold.of(test, config.max_count, pure=config.pure)
-        vector = (
-            None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
-        )
-        return cls(above, vector, sums, k, config)
+        reach, pure, vector = config.max_count, config.pure, None
+        if update is not None:
+            vector = OneVector.of(update, k, reach, pure=pure)
+        return cls(AboveThreshold.of(test, reach, pure=pure), vector, sums, k, config)
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """Return the cost of each part, in rho or pure epsilon."""
+        """The cost of each part, in rho or pure epsilon."""
         updates = {} if self.update is None else {"updates": self.update.spent}
         return {"test": self.above.spent, "sums": self.sums, **updates}
 
     @property
     def tv(self) -> float:
-        """Return the total variation distance of the noise that covers one event's true values."""
+        """The total variation distance of the noise that covers one event's true values."""
         cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
         """Return the numbers of one run: of a segment, or of the epoch where there are no segments.
 
-        Args:
-            reach: Delta.
-            beta: failure probability of this run's promise.
-            start_error: alpha_G of the sums at the start of the run.
+        `reach` is Delta, `beta` the failure probability of this run's promise, `start_error` the
+        alpha_G of the sums at the start of the run.
         """
         if self.config.pure:
             return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
-        best: Intervals | None = None
-        for exponent in range(MOST_INTERVALS.bit_length()):
-            found = self._numbers(1 << exponent, reach, beta, start_error)
-            if best is None or found.error < best.error:
-                best = found
-            if 1 << exponent >= self.config.ticks:
-                break
-        if best is None:
-            raise ValueError(f"reach = {reach}: no partition found")
-        return best
+        largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
+        found = (self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1))
+        return min(found, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> SumNoise:
-        """Return H, with noise for `capacity` intervals."""
         if self.config.pure:
             return self._tree(capacity)
-        return counter_of(self.config.counter, capacity, self._rho_item, self.config.radix)
+        return column_sums.counter_of(*self._counter(capacity))
 
     def column_variance(self, capacity: int) -> float:
         """Return the largest variance of one column's noise over `capacity` intervals."""
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
-        return worst_variance(self.config.counter, capacity, self._rho_item, self.config.radix)
+        return column_sums.worst_variance(*self._counter(capacity))
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value; `intervals` adds to them."""
@@ -384,14 +312,15 @@ class IntervalRule:
             "update": None if self.update is None else str(self.update.parameter),
         }
 
-    @property
-    def _rho_item(self) -> float:
-        return math.nextafter(
-            float(self.sums / (self.config.most_columns * self.config.max_count**2)), 0.0
-        )
+    def _counter(self, capacity: int) -> tuple[str, int, float, int | None]:
+        """Return the zCDP counter's kind, horizon, rho per column (rounded down), and radix."""
+        config = self.config
+        rho_item = float(self.sums / (config.most_columns * config.max_count**2))
+        return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
 
-    def _tree(self, capacity: int) -> LaplaceTree:
-        return laplace_tree(capacity, self.sums, self.config.most_columns * self.config.max_count)
+    def _tree(self, capacity: int) -> column_sums.LaplaceTree:
+        reach = self.config.most_columns * self.config.max_count
+        return column_sums.laplace_tree(capacity, self.sums, reach)
 
     def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
         """Return the numbers for at most n intervals; pure epsilon: step and C as printed."""
@@ -418,8 +347,8 @@ class IntervalRule:
         each = beta / (len(self.config.domain) * n)
         if self.config.pure:
             tree = self._tree(n)
-            return laplace_sum_bound(tree.levels, float(tree.scale), each)
-        return gaussian_bound(self.column_variance(n), each)
+            return column_sums.laplace_sum_bound(tree.levels, float(tree.scale), each)
+        return column_sums.gaussian_bound(self.column_variance(n), each)
 
 
 MOST_SEGMENTS = 40
@@ -429,12 +358,8 @@ MOST_SEGMENTS = 40
 class Segments:
     """Public parameters of the outer level.
 
-    Attributes:
-        column: the noise added to the columns at the end of a segment.
-        first: threshold of segment 1.
-        most: number of segments; the last one does not end.
-        columns: d.
-        beta: probability that any bound below fails in an epoch.
+    There are `most` segments, the last of which does not end, and d `columns`; `beta` is the
+    probability that any bound below fails in an epoch.
     """
 
     above: AboveThreshold
@@ -447,7 +372,6 @@ class Segments:
 
     @classmethod
     def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
-        """Return the level for the budgets of the test and of the columns' noise."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
         column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
         most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
@@ -458,14 +382,13 @@ class Segments:
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """Return the cost of each part, in rho or pure epsilon."""
+        """The cost of each part, in rho or pure epsilon."""
         return {"outer_test": self.above.spent, "columns": self.column.spent}
 
     @property
     def tv(self) -> float:
-        """Return the total variation distance of the noise that covers one event's true values.
-
-        That is one run's threshold and ticks, and the columns that the event changes.
+        """The total variation distance of the noise that covers one event's true values: one run's
+        threshold and ticks, and the columns that the event changes.
         """
         return self.above.tv(self.ticks) + self.column.changed * CELL_TV
 
@@ -495,12 +418,10 @@ class Segments:
             return math.ceil(self.threshold(segment) + high + noise)
         return math.ceil(self.threshold(segment) + 2 * (low + noise + self.most))
 
-    def column_variance(self, segments: int) -> float:
-        """Return the variance of one column's noise in the segment numbered `segments`."""
-        return (segments - 1) * self.column.variance
+    def column_variance(self, segment: int) -> float:
+        return (segment - 1) * self.column.variance
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a value."""
         return {
             "above_threshold": self.above.public(),
             "column": str(self.column.parameter),
@@ -527,26 +448,21 @@ class MaxNoise:
     def __repr__(self) -> str:
         return "MaxNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Sums:
         """Raise: rows have no noise per tick. Exact sums are never mistaken for noisy ones."""
-        raise TypeError(
-            "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
-        )
+        closes = "its columns are noised when an interval closes"
+        raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
-        return int(
-            self._mechanism.segments_in_use.above.tau(
-                self._stream, (OUTER_TAU << 56, segment), tag
-            )[0]
-        )
+        test = self._mechanism.segments_in_use.above
+        return int(test.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
 
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
 
-    def outer_columns(self, tags: Tags, segment: int) -> NDArray[np.int64]:
-        return self._mechanism.segments_in_use.column.draw(
-            self._stream, (OUTER_COLUMNS << 56, segment), tags
-        )
+    def outer_columns(self, tags: Tags, segment: int) -> Sums:
+        column = self._mechanism.segments_in_use.column
+        return column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
         test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
@@ -555,28 +471,27 @@ class MaxNoise:
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
-    def inner_columns(self, tags: Tags, segment: int, interval: int) -> NDArray[np.int64]:
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Sums:
         """Return N, every column's noise after `interval` intervals of the segment."""
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
-    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Sums:
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
-        return update.draw(
-            self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag
-        )
+        cell = UPDATES << 56 | segment, interval << _INDEX_BITS
+        return update.draw(self._stream, cell, cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
-        block, held = t >> BLOCK_BITS, self._blocks.get((use, key))
+        block, held = t // BLOCK_TICKS, self._blocks.get((use, key))
         if held is None or held[0] != block:
             held = block, test.mu_block(self._stream, use << 56, tag, block)
             self._blocks[use, key] = held
-        return held[1][t & (BLOCK_TICKS - 1)]
+        return held[1][t % BLOCK_TICKS]
 
 
 class OrderStatistics(Domained):
@@ -585,13 +500,8 @@ class OrderStatistics(Domained):
     Guarantee: as stated in `guarantee`, for the content of one event, over all ticks of an epoch
     together, on streams that may react to published answers (zCDP: at integer orders). The segments
     do not depend on the intervals in them, so the outer level is one mechanism and the inner ones,
-    given its outcome, are disjoint in ticks: their costs add, each counted once.
-
-    Args:
-        unit: the privacy unit whose presence is hidden.
-
-    Raises:
-        ValueError: the budget cannot be met, or needs noise for which there is no table.
+    given its outcome, are disjoint in ticks: their costs add, each counted once. The constructor
+    raises ValueError if the budget cannot be met, or needs noise for which there is no table.
     """
 
     kind = ""
@@ -607,9 +517,8 @@ class OrderStatistics(Domained):
         self.config = config
         self.queries = Queries(config.asked, config.domain)
         self._domain = tuple(label.encode() for label in config.domain)
-        share = shares_of(config, self.weights if self.queries.k == 1 else self.weights_of_several)
-        spent: dict[str, Fraction] = {}
-        tv = 0.0
+        weights = self.weights if self.queries.k == 1 else self.weights_of_several
+        share, spent, tv = settings.shares_of(config, weights), dict[str, Fraction](), 0.0
         if "columns" in share:
             beta = config.beta / (2 if "sums" in share else 1)
             self.segments = Segments.of(config, share["outer_test"], share["columns"], beta)
@@ -618,13 +527,11 @@ class OrderStatistics(Domained):
             test, sums, updates = share["test"], share["sums"], share.get("updates")
             self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
-        self._guarantee, self._cost = settle(config, unit, share, spent, tv)
+        self._guarantee, self._cost = settings.settle(config, unit, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
-        last = self.segments.most if self.segments is not None else 1
-        numbered = range(1, last + 1) if self.inner is not None else ()
-        self._intervals = tuple(
-            self._make_intervals(self.inner_in_use, segment) for segment in numbered
-        )
+        numbered = range(1, (self.segments.most if self.segments else 1) + 1)
+        inner = self.inner
+        self._intervals = tuple(self._make_intervals(inner, j) for j in numbered if inner)
 
     def intervals(self, segment: int) -> Intervals:
         return self._intervals[segment - 1]
@@ -638,8 +545,7 @@ class OrderStatistics(Domained):
     def error(self, segment: int) -> float:
         """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
 
-        For a query of labels it bounds how far the sums of the named labels fall short of those of
-        the correct labels.
+        For a query of labels: how far the named labels' sums fall short of the correct labels'.
         """
         if self.inner is not None:
             numbers = self.intervals(segment)
@@ -662,7 +568,7 @@ class OrderStatistics(Domained):
             "beta": repr(config.beta),
             "horizon": config.ticks,
             "queries": list(self.queries.names),
-            "domain": domain_hash(config.domain),
+            "domain": settings.domain_hash(config.domain),
         }
         if self.segments is not None:
             found["segments"] = self.segments.public()
@@ -694,9 +600,8 @@ class OrderStatistics(Domained):
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
-        _of(state).set(
-            key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros)
-        )
+        thresholds = self._first_thresholds(zeros, 1)
+        _of(state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
@@ -711,39 +616,34 @@ class OrderStatistics(Domained):
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
                 own.key(key).stale = True
-        return state, Answers(
-            {key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None
-        )
+        answers = {key: self._tick(own, key, t, noise) for key in range(len(own.of))}
+        return state, Answers(answers, None)
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
         one, tag = state.key(key), state.key_tags[key : key + 1]
         if one.stale:
-            self._look(state, key, one)
+            sums = self._sums(state, key) + one.start
+            if self.segments is not None:
+                one.outer = int(self.queries.values(sums).max())
+            if self.inner is not None:
+                one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
+            one.stale = False
         if self.segments is not None and one.segment < self.segments.most:
             if one.outer_tau is None:
                 one.outer_tau = noise.outer_tau(tag, one.segment)
             threshold = self.segments.threshold(one.segment) + one.outer_tau
             if one.outer + noise.outer_mu(key, tag, t) > threshold:
-                self._end_segment(state, key, one, t, noise)
+                self._end_segment(state, key, t, noise)
                 return self._answer(one)
         if self.inner is not None and one.interval <= self.intervals(one.segment).capacity:
             if one.tau is None:
                 one.tau = noise.inner_tau(tag, one.segment, one.interval)
             if one.gap + noise.inner_mu(key, tag, t) > one.tau:
-                self._close_interval(state, key, one, t, noise)
+                self._close_interval(state, key, t, noise)
         return self._answer(one)
 
-    def _look(self, state: MaxState, key: int, one: KeyState) -> None:
-        sums = self._sums(state, key) + one.start
-        if self.segments is not None:
-            one.outer = int(self.queries.values(sums).max())
-        if self.inner is not None:
-            one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
-        one.stale = False
-
-    def _end_segment(
-        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
-    ) -> None:
+    def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
+        one = state.key(key)
         one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
         one.noise = np.zeros_like(one.noise)
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
@@ -751,18 +651,16 @@ class OrderStatistics(Domained):
         one.thresholds = self._first_thresholds(one.shown, one.segment)
         self._note(one, t)
 
-    def _close_interval(
-        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
-    ) -> None:
+    def _close_interval(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
+        one = state.key(key)
         numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
         if self.queries.k == 1:
             one.thresholds = one.thresholds + numbers.step
         else:
             tag = state.key_tags[key : key + 1]
             update = noise.updates(tag, one.segment, one.interval, self.queries.k)
-            reached = (
-                self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
-            )
+            watched = self.queries.values(sums + one.noise) + update
+            reached = watched > one.thresholds - numbers.clearance
             one.thresholds = one.thresholds + numbers.step * reached
         one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
         one.interval += 1
@@ -773,7 +671,7 @@ class OrderStatistics(Domained):
         one.since, one.tau, one.answer = t, None, {}
         one.changed = one.stale = True
 
-    def _first_thresholds(self, sums: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
+    def _first_thresholds(self, sums: Sums, segment: int) -> Sums:
         if self.inner is None:
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
@@ -785,7 +683,7 @@ class OrderStatistics(Domained):
             one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
         return one.answer
 
-    def _sums(self, state: MaxState, key: int) -> NDArray[np.int64]:
+    def _sums(self, state: MaxState, key: int) -> Sums:
         d = len(self._domain)
         return state.ledger.counts[key * d : (key + 1) * d]
 

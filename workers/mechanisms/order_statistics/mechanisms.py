@@ -4,32 +4,25 @@ All are configurations of the two levels in `engine`, which also lists the corre
 
 `two_level` (one order statistic) and `two_level_k` (several) need no known bound: doubling
 segments, and within each segment a run of intervals that begins at the segment's noisy sums, with
-the segment's growth bound as reach.
-Why: the error depends on the logarithm of the largest value where a counter's depends on that of
-the ticks. The additive ln(ticks) of AboveThreshold stays: it is worth it only where values stay
-tiny against the horizon.
-Costs: segments (test, columns) and intervals (test, sums and, where several values are watched,
-updates), each once for the epoch.
+the segment's growth bound as reach. The error depends on the logarithm of the largest value where a
+counter's depends on that of the ticks; with the additive ln(ticks) of AboveThreshold, that is worth
+it only where values stay tiny against the horizon.
 Source: 001 Algorithms 6, 7 (`two_level`), 11, 12, 16, 17 (`two_level_k`); Lemmas 12 and 27. Printed
-(pure, 2 eps in total, eps half of `epsilon`): segments Lap(4/eps), Lap(8/eps), Lap(2 D Dinf/eps);
-intervals of one value Lap(4/eps), Lap(8/eps), H at eps/2; of k values Lap(6/eps), Lap(12/eps),
-Lap(3 k/eps), H at eps/3. Corrected: L, which line 1 of Algorithms 6, 11 and 16 computes from the
-unknown c_max, is log2 T; `engine` lists the corrections to the noise. Algorithms 13, 16 and 17
-(approximate DP) are built as zCDP.
+(pure, 2 eps in total, eps half of `epsilon`): segments as in `doubling`; intervals of one value as
+in `bounded_max`, of k values Lap(6/eps), Lap(12/eps), Lap(3 k/eps), H at eps/3. Corrected: L, which
+line 1 of Algorithms 6, 11 and 16 computes from the unknown c_max, is log2 T. Algorithms 13, 16 and
+17 (approximate DP) are built as zCDP.
 
 `bounded_max` has a known bound c_max: one run of intervals over the whole epoch, with reach =
-c_max. No interval closes once its capacity is used up; a value that stays within c_max does not get
-there.
-Why: the error is that of a counter over intervals plus ln(ticks), instead of a counter over ticks.
-Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps),
-Lap(8/eps), H at eps/2 a binary tree for c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP:
-rho_test + D Dinf^2 rho_H, with the smallest error that `IntervalRule.intervals` finds.
+c_max. The error is that of a counter over intervals plus ln(ticks), instead of a counter over
+ticks. A value that stays within c_max does not use up the capacity.
+Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure): Lap(4/eps), Lap(8/eps), H at eps/2 a
+binary tree for c_max intervals, K = 3 (err + alpha_mu + alpha_tau).
 
-`doubling` is the segments alone. The answer at a tick is that of the last segment that ended, so
-its error may be about as large as the value itself. It is a cheap watch on orders of magnitude.
-Why: it needs no bound on the value, and ends about log2 of it segments.
+`doubling` is the segments alone: a cheap watch on orders of magnitude. The answer is that of the
+last segment that ended, so its error may be about as large as the value itself.
 Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem 2. Printed (pure): Lap(4/eps), Lap(8/eps),
-columns Lap(2 D Dinf / eps). zCDP: rho_test + D Dinf^2 / (2 s_D^2).
+columns Lap(2 D Dinf / eps).
 """
 
 from __future__ import annotations
@@ -44,10 +37,9 @@ from workers.mechanisms.order_statistics.engine import IntervalRule, Intervals, 
 
 
 class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
-    """An order statistic with a known upper bound.
+    """An order statistic with a known upper bound, `c_max`.
 
-    Attributes:
-        c_max: the bound; above it the error promise is void, the privacy guarantee is not.
+    Above it the error promise is void, the privacy guarantee is not.
     """
 
     c_max: Annotated[
