@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel_in_place, kernel_part, kernel_with_arrays
+from workers.arrays.compiled import kernel_inline, kernel_part, kernel_with_arrays
 
 Bits = NDArray[np.uint32]
 Integers = NDArray[np.int64]
@@ -137,7 +137,7 @@ def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
     return stop
 
 
-@kernel_in_place
+@kernel_inline
 def ones_in(word: int | np.int64) -> int:
     """Return the number of one bits in a word; compiles to one instruction."""
     ones = 0
@@ -147,19 +147,19 @@ def ones_in(word: int | np.int64) -> int:
     return ones
 
 
-@kernel_in_place
+@kernel_inline
 def flip(bits_of: Bits, item: int) -> None:
     bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
 
 
-@kernel_in_place
+@kernel_inline
 def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
     place = height & (len(wheel.heads) - 1)
     wheel.behind[slot] = wheel.heads[place]
     wheel.heads[place] = slot
 
 
-@kernel_in_place
+@kernel_inline
 def replace(slot: int, item: int, counters: Counters) -> None:
     """Replace a counter's key by an item of the tick."""
     of_tick = (1 << counters.bits) - 1
@@ -468,7 +468,7 @@ def feed_rest(
     return lowered
 
 
-@kernel_in_place
+@kernel_inline
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
     """Append a counter to its list, so that lists stay ordered by rank as far as they were.
 
