@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
+from workers.arrays.types import Bytes, Longs, Words
 
 BLOCK_BYTES: Final = 128
 PERSON_BYTES: Final = 16
@@ -79,8 +79,8 @@ class State(NamedTuple):
         length: bytes absorbed in all, the key's block included.
     """
 
-    words: NDArray[np.uint64]
-    rest: NDArray[np.uint8]
+    words: Words
+    rest: Bytes
     length: int
 
     def __repr__(self) -> str:
@@ -144,9 +144,7 @@ def mix(
 
 
 @kernel
-def compress(
-    words: NDArray[np.uint64], block: NDArray[np.uint64], length: np.uint64, last: np.uint64
-) -> None:
+def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> None:
     """Absorb a block into the state words, in place: F of RFC 7693.
 
     Args:
@@ -181,7 +179,7 @@ def compress(
 
 
 @kernel_part
-def round_side_by_side(v: NDArray[np.uint64]) -> None:
+def round_side_by_side(v: Words) -> None:
     """Run one round of F on the states of LANES digests.
 
     The compiler vectorizes the loop because every row has its place in one array.
@@ -212,13 +210,7 @@ def round_side_by_side(v: NDArray[np.uint64]) -> None:
 
 @kernel_part
 def last_blocks(
-    words: NDArray[np.uint64],
-    blocks: NDArray[np.uint64],
-    lengths: NDArray[np.uint64],
-    rows: NDArray[np.int64],
-    number: int,
-    v: NDArray[np.uint64],
-    out: NDArray[np.uint64],
+    words: Words, blocks: Words, lengths: Words, rows: Longs, number: int, v: Words, out: Words
 ) -> None:
     """Write the digests of up to LANES texts of one block each, side by side.
 
@@ -250,13 +242,7 @@ def last_blocks(
 
 @kernel_with_arrays
 def digests(
-    words: NDArray[np.uint64],
-    rest: NDArray[np.uint8],
-    length: int,
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    out: NDArray[np.uint64],
+    words: Words, rest: Bytes, length: int, data: Bytes, starts: Longs, stops: Longs, out: Words
 ) -> None:
     """Write the digest of prefix + data[start:stop] for each of n spans.
 

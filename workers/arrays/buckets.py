@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Floats, Longs
 
 
 @kernel_part
-def bucket(value: float, edges: NDArray[np.float64]) -> int:
+def bucket(value: float, edges: Floats) -> int:
     """Return the number of edges at or below a number; -1 if it is not a number.
 
     Args:
@@ -31,9 +29,7 @@ def bucket(value: float, edges: NDArray[np.float64]) -> int:
 
 
 @kernel
-def buckets(
-    values: NDArray[np.float64], edges: NDArray[np.float64], found: NDArray[np.int64]
-) -> None:
+def buckets(values: Floats, edges: Floats, found: Longs) -> None:
     """Find the bucket of every number in a column.
 
     Args:
@@ -87,7 +83,7 @@ def root(
 
 @kernel
 def quantile(
-    counts: NDArray[np.float64], sd: float, q: float, normal: float, g: NDArray[np.float64]
+    counts: Floats, sd: float, q: float, normal: float, g: Floats
 ) -> tuple[int, float, int, float, int, float]:
     """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Longs, Words
 
-Tags = NDArray[np.uint64]
-Rows = NDArray[np.int64]
+Rows = Longs
+Tags = Words
 
 _FIRST_SLOTS = 2048
 # A slot holds a row's number in 32 bits.
@@ -34,9 +35,7 @@ class TagIndex:
         find_rows(self._slots, of_rows, readonly_contiguous(tags), rows)
         return rows
 
-    def add(
-        self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]
-    ) -> tuple[Rows, int]:
+    def add(self, totals: Longs, of_rows: Tags, tags: Tags, counts: Longs) -> tuple[Rows, int]:
         """Add counts to the totals of the rows of `tags`.
 
         Args:

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Longs, Tags
 
 Slots = NDArray[np.uint32]
-Tags = NDArray[np.uint64]
-Rows = NDArray[np.int64]
+Rows = Longs
 
 # Tags per batch of lookups: their scratch space stays in the nearest cache.
 AT_ONCE = 1024

@@ -10,14 +10,9 @@ its hash is mixed with a secret of this process, since events choose the pairs.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
-
-Codes = NDArray[np.int32]
-Flags = NDArray[np.bool_]
-Longs = NDArray[np.int64]
-Words = NDArray[np.uint64]
+from workers.arrays.types import Bools, Codes, Longs, Words
 
 NO_LABEL = (1 << 32) - 1
 # Up to this many labels of an event are compared pairwise; longer events look up each label's last
@@ -87,7 +82,7 @@ def distinct_labels(
     last: bool,
     met: Longs,
     ends: Longs,
-    seen: Flags,
+    seen: Bools,
     out_labels: Codes,
     out_amounts: Longs,
 ) -> tuple[bool, bool]:
@@ -185,14 +180,14 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 @kernel
 def count_events(
     events: Longs,
-    seen: Flags,
+    seen: Bools,
     keys: Codes,
     ends: Longs,
     labels: Codes,
     amounts: Longs,
     max_items: int,
     max_count: int,
-    told: Flags,
+    told: Bools,
     secret: np.uint64,
     bits: int,
     slots: Codes,

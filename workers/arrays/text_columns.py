@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Bytes, Codes, Longs
 from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 
 # Of an item in JSON, behind its label: the longest int64, a bracket and a comma.
@@ -21,7 +22,7 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 
 @kernel
-def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[np.int64]) -> int:
+def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
     """Write the ends of the chosen texts once they lie end to end.
 
     Args:
@@ -43,12 +44,7 @@ def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[
 
 
 @kernel
-def take_text(
-    text: NDArray[np.uint8],
-    ends: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> None:
+def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
     """Copy the chosen texts, end to end.
 
     Texts of eight bytes or more are copied eight bytes at a time, the last eight at the end.
@@ -77,12 +73,12 @@ def take_text(
 @kernel
 def columns_of(
     lengths: NDArray[np.uint16],
-    packed: NDArray[np.uint8],
+    packed: Bytes,
     width: int,
-    rows_of_key: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    key_of_row: NDArray[np.int32],
+    rows_of_key: Longs,
+    ends: Longs,
+    counts: Longs,
+    key_of_row: Codes,
 ) -> bool:
     """Write the label end, the count and the stream key of every row.
 
@@ -136,13 +132,13 @@ def bits_of(number: np.uint64) -> int:
 
 @kernel
 def items_as_numbers(
-    rows: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    key_of: NDArray[np.int32],
-    ranks: NDArray[np.int64],
+    rows: Longs,
+    counts: Longs,
+    key_of: Codes,
+    ranks: Longs,
     lengths: NDArray[np.int16],
     keys: int,
-    numbers: NDArray[np.int64],
+    numbers: Longs,
 ) -> tuple[int, int, int, int]:
     """Encode items as numbers that sort by list, then descending count, then rank.
 
@@ -187,16 +183,16 @@ def items_as_numbers(
 
 @kernel
 def numbers_as_json(
-    text: NDArray[np.uint8],
-    begins: NDArray[np.int64],
+    text: Bytes,
+    begins: Longs,
     lengths: NDArray[np.int16],
-    by_rank: NDArray[np.int64],
-    numbers: NDArray[np.int64],
+    by_rank: Longs,
+    numbers: Longs,
     shift: int,
     rank_bits: int,
     largest: int,
-    ends: NDArray[np.int64],
-    out: NDArray[np.uint8],
+    ends: Longs,
+    out: Bytes,
 ) -> None:
     """Write lists of items as JSON, end to end: [["a",3],["b",-1]], one list after the other.
 
@@ -254,7 +250,7 @@ def numbers_as_json(
 
 
 @kernel
-def find_lines(data: NDArray[np.uint8], places: NDArray[np.int64]) -> int:
+def find_lines(data: Bytes, places: Longs) -> int:
     """Find the lines of a text, each up to its newline, eight bytes at a time.
 
     Args:

@@ -28,10 +28,9 @@ from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Tags
 from workers.arrays.texts import Texts
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -124,9 +123,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     lane: Lane
     tick: int
     names: list[str]
-    starts: NDArray[np.int64]
+    starts: Longs
     labels: Texts
-    counts: NDArray[np.int64]
+    counts: Longs
     tags: Tags
 
     def __repr__(self) -> str:
@@ -152,7 +151,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         # A key on both sides of a cut is named twice.
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)
-        before: NDArray[np.int64] = np.cumsum(of_row) - of_row
+        before: Longs = np.cumsum(of_row) - of_row
         for start, stop in split_by_size(sizes, room - _SECTION_BYTES - named):
             first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
             first_key = int(np.searchsorted(heads, start, side="right")) - 1

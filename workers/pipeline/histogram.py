@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Codes
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
@@ -269,7 +269,7 @@ class Histogram:
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
             self._meet(name, tick)
-        indexed: list[tuple[Contributions, NDArray[np.int32]]] = []
+        indexed: list[tuple[Contributions, Codes]] = []
         for part in parts:
             if self._public:
                 for name in part.keys:

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tallies import bound_events
 from workers.arrays.texts import readonly_contiguous
-from workers.events.columns import DigestsOfViews, EventColumns, Events, Longs, pair_state, pairs_of
+from workers.arrays.types import Longs, Words
+from workers.events.columns import DigestsOfViews, EventColumns, Events, pair_state, pairs_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
@@ -105,7 +105,7 @@ class Intake(Watermark):
         return behind
 
     def _of_users(
-        self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
+        self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None
     ) -> Longs:
         """Return how much of each label counts, int64 (m,), and charge it to the user."""
         if users is None:

@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Ledger
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
@@ -214,7 +215,7 @@ class Loading:
         return columns
 
 
-def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
+def _blocks_of(rows: list[Longs], n: int) -> Longs:
     """Return the blocks of an n-row ledger that contain any of `rows`."""
     from workers.arrays.number_blocks import mark_blocks
 
@@ -272,9 +273,7 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
     return bool(followed)
 
 
-def _encode_numbers(
-    kind: str, blocks: NDArray[np.int64], column: NDArray[np.int64] | NDArray[np.int32]
-) -> Iterator[tuple[str, bytes]]:
+def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator[tuple[str, bytes]]:
     """Yield blocks of a column, each in the narrowest sufficient width."""
     from workers.arrays.number_blocks import pack_blocks
 

@@ -21,15 +21,13 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Longs
 from workers.events.reader import Reject
 from workers.events.user_reader import HAS_KEY, NO_TIME, origins
 from workers.kafka.records import Records
 from workers.runtime.errors import StateRefused
-
-Longs = NDArray[np.int64]
 
 HEADER = "quietcount"
 _NAME = HEADER.encode()

@@ -67,14 +67,13 @@ import orjson
 from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bytes, Codes, Floats, Longs
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Mechanism, Release
 from workers.runtime.frozen import Frozen
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
-
-Longs = NDArray[np.int64]
 
 # Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
 _FEW = 16
@@ -93,7 +92,7 @@ class LabelCache:
         self.by_rank: Longs = np.empty(0, dtype=np.int64)
         # A label's JSON with an item's opening bracket and a trailing comma, built once. Its place
         # in the text is kept by row.
-        self._text: NDArray[np.uint8] = np.zeros(1 << 14, dtype=np.uint8)
+        self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
         self._end = 0
@@ -200,7 +199,7 @@ def ranked(names: list[str]) -> tuple[Longs, Longs]:
 
 
 def largest_first(
-    key_of: NDArray[np.int32], counts: Longs, rank: Longs, keys: int
+    key_of: Codes, counts: Longs, rank: Longs, keys: int
 ) -> tuple[Longs, Longs, Longs]:
     """Sort items into snapshot order: by stream key, the largest count first, ties by rank.
 
@@ -228,7 +227,6 @@ def largest_first(
     return items & ((1 << rank_bits) - 1), largest - (below >> rank_bits), starts
 
 
-Floats = NDArray[np.float64]
 # Of 95 %: 1.9599639845400545.
 NORMAL_95 = 1.959963984540054
 

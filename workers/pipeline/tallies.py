@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import readonly_contiguous
-from workers.events.columns import DigestsOfViews, EventColumns, Longs
-from workers.events.vocabulary import Codes, Vocabulary
+from workers.arrays.types import Codes, Longs, Words
+from workers.events.columns import DigestsOfViews, EventColumns
+from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
 from workers.pipeline.contributions import Rows
@@ -32,7 +33,6 @@ _FIRST_ROWS = 1 << 6
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
-Words = NDArray[np.uint64]
 A = TypeVar("A", bound=np.generic)
 
 

@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bytes, Codes, Longs, Words
 from workers.mechanisms.config.histogram import Lane
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
@@ -77,16 +78,16 @@ class Table(NamedTuple):
         seed: uint64 (1,), of the hash.
     """
 
-    user_slots: NDArray[np.int32]
-    digests: NDArray[np.uint64]
+    user_slots: Codes
+    digests: Words
     used: NDArray[np.uint16]
-    pair_slots: NDArray[np.int32]
-    pair_marks: NDArray[np.uint8]
-    owners: NDArray[np.int32]
-    pairs: NDArray[np.uint64]
-    counts: NDArray[np.int32]
-    sizes: NDArray[np.int64]
-    seed: NDArray[np.uint64]
+    pair_slots: Codes
+    pair_marks: Bytes
+    owners: Codes
+    pairs: Words
+    counts: Codes
+    sizes: Longs
+    seed: Words
 
     def __repr__(self) -> str:
         return "Table(<sensitive>)"
@@ -113,11 +114,7 @@ def mark(hashed: np.uint64) -> np.uint8:
 
 @kernel_part
 def user_slot(
-    slots: NDArray[np.int32],
-    digests: NDArray[np.uint64],
-    seed: np.uint64,
-    first: np.uint64,
-    second: np.uint64,
+    slots: Codes, digests: Words, seed: np.uint64, first: np.uint64, second: np.uint64
 ) -> int:
     """Return the slot of the user with this digest, or the free slot for it."""
     mask = len(slots) - 1
@@ -129,10 +126,10 @@ def user_slot(
 
 @kernel_part
 def pair_slot(
-    slots: NDArray[np.int32],
-    marks: NDArray[np.uint8],
-    owners: NDArray[np.int32],
-    pairs: NDArray[np.uint64],
+    slots: Codes,
+    marks: Bytes,
+    owners: Codes,
+    pairs: Words,
     hashed: np.uint64,
     owner: int,
     pair: np.uint64,
@@ -150,12 +147,7 @@ def pair_slot(
 
 @kernel_part
 def guess_users(
-    slots: NDArray[np.int32],
-    digests: NDArray[np.uint64],
-    seed: np.uint64,
-    events: NDArray[np.int64],
-    users: NDArray[np.uint64],
-    owners: NDArray[np.int32],
+    slots: Codes, digests: Words, seed: np.uint64, events: Longs, users: Words, owners: Codes
 ) -> None:
     """Write the user number found in the first slot of each event, else -1 (new, or further on).
 
@@ -174,12 +166,7 @@ def guess_users(
 
 @kernel
 def number_users(
-    table: Table,
-    at: int,
-    events: NDArray[np.int64],
-    users: NDArray[np.uint64],
-    number: NDArray[np.int64],
-    owners: NDArray[np.int32],
+    table: Table, at: int, events: Longs, users: Words, number: Longs, owners: Codes
 ) -> int:
     """Number the users of events in order until the table is full; return how many are done.
 
@@ -222,17 +209,17 @@ def number_users(
 
 @kernel_part
 def guess_pairs(
-    slots: NDArray[np.int32],
-    marks: NDArray[np.uint8],
-    of_pair: NDArray[np.int32],
-    held: NDArray[np.uint64],
+    slots: Codes,
+    marks: Bytes,
+    of_pair: Codes,
+    held: Words,
     seed: np.uint64,
-    events: NDArray[np.int64],
-    owners: NDArray[np.int32],
-    first: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pairs: NDArray[np.uint64],
-    numbers: NDArray[np.int32],
+    events: Longs,
+    owners: Codes,
+    first: Longs,
+    number: Longs,
+    pairs: Words,
+    numbers: Codes,
 ) -> None:
     """Write the pair number found in the first slot of each row, else -1 (new, or further on).
 
@@ -257,14 +244,14 @@ def count_pairs(
     most: int,
     max_count: int,
     at: int,
-    events: NDArray[np.int64],
-    owners: NDArray[np.int32],
-    first: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pairs: NDArray[np.uint64],
-    amounts: NDArray[np.int64],
-    numbers: NDArray[np.int32],
-    counted: NDArray[np.int64],
+    events: Longs,
+    owners: Codes,
+    first: Longs,
+    number: Longs,
+    pairs: Words,
+    amounts: Longs,
+    numbers: Codes,
+    counted: Longs,
 ) -> int:
     """Count the rows of events in order until the table is full; return how many are done.
 
@@ -317,9 +304,7 @@ def count_pairs(
 
 
 @kernel
-def index_users(
-    slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, size: int
-) -> None:
+def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> None:
     """Fill free slots with the existing users, which are distinct."""
     mask = len(slots) - 1
     for number in range(size):
@@ -331,12 +316,7 @@ def index_users(
 
 @kernel
 def index_pairs(
-    slots: NDArray[np.int32],
-    marks: NDArray[np.uint8],
-    owners: NDArray[np.int32],
-    pairs: NDArray[np.uint64],
-    seed: np.uint64,
-    size: int,
+    slots: Codes, marks: Bytes, owners: Codes, pairs: Words, seed: np.uint64, size: int
 ) -> None:
     """Fill free slots with the existing pairs, which are distinct."""
     mask = len(slots) - 1
@@ -351,13 +331,8 @@ def index_pairs(
 
 @kernel_with_arrays
 def entries(
-    events: NDArray[np.int64],
-    users: NDArray[np.uint64],
-    first: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pairs: NDArray[np.uint64],
-    counted: NDArray[np.int64],
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    events: Longs, users: Words, first: Longs, number: Longs, pairs: Words, counted: Longs
+) -> tuple[Words, Words, Longs]:
     """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,).
 
     Arguments as in `number_users` and `count_pairs`, after both are done.
@@ -393,7 +368,7 @@ _ROOM = 1_024
 _GROWTH = 1.25
 _NUMBERS = 2**31 - 1
 
-Columns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
+Columns = tuple[Words, Words, Longs]
 """Users (n, 2), pairs (n,), amounts (n,)."""
 _NO_ROWS: Columns = (
     read_only(np.empty((0, 2), np.uint64)),
@@ -418,13 +393,13 @@ class UserEpoch:
 
     def take(
         self,
-        events: NDArray[np.int64],
-        users: NDArray[np.uint64],
-        first: NDArray[np.int64],
-        number: NDArray[np.int64],
-        pairs: NDArray[np.uint64],
-        amounts: NDArray[np.int64],
-        counted: NDArray[np.int64],
+        events: Longs,
+        users: Words,
+        first: Longs,
+        number: Longs,
+        pairs: Words,
+        amounts: Longs,
+        counted: Longs,
     ) -> None:
         """Write the counted amounts of events into `counted`; arguments as in `count_pairs`."""
         self._take(events, users, first, number, pairs, amounts, counted)
@@ -436,13 +411,13 @@ class UserEpoch:
 
     def _take(
         self,
-        events: NDArray[np.int64],
-        users: NDArray[np.uint64],
-        first: NDArray[np.int64],
-        number: NDArray[np.int64],
-        pairs: NDArray[np.uint64],
-        amounts: NDArray[np.int64],
-        counted: NDArray[np.int64],
+        events: Longs,
+        users: Words,
+        first: Longs,
+        number: Longs,
+        pairs: Words,
+        amounts: Longs,
+        counted: Longs,
     ) -> None:
         users, pairs = readonly_contiguous(users), readonly_contiguous(pairs)
         owners = np.empty(len(users), dtype=np.int32)
@@ -663,13 +638,13 @@ class Users:
     def take(
         self,
         lane: Lane,
-        epochs: NDArray[np.int64],
-        users: NDArray[np.uint64],
-        first: NDArray[np.int64],
-        number: NDArray[np.int64],
-        pairs: NDArray[np.uint64],
-        amounts: NDArray[np.int64] | None = None,
-    ) -> NDArray[np.int64]:
+        epochs: Longs,
+        users: Words,
+        first: Longs,
+        number: Longs,
+        pairs: Words,
+        amounts: Longs | None = None,
+    ) -> Longs:
         """Return how much of each row counts, in event order, and charge it to the user.
 
         Args:
@@ -763,7 +738,7 @@ class Users:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 
-def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _by_epoch(epochs: Longs) -> Iterator[tuple[int, Longs]]:
     """Yield every epoch except -1 with its events, in order."""
     if not len(epochs):
         return

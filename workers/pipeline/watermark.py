@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tallies import effective_times
 from workers.arrays.texts import readonly_contiguous
-from workers.events.columns import Events, Longs
+from workers.arrays.types import Bools, Longs
+from workers.events.columns import Events
 from workers.events.reader import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
 
@@ -122,9 +122,9 @@ class Watermark:
         )
         return effective
 
-    def too_far_behind(self, times: Longs, effective: Longs) -> NDArray[np.bool_]:
+    def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
         """Return which events would count too long after their own times, bool (n,)."""
-        found: NDArray[np.bool_] = effective - times > self._max_behind
+        found: Bools = effective - times > self._max_behind
         return found
 
     def _oldest(self, now_ms: int) -> int:
