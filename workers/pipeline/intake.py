@@ -23,7 +23,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
-from workers.pipeline.users import Stored, Users
+from workers.pipeline.users import Batch, Stored, Users
 from workers.pipeline.watermark import Watermark
 from workers.runtime.sizes import VALUE_BYTES, Change
 
@@ -126,7 +126,8 @@ class Intake(Watermark):
             pairs_of(keys, events.labels)
         )
         pairs = np.ascontiguousarray(digests[:, 0])
-        return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
+        batch = Batch(users, events.ends - number, number, pairs, bounded)
+        return self._users.take(lane, epochs, batch)
 
     @property
     def empty(self) -> bool:

@@ -25,14 +25,12 @@ with it). Marks avoid a cache miss at every slot passed (160 ns a new pair, 100 
 Every commit stores its new entries, in the order in which they counted, as blocks:
 
     b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
-    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  of earlier versions, only read
 
     block: version (1), n (4, big endian), users (16 each), pairs (8 each),
            added (4 each, little endian)
 
 A block is rewritten with the rows that follow until it has TAIL_ROWS rows, so that many small
-commits do not leave many small blocks. Earlier versions wrote one entry per user, in which each
-pair counts once; those entries are still read.
+commits do not leave many small blocks.
 """
 
 from __future__ import annotations
@@ -93,6 +91,27 @@ class Table(NamedTuple):
         return "Table(<sensitive>)"
 
 
+class Batch(NamedTuple):
+    """Users of n events, and their m rows of pairs. Sensitive.
+
+    Attributes:
+        users: (n, 2), digest of each event's user.
+        first, number: (n,), first row and number of rows of each event: its distinct labels, at
+            most `max_items`.
+        pairs: (m,), digest of each row's (stream key, label).
+        amounts: (m,), amount of each row; (0,): all 1.
+    """
+
+    users: Words
+    first: Longs
+    number: Longs
+    pairs: Words
+    amounts: Longs
+
+    def __repr__(self) -> str:
+        return "Batch(<sensitive>)"
+
+
 @kernel_part
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
     """Return a hash of two words.
@@ -145,51 +164,30 @@ def pair_slot(
     return int(at)
 
 
-@kernel_part
-def guess_users(
-    slots: Codes, digests: Words, seed: np.uint64, events: Longs, users: Words, owners: Codes
-) -> None:
-    """Write the user number found in the first slot of each event, else -1 (new, or further on).
-
-    Arguments as in `number_users`; `owners` is written at `events`.
-    """
-    mask = len(slots) - 1
-    for event in events:
-        owners[event] = slots[
-            np.int64(spread(users[event, 0], users[event, 1], seed) >> _32) & mask
-        ]
-    for event in events:
-        number = max(owners[event], 0)
-        if digests[number, 0] != users[event, 0] or digests[number, 1] != users[event, 1]:
-            owners[event] = -1
-
-
 @kernel
-def number_users(
-    table: Table, at: int, events: Longs, users: Words, number: Longs, owners: Codes
-) -> int:
+def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
     """Number the users of events in order until the table is full; return how many are done.
 
     Args:
         table: of the epoch, changed.
         at: the first of `events` that is not done.
-        events: int64 (k,), event indices.
-        users: uint64 (n, 2), digest of each event's user.
-        number: int64 (n,), rows of each event; an event without rows is skipped.
-        owners: int32 (n,), the user's number, written for each event.
+        events: (k,), event indices; an event without rows is skipped.
+        owners: (n,), the user's number, written for each event.
     """
     # Unpacked because passing the table to a function counts a reference to each of its arrays,
     # which tripled the cost of an event.
-    slots, digests, used, sizes, seed = (
-        table.user_slots,
-        table.digests,
-        table.used,
-        table.sizes,
-        table.seed[0],
-    )
+    slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
+    users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        guess_users(slots, digests, seed, block, users, owners)
+        # Guess the number in each user's first slot; -1 if the user is new, or further on.
+        for event in block:
+            hashed = spread(users[event, 0], users[event, 1], seed)
+            owners[event] = slots[np.int64(hashed >> _32) & mask]
+        for event in block:
+            guess = max(owners[event], 0)
+            if digests[guess, 0] != users[event, 0] or digests[guess, 1] != users[event, 1]:
+                owners[event] = -1
         for i in range(len(block)):
             event = block[i]
             if number[event] == 0 or owners[event] >= 0:
@@ -207,37 +205,6 @@ def number_users(
     return len(events)
 
 
-@kernel_part
-def guess_pairs(
-    slots: Codes,
-    marks: Bytes,
-    of_pair: Codes,
-    held: Words,
-    seed: np.uint64,
-    events: Longs,
-    owners: Codes,
-    first: Longs,
-    number: Longs,
-    pairs: Words,
-    numbers: Codes,
-) -> None:
-    """Write the pair number found in the first slot of each row, else -1 (new, or further on).
-
-    Arguments as in `count_pairs`; `numbers` is written at the events' rows.
-    """
-    mask = len(slots) - 1
-    for event in events:
-        for row in range(first[event], first[event] + number[event]):
-            hashed = spread(pairs[row], np.uint64(owners[event]), seed)
-            at = np.int64(hashed >> _32) & mask
-            numbers[row] = slots[at] if marks[at] == mark(hashed) else -1
-    for event in events:
-        for row in range(first[event], first[event] + number[event]):
-            found = max(numbers[row], 0)
-            if of_pair[found] != owners[event] or held[found] != pairs[row]:
-                numbers[row] = -1
-
-
 @kernel
 def count_pairs(
     table: Table,
@@ -245,31 +212,36 @@ def count_pairs(
     max_count: int,
     at: int,
     events: Longs,
+    batch: Batch,
     owners: Codes,
-    first: Longs,
-    number: Longs,
-    pairs: Words,
-    amounts: Longs,
     numbers: Codes,
     counted: Longs,
 ) -> int:
     """Count the rows of events in order until the table is full; return how many are done.
 
     Args:
-        table, at, events: as in `number_users`.
+        table, at, events, owners: as in `number_users`, which wrote the owners.
         most, max_count: maximum pairs per user, and maximum count per pair.
-        owners: int32 (n,), number of each event's user.
-        first, number: int64 (n,), first row and number of rows of each event.
-        pairs: uint64 (m,), digest of each row's pair.
-        amounts: int64 (m,), amount of each row; (0,): all 1.
-        numbers: int32 (m,), scratch space for guesses.
-        counted: int64 (m,), written where a row counts.
+        numbers: (m,), scratch space for guesses.
+        counted: (m,), written where a row counts.
     """
-    used, slots, sizes, seed = table.used, table.pair_slots, table.sizes, table.seed[0]
-    of_pair, held, counts, marks = table.owners, table.pairs, table.counts, table.pair_marks
+    used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
+    of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
+    first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
+    mask = len(slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        guess_pairs(slots, marks, of_pair, held, seed, block, owners, first, number, pairs, numbers)
+        # Guess the number in each pair's first slot; -1 if the pair is new, or further on.
+        for event in block:
+            for row in range(first[event], first[event] + number[event]):
+                hashed = spread(pairs[row], np.uint64(owners[event]), seed)
+                place = np.int64(hashed >> _32) & mask
+                numbers[row] = slots[place] if marks[place] == mark(hashed) else -1
+        for event in block:
+            for row in range(first[event], first[event] + number[event]):
+                guess = max(numbers[row], 0)
+                if of_pair[guess] != owners[event] or held[guess] != pairs[row]:
+                    numbers[row] = -1
         for i in range(len(block)):
             event = block[i]
             if sizes[1] + number[event] > len(of_pair):
@@ -330,13 +302,9 @@ def index_pairs(
 
 
 @kernel_with_arrays
-def entries(
-    events: Longs, users: Words, first: Longs, number: Longs, pairs: Words, counted: Longs
-) -> tuple[Words, Words, Longs]:
-    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,).
-
-    Arguments as in `number_users` and `count_pairs`, after both are done.
-    """
+def entries(events: Longs, batch: Batch, counted: Longs) -> tuple[Words, Words, Longs]:
+    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,)."""
+    users, first, number, pairs = batch.users, batch.first, batch.number, batch.pairs
     size = 0
     for event in events:
         for row in range(first[event], first[event] + number[event]):
@@ -361,8 +329,6 @@ ROW_BYTES = 16 + 8 + 4
 HEAD_BYTES = 1 + 4
 BLOCK_ROWS = (VALUE_BYTES - HEAD_BYTES) // ROW_BYTES
 TAIL_ROWS = 1_024
-# Entries of the old format converted to arrays together.
-_READ_AT_ONCE = 10_000
 # Initial capacity and growth factor: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
@@ -391,60 +357,25 @@ class UserEpoch:
         self._written: tuple[int, Columns] | None = None
         self.rows = 0  # new since the last commit
 
-    def take(
-        self,
-        events: Longs,
-        users: Words,
-        first: Longs,
-        number: Longs,
-        pairs: Words,
-        amounts: Longs,
-        counted: Longs,
-    ) -> None:
-        """Write the counted amounts of events into `counted`; arguments as in `count_pairs`."""
-        self._take(events, users, first, number, pairs, amounts, counted)
+    def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
+        """Count `events` (k,) of a batch; write the amounts that count into `counted` (m,)."""
+        self._take(events, batch, counted)
         if self._keeps:
-            found = entries(events, users, first, number, pairs, counted)
+            found = entries(events, batch, counted)
             if len(found[1]):
                 self._new.append(found)
                 self.rows += len(found[1])
 
-    def _take(
-        self,
-        events: Longs,
-        users: Words,
-        first: Longs,
-        number: Longs,
-        pairs: Words,
-        amounts: Longs,
-        counted: Longs,
-    ) -> None:
-        users, pairs = readonly_contiguous(users), readonly_contiguous(pairs)
-        owners = np.empty(len(users), dtype=np.int32)
-        numbers = np.empty(len(pairs), dtype=np.int32)
-        done = 0
-        while (done := number_users(self._table, done, events, users, number, owners)) < len(
-            events
-        ):
+    def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
+        users, pairs = readonly_contiguous(batch.users), readonly_contiguous(batch.pairs)
+        batch = batch._replace(users=users, pairs=pairs)
+        owners, numbers = np.empty(len(users), dtype=np.int32), np.empty(len(pairs), dtype=np.int32)
+        bounds, done = (self._most, self._max_count), 0
+        while (done := number_users(self._table, done, events, batch, owners)) < len(events):
             self._table = _with_users(self._table)
-        done, most, max_count = 0, self._most, self._max_count
-        while (
-            done := count_pairs(
-                self._table,
-                most,
-                max_count,
-                done,
-                events,
-                owners,
-                first,
-                number,
-                pairs,
-                amounts,
-                numbers,
-                counted,
-            )
-        ) < len(events):
-            self._table = _with_pairs(self._table, int(number[events[done]]))
+        rest, done = (events, batch, owners, numbers, counted), 0
+        while (done := count_pairs(self._table, *bounds, done, *rest)) < len(events):
+            self._table = _with_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
         """Return the blocks that are new or have grown since they were last written."""
@@ -454,7 +385,8 @@ class UserEpoch:
         made: list[Change] = []
         sequence, rows = self._sequence, len(columns[1])
         for start in range(0, rows, BLOCK_ROWS):
-            part = _cut(columns, start, start + BLOCK_ROWS)
+            users, pairs, added = (column[start : start + BLOCK_ROWS] for column in columns)
+            part = users, pairs, added
             made.append((name + sequence.to_bytes(8), _encode(part)))
             if len(part[1]) >= TAIL_ROWS:
                 sequence, part = sequence + 1, _NO_ROWS
@@ -468,34 +400,15 @@ class UserEpoch:
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
         for name, value in stored:
-            columns = _decode(value)
-            self._enter(columns)
-            sequence, rows = int.from_bytes(name[-8:]), len(columns[1])
-            full = rows >= TAIL_ROWS
+            columns = users, pairs, added = _decode(value)
+            rows, counted = np.arange(len(pairs)), np.zeros(len(pairs), dtype=np.int64)
+            self._take(rows, Batch(users, rows, np.ones_like(rows), pairs, added), counted)
+            if not np.array_equal(counted, added):
+                raise StateRefused(
+                    "stored pairs of users are more than their settings allow: the state was changed"
+                )
+            sequence, full = int.from_bytes(name[-8:]), len(rows) >= TAIL_ROWS
             self._sequence, self._tail = (sequence + 1, _NO_ROWS) if full else (sequence, columns)
-
-    def read_entries(self, stored: Iterator[tuple[bytes, bytes]]) -> None:
-        """Load entries of earlier versions, one per user."""
-        while some := list(islice(stored, _READ_AT_ONCE)):
-            for _, value in some:
-                if value[:1] != VERSION or len(value) % 8 != 1:
-                    raise StateRefused(
-                        "a user's stored pairs are of another version: was it written by a newer one?"
-                    )
-            users = np.frombuffer(b"".join(name[-16:] for name, _ in some), "<u8").reshape(-1, 2)
-            pairs = np.frombuffer(b"".join(value[1:] for _, value in some), "<u8")
-            each = [len(value) // 8 for _, value in some]
-            self._enter((users.repeat(each, axis=0), pairs, np.ones(len(pairs), np.int64)))
-
-    def _enter(self, columns: Columns) -> None:
-        users, pairs, added = columns
-        rows = np.arange(len(pairs))
-        counted = np.zeros(len(pairs), dtype=np.int64)
-        self._take(rows, users, rows, np.ones_like(rows), pairs, added, counted)
-        if not np.array_equal(counted, added):
-            raise StateRefused(
-                "stored pairs of users are more than their settings allow: the state was changed"
-            )
 
 
 def _empty(max_count: int) -> Table:
@@ -566,22 +479,10 @@ def _joined(parts: list[Columns]) -> Columns:
     return np.concatenate(users), np.concatenate(pairs), np.concatenate(added)
 
 
-def _cut(columns: Columns, start: int, stop: int) -> Columns:
-    users, pairs, added = columns
-    return users[start:stop], pairs[start:stop], added[start:stop]
-
-
 def _encode(columns: Columns) -> bytes:
     users, pairs, added = columns
-    return b"".join(
-        (
-            VERSION,
-            len(pairs).to_bytes(4),
-            users.astype("<u8").tobytes(),
-            pairs.astype("<u8").tobytes(),
-            added.astype("<u4").tobytes(),
-        )
-    )
+    arrays = users.astype("<u8"), pairs.astype("<u8"), added.astype("<u4")
+    return b"".join((VERSION, len(pairs).to_bytes(4), *(array.tobytes() for array in arrays)))
 
 
 def _decode(block: bytes) -> Columns:
@@ -597,15 +498,12 @@ def _decode(block: bytes) -> Columns:
 
 
 PREFIX = b"U"
-PREFIX_OF_ENTRIES = b"u"
 # Rows between commits: 6 MB of blocks in one transaction.
 ROWS_HELD = 200_000
 # Delete expired epochs in steps, so that no transaction grows with the number of users.
 FORGOTTEN_AT_ONCE = 20_000
 # A store yields values with names, and blocks are long: no step reads much more than this.
 FORGOTTEN_BYTES_AT_ONCE = 64 << 20
-
-_ONE_EACH = read_only(np.empty(0, np.int64))
 
 
 class Stored(Protocol):
@@ -635,45 +533,16 @@ class Users:
         """Whether enough rows are new for a commit."""
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
 
-    def take(
-        self,
-        lane: Lane,
-        epochs: Longs,
-        users: Words,
-        first: Longs,
-        number: Longs,
-        pairs: Words,
-        amounts: Longs | None = None,
-    ) -> Longs:
-        """Return how much of each row counts, in event order, and charge it to the user.
+    def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
+        """Return how much of each row counts, (m,), in event order, and charge it to the user.
 
-        Args:
-            lane: one that bounds users.
-            epochs: int64 (n,), of each event; -1: no tick, skipped.
-            users: uint64 (n, 2), digest of each event's user.
-            first, number: int64 (n,), first row and number of rows of each event: its distinct
-                labels, at most `max_items`.
-            pairs: uint64 (m,), digest of each row's (stream key, label).
-            amounts: int64 (m,), amount of each row; None: all 1.
-
-        Returns:
-            int64 (m,); 0 for rows that do not count.
+        `lane` bounds users; `epochs` (n,) are those of the events, -1 where an event is skipped.
         """
-        counted = np.zeros(len(pairs), dtype=np.int64)
-        # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
-        oldest = self._oldest[lane]
+        counted = np.zeros(len(batch.pairs), dtype=np.int64)
         for epoch, events in _by_epoch(epochs):
-            if epoch >= oldest:
-                held = self._of(lane, epoch)
-                held.take(
-                    events,
-                    users,
-                    first,
-                    number,
-                    pairs,
-                    _ONE_EACH if amounts is None else amounts,
-                    counted,
-                )
+            # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
+            if epoch >= self._oldest[lane]:
+                self._of(lane, epoch).take(events, batch, counted)
         return counted
 
     def changes(self) -> list[Change]:
@@ -691,15 +560,13 @@ class Users:
         deletions: list[Change] = []
         size = 0
         for lane, digest in self._digests.items():
-            oldest = _oldest(lane, watermark_ms).to_bytes(8)
-            for prefix in (PREFIX + digest, PREFIX_OF_ENTRIES + digest):
-                for name, value in islice(
-                    self._stored.items(prefix), FORGOTTEN_AT_ONCE - len(deletions)
-                ):
-                    if name >= prefix + oldest or size >= FORGOTTEN_BYTES_AT_ONCE:
-                        break
-                    size += len(value)
-                    deletions.append((name, None))
+            prefix = PREFIX + digest
+            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), FORGOTTEN_AT_ONCE
+            for name, value in islice(self._stored.items(prefix), most - len(deletions)):
+                if name >= first_kept or size >= FORGOTTEN_BYTES_AT_ONCE:
+                    break
+                size += len(value)
+                deletions.append((name, None))
         return deletions
 
     def committed(self, watermark_ms: int | None) -> None:
@@ -723,14 +590,11 @@ class Users:
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-
         held = self._epochs.get((lane, epoch))
         if held is None:
             held = UserEpoch(lane, keeps=self._stored is not None)
             if self._stored is not None:
-                name = self._name(lane, epoch)
-                held.read_entries(self._stored.items(PREFIX_OF_ENTRIES + name[len(PREFIX) :]))
-                held.read_blocks(self._stored.items(name))
+                held.read_blocks(self._stored.items(self._name(lane, epoch)))
             self._epochs[lane, epoch] = held
         return held
 
