@@ -54,7 +54,7 @@ def test_what_is_decoded_is_what_was_counted(
             len(values),
         )
         for section in message.sections:
-            part = section.contributions(KEY)
+            part = section.contributions()
             seen_keys |= {(section.tick, key) for key in part.keys}
             for key, label, n in zip(
                 part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True
@@ -78,26 +78,11 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
     """A tag is a row's identity and noise: a wrong tag would merge two items."""
     for value in encoded([tally], 900_000):
         for section in decode(value).sections:
-            part = section.contributions(KEY)
+            part = section.contributions()
             for row, label in enumerate(part.labels):
                 assert (
                     part.tags[row] == KEY.tags(part.keys[part.key_of_row[row]], [label])[0]
                 ).all()
-
-
-def test_a_message_of_the_version_before_has_its_tags_made() -> None:
-    """A newer worker reads what waits in the contributions topic."""
-    [value] = encoded([{"k": {"a": 1, "b": 2}, "l": {}, "m": {"c": 3}}], 900_000)
-    new = decode(value)
-    [section] = new.sections
-    old = Section(*[getattr(section, field) for field in Section.__struct_fields__[:-1]])
-    read = decode(
-        msgspec.msgpack.encode(
-            [1, *(getattr(new, field) for field in Message.__struct_fields__[1:8]), [old]]
-        )
-    )
-    assert read.sections[0].tags == b"" and read.key == b""
-    assert (read.sections[0].contributions(KEY).tags == section.contributions(KEY).tags).all()
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]])

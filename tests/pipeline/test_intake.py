@@ -85,7 +85,7 @@ def check_where_they_end(
                     end = section.lane.start_ms + section.tick * section.lane.tick_ms
                     before = marks[owner]
                     assert before is None or end > before, "added to a closed tick"
-                    part = section.contributions(KEY)
+                    part = section.contributions()
                     named = zip(part.key_of_row.tolist(), part.labels, strict=True)
                     assert part.tags.tolist() == [
                         KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named

@@ -55,7 +55,7 @@ def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int,
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     for _, message in messages:
         for section in message.sections:
-            found = section.contributions(KEY)
+            found = section.contributions()
             for at, label, n in zip(
                 found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True
             ):

@@ -50,7 +50,7 @@ def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counte
     found = [Counter[tuple[str, str]]() for _ in given.histograms]
     for _, message in messages:
         for section in message.sections:
-            contributions = section.contributions(KEY)
+            contributions = section.contributions()
             for histogram, config in enumerate(given.histograms):
                 if config.lane == section.lane:
                     for row in rows(contributions):

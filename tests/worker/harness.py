@@ -368,7 +368,7 @@ class Site:
         total: Counter[Contributed] = Counter()
         for message in self.read(self.settings.contributions_topic):
             for section in decode(message.value() or b"").sections:
-                columns = section.contributions(self.key)
+                columns = section.contributions()
                 rows = zip(
                     columns.key_of_row.tolist(),
                     columns.labels,

@@ -173,7 +173,7 @@ class Collected:
 
     def take(self, message: Message, offset: int) -> None:
         for section in message.sections:
-            columns = section.contributions(self._key)
+            columns = section.contributions()
             rows = zip(
                 columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True
             )

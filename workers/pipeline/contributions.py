@@ -1,5 +1,4 @@
-"""Messages of the contributions topic, from one commit of one source partition to one owner
-partition.
+"""Messages of the contributions topic: from a commit of a source partition to an owner partition.
 
 A message is versioned MessagePack, with whole columns as byte strings. It holds exact data and
 stays with the operator.
@@ -18,13 +17,12 @@ its text, its length and its number of rows; a row its label, 2, at most 8, and 
 escaped. Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 
 Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
-counts only on the last page. Version 1 had no tags: the reader of such a message makes them.
+counts only on the last page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
@@ -33,13 +31,11 @@ from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.ledger_blocks import pack
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
-VERSIONS = (1, VERSION)
 _LENGTH = np.dtype("<u2")
 _HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 96, 100, 10, 26
 
@@ -55,7 +51,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     labels: bytes
     width: int
     counts: bytes
-    tags: bytes = b""
+    tags: bytes
 
     def __repr__(self) -> str:
         return f"Section(tick {self.tick}, {len(self.keys)} keys)"
@@ -73,23 +69,21 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def encoded(self) -> bytes:
         return _encoder.encode(self)
 
-    def contributions(self, key: NoiseKey) -> Contributions:
-        """Return the columns, tagged with `key` if untagged; raise StateRefused if damaged."""
+    def contributions(self) -> Contributions:
+        """Return the columns; raise StateRefused if they are damaged."""
         try:
-            return self._contributions(key)
+            return self._contributions()
         except (ValueError, IndexError) as error:
             raise StateRefused(
                 f"the contributions topic holds a damaged section ({error}): was it written by something else?"
             ) from error
 
-    def _contributions(self, key: NoiseKey) -> Contributions:
+    def _contributions(self) -> Contributions:
         # Imported here because most commands never need numba.
         from workers.arrays.text_columns import columns_of
 
-        lengths, packed = (
-            np.frombuffer(self.lengths, dtype=_LENGTH),
-            np.frombuffer(self.counts, dtype=np.uint8),
-        )
+        lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
+        packed = np.frombuffer(self.counts, dtype=np.uint8)
         n = len(lengths)
         if not 0 <= self.width <= 3 or len(packed) != n << self.width:
             raise ValueError(f"counts: {len(packed)} bytes for {n} rows of width {self.width}")
@@ -100,16 +94,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         if not written or len(rows_of_key) != len(self.keys):
             raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
         labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
-        if self.tags or not self.labels:
-            tags = (
-                np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
-            )
-        else:
-            tags = np.empty((len(labels), 2), dtype=np.uint64)
-            for name, (start, stop) in zip(
-                self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True
-            ):
-                tags[start:stop] = key.tags(name, list(labels.part(start, stop)))
+        tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
         return Contributions(tuple(self.keys), key_of_row, tags, labels, counts)
 
 
@@ -134,9 +119,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
         """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
         k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
-        whole = (
-            _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
-        )
+        whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text)
+        whole += len(self.labels) * _ROW_BYTES
         if room is None or whole <= room:
             yield self._section(0, k, 0, len(self.counts)), whole
             return
@@ -188,7 +172,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     watermark: int | None
     first: int | None
     sections: list[Section]
-    key: bytes = b""
+    key: bytes
 
     def encoded(self) -> bytes:
         return _encoder.encode(self)
@@ -228,10 +212,9 @@ def messages(
                 left = room
             pages[-1].append(section)
             left -= size
+    behind = len(pages), offset, watermark, first
     return [
-        Message(
-            VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page, key
-        )
+        Message(VERSION, source, sequence + i, i + 1, *behind, page, key)
         for i, page in enumerate(pages)
     ]
 
@@ -244,7 +227,7 @@ def decode(value: bytes) -> Message:
         raise StateRefused(
             f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"
         ) from error
-    if message.version not in VERSIONS:
+    if message.version != VERSION:
         raise StateRefused(
             f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}"
         )

@@ -25,16 +25,15 @@ Headers = Sequence[tuple[str, bytes | None]]
 class Rejected(NamedTuple):
     """A reject as stored in the rejects topic. Sensitive.
 
-    `topic`, `partition` and `offset` locate the original record. `time_ms` is None in a reject of
-    an earlier version. `truncated` means that part of the record is missing, so it cannot be sent
-    back.
+    `topic`, `partition` and `offset` locate the original record. `truncated` means that part of the
+    record is missing, so it cannot be sent back.
     """
 
     reason: str
     topic: str
     partition: int
     offset: int
-    time_ms: int | None
+    time_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -102,7 +101,7 @@ def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rej
             found["topic"].decode(),
             int(found["partition"]),
             int(found["offset"]),
-            int(found["timestamp"]) if "timestamp" in found else None,
+            int(found["timestamp"]),
             key,
             value,
             [

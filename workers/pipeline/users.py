@@ -208,8 +208,7 @@ def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Cod
 @kernel
 def count_pairs(
     table: Table,
-    most: int,
-    max_count: int,
+    bounds: tuple[int, int],
     at: int,
     events: Longs,
     batch: Batch,
@@ -221,14 +220,14 @@ def count_pairs(
 
     Args:
         table, at, events, owners: as in `number_users`, which wrote the owners.
-        most, max_count: maximum pairs per user, and maximum count per pair.
+        bounds: maximum pairs per user, and maximum count per pair.
         numbers: (m,), scratch space for guesses.
         counted: (m,), written where a row counts.
     """
     used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
     of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
     first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
-    mask = len(slots) - 1
+    (most, max_count), mask = bounds, len(slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
         # Guess the number in each pair's first slot; -1 if the pair is new, or further on.
@@ -370,11 +369,14 @@ class UserEpoch:
         users, pairs = readonly_contiguous(batch.users), readonly_contiguous(batch.pairs)
         batch = batch._replace(users=users, pairs=pairs)
         owners, numbers = np.empty(len(users), dtype=np.int32), np.empty(len(pairs), dtype=np.int32)
-        bounds, done = (self._most, self._max_count), 0
+        done, bounds = 0, (self._most, self._max_count)
         while (done := number_users(self._table, done, events, batch, owners)) < len(events):
             self._table = _with_users(self._table)
-        rest, done = (events, batch, owners, numbers, counted), 0
-        while (done := count_pairs(self._table, *bounds, done, *rest)) < len(events):
+        done = 0
+        while True:
+            done = count_pairs(self._table, bounds, done, events, batch, owners, numbers, counted)
+            if done == len(events):
+                return
             self._table = _with_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
@@ -385,8 +387,7 @@ class UserEpoch:
         made: list[Change] = []
         sequence, rows = self._sequence, len(columns[1])
         for start in range(0, rows, BLOCK_ROWS):
-            users, pairs, added = (column[start : start + BLOCK_ROWS] for column in columns)
-            part = users, pairs, added
+            part = _cut(columns, slice(start, start + BLOCK_ROWS))
             made.append((name + sequence.to_bytes(8), _encode(part)))
             if len(part[1]) >= TAIL_ROWS:
                 sequence, part = sequence + 1, _NO_ROWS
@@ -477,6 +478,11 @@ def _joined(parts: list[Columns]) -> Columns:
     """Concatenate columns into a copy, so that slices keep nothing else in memory."""
     users, pairs, added = zip(*parts, strict=True)
     return np.concatenate(users), np.concatenate(pairs), np.concatenate(added)
+
+
+def _cut(columns: Columns, rows: slice) -> Columns:
+    users, pairs, added = columns
+    return users[rows], pairs[rows], added[rows]
 
 
 def _encode(columns: Columns) -> bytes:
