@@ -111,7 +111,7 @@ def test_no_kernel_counts_from_the_end_of_an_array() -> None:
 def test_an_index_below_0_is_what_it_is_in_python_where_it_is_checked() -> None:
     """Byte readers that are compared with plain Python must agree with it here, too."""
 
-    @compiled.reads_outside
+    @compiled.checked_kernel
     def at(values: Any, index: int) -> Any:
         return values[index]
 

@@ -1,6 +1,5 @@
 """Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 from tests.events.reading import rows
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import Message, Section, decode, messages
+from workers.pipeline.contributions import decode, messages
 from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow

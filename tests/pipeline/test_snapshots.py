@@ -190,7 +190,8 @@ def test_lists_of_items_are_the_same_uncompiled() -> None:
             readonly_contiguous(lengths),
             readonly_contiguous(by_rank),
         )
-        way(numbers_as_json)(*labels, readonly_contiguous(np.sort(numbers)), shift, *how, ends, out)
+        packing = shift, *how
+        way(numbers_as_json)(*labels, readonly_contiguous(np.sort(numbers)), packing, ends, out)
         parts = [
             out[start:end].tobytes()
             for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)

@@ -216,7 +216,7 @@ class RekeyShard(Shard):
         else:
             refuse_other_topic(self._place.topic, progress.sources, progress.topic_id)
         refuse_other_topic(self._stream.topic, progress.users, progress.users_id)
-        self._clock.go_on(progress.watermark)
+        self._clock.resume(progress.watermark)
         self._sequence, self.offset = progress.sequence, progress.offset
 
     def process(self, batch: Batch) -> None:

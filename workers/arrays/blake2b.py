@@ -74,8 +74,8 @@ class State(NamedTuple):
     """The digest state before the text: pass it to `digests` as `*state`. Secret if the key is.
 
     Attributes:
-        words: uint64 (8,), after all complete blocks that are followed by more.
-        rest: uint8 (0 to 128,), bytes absorbed after those blocks.
+        words: (8,), after all complete blocks that are followed by more.
+        rest: (0 to 128,), bytes absorbed after those blocks.
         length: bytes absorbed in all, the key's block included.
     """
 
@@ -88,15 +88,9 @@ class State(NamedTuple):
 
 
 def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: int) -> State:
-    """Return the state after a prefix.
+    """Return the state after a prefix; raise ValueError for an argument out of range.
 
-    Args:
-        key: at most 64 bytes; empty for a digest without a key.
-        person: at most 16 bytes.
-        digest_size: bytes of a digest, 1 to 64.
-
-    Raises:
-        ValueError: an argument is out of range.
+    `key` has at most 64 bytes (0: a digest without a key), `person` 16, `digest_size` is 1 to 64.
     """
     if len(key) > KEY_BYTES_MAX:
         raise ValueError(f"key = {len(key)} bytes: at most {KEY_BYTES_MAX}")
@@ -115,9 +109,7 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     for at in range(0, done, BLOCK_BYTES):
         block = np.frombuffer(absorbed, dtype=np.uint64, count=16, offset=at)
         compress(words, block, np.uint64(at + BLOCK_BYTES), _MORE)
-    rest = (
-        np.frombuffer(absorbed, dtype=np.uint8, offset=done) if absorbed else np.empty(0, np.uint8)
-    )
+    rest = np.frombuffer(absorbed[done:], dtype=np.uint8)
     # Frozen, as threads share it; and one array type for the compiler, whatever the prefix.
     words.flags.writeable = rest.flags.writeable = False
     return State(words, rest, len(absorbed))
@@ -148,8 +140,8 @@ def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> 
     """Absorb a block into the state words, in place: F of RFC 7693.
 
     Args:
-        words: uint64 (8,), changed.
-        block: uint64 (16,).
+        words: (8,), changed.
+        block: (16,).
         length: bytes absorbed, this block's included.
         last: all ones for the last block, else 0.
     """
@@ -185,7 +177,7 @@ def round_side_by_side(v: Words) -> None:
     The compiler vectorizes the loop because every row has its place in one array.
 
     Args:
-        v: uint64 (32 LANES,), in rows of LANES: 16 of states, changed, and the 16 of words in the
+        v: (32 LANES,), in rows of LANES: 16 of states, changed, and the 16 of words in the
             order in which this round takes them.
     """
     for lane in range(LANES):
@@ -215,13 +207,11 @@ def last_blocks(
     """Write the digests of up to LANES texts of one block each, side by side.
 
     Args:
-        words: uint64 (8,), the state before the block.
-        blocks: uint64 (16 LANES,): word w of the block in lane i is blocks[w * LANES + i].
-        lengths: uint64 (LANES,), bytes absorbed with it.
-        rows: int64 (LANES,), the row of `out` that each lane is for.
-        number: how many lanes are.
-        v: uint64 (32 LANES,), scratch.
-        out: uint64 (n, 2), written.
+        words: (8,), the state before the block.
+        blocks: (16 LANES,): word w of the block in lane i is blocks[w * LANES + i].
+        lengths, rows: (LANES,), bytes absorbed with each block, and its row of `out` (n, 2).
+        number: of lanes in use.
+        v: (32 LANES,), scratch.
     """
     for lane in range(LANES):
         for row in range(8):
@@ -250,10 +240,7 @@ def digests(
 
     Args:
         words, rest, length: of a `State`.
-        data: uint8 (bytes,), the texts.
-        starts: int64 (n,).
-        stops: int64 (n,).
-        out: uint64 (n, 2): the first 16 bytes of each digest as little-endian words. Of a digest of
+        out: (n, 2): the first 16 bytes of each digest as little-endian words. Of a digest of
             8 bytes that is column 0.
 
     Raises:

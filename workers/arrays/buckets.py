@@ -10,12 +10,7 @@ from workers.arrays.types import Floats, Longs
 
 @kernel_part
 def bucket(value: float, edges: Floats) -> int:
-    """Return the number of edges at or below a number; -1 if it is not a number.
-
-    Args:
-        value: any; infinities lie in the first and the last bucket.
-        edges: (n,), ascending.
-    """
+    """Return the number of ascending edges at or below a number; -1 if it is not a number."""
     if math.isnan(value):
         return -1
     low, high = 0, len(edges)
@@ -30,13 +25,7 @@ def bucket(value: float, edges: Floats) -> int:
 
 @kernel
 def buckets(values: Floats, edges: Floats, found: Longs) -> None:
-    """Find the bucket of every number in a column.
-
-    Args:
-        values: (m,).
-        edges: (n,), ascending.
-        found: (m,), the result: 0..n, or -1 where it is not a number.
-    """
+    """Write the bucket of every number in a column, 0 to len(edges); -1 if it is not a number."""
     for i in range(len(values)):
         found[i] = bucket(values[i], edges)
 
@@ -63,11 +52,8 @@ def root(
     Args:
         bucket: its number, and that of buckets below it.
         start: G at its lower edge.
-        count: of the bucket.
-        others: number of buckets above it.
-        times: number of standard deviations added.
-        sd: of each count.
-        q: the quantile's level.
+        count, others: of the bucket; number of buckets above it.
+        times: number of standard deviations added; `sd` is that of each count.
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low, high = 0.0, 1.0
@@ -88,8 +74,7 @@ def quantile(
     """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
 
     Args:
-        counts: (n + 1,), of the buckets in their order.
-        sd: of each count.
+        counts: (n + 1,), of the buckets in their order; `sd` is that of each.
         q: above 0 and below 1.
         normal: how many standard deviations the interval reaches.
         g: (n,), scratch.

@@ -25,12 +25,9 @@ TILE_ROWS = 1024
 
 @kernel
 def xor(words: Words, others: Words, out: Words) -> None:
-    """Write the exclusive or of every 128-bit word with every one of some others.
+    """Write the exclusive or of all 128-bit words (n, 2) with each of some others (k, 2).
 
-    Args:
-        words: uint64 (n, 2).
-        others: uint64 (k, 2).
-        out: (k n, 2), the result: all words with the first of the others, then with the second, ...
+    `out` is (k n, 2): all words with the first of the others, then with the second, ...
     """
     n = len(words)
     for j in range(len(others)):
@@ -59,7 +56,7 @@ def look_up(
         open_mark: no value.
         high, low: (k,), the halves of the thresholds, ascending.
         lowest: the value of a word below all of them.
-        words: uint64 (n, 2), column 0 the more significant half.
+        words: (n, 2), column 0 the more significant half.
         out: (n,), of the guide's type; the result.
     """
     for i in range(len(words)):
@@ -88,9 +85,9 @@ def add_up(
 
     Args:
         narrow, wide: (columns, n or more), noise.
-        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
+        terms: (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
             column, and its factor.
-        sums: int64 (m, 4): the number of terms up to its last one, a constant to add, the right
+        sums: (m, 4): the number of terms up to its last one, a constant to add, the right
             shift, and 1 where 32 bits suffice for it.
         short: room for the sums of a tile.
         out: (n,), the result: the last sum.

@@ -11,7 +11,7 @@ from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 
 # Of an item in JSON, behind its label: the longest int64, a bracket and a comma.
 ITEM_BYTES = 20 + 2
-# Of a number that says an item's list, count and rank; and what is said where there is none.
+# Bits of a number that encodes an item's list, count and rank; codes where there is none.
 NUMBER_BITS = 63
 UNMET, TOO_LONG = -1, -2
 # Of the largest int64.
@@ -23,15 +23,9 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 @kernel
 def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
-    """Write the ends of the chosen texts once they lie end to end.
+    """Write the ends of the texts `rows` (m,) once they lie end to end, given those of all n texts.
 
-    Args:
-        ends: (n,), end of each text.
-        rows: (m,), which texts, each from 0 to n - 1.
-        taken: (m,), the result.
-
-    Returns:
-        The bytes of the chosen texts, or -1 where a row is out of range.
+    Return the bytes of the chosen texts, or -1 where a row is not from 0 to n - 1.
     """
     at = 0
     for i in range(len(rows)):
@@ -45,15 +39,9 @@ def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
 
 @kernel
 def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
-    """Copy the chosen texts, end to end.
+    """Copy the texts `rows`, which `taken_ends` accepted, end to end.
 
     Texts of eight bytes or more are copied eight bytes at a time, the last eight at the end.
-
-    Args:
-        text: (bytes,), of all texts.
-        ends: (n,), end of each text.
-        rows: (m,), which texts: those that `taken_ends` accepted.
-        out: the result, with room for them.
     """
     at = 0
     for i in range(len(rows)):
@@ -84,8 +72,7 @@ def columns_of(
 
     Args:
         lengths: (n,), bytes of each label.
-        packed: (n << width,), the counts.
-        width: 0 to 3 for counts of 1, 2, 4 or 8 bytes, the lowest first.
+        packed: (n << width,), the counts, of 1, 2, 4 or 8 bytes (width 0 to 3), the lowest first.
         rows_of_key: (k,), number of rows of each stream key.
         ends, counts, key_of_row: (n,), the results.
 
@@ -162,11 +149,8 @@ def items_as_numbers(
         row = rows[i]
         if row >= len(ranks) or ranks[row] < 0:
             return UNMET, 0, 0, 0
-        largest, least, highest = (
-            max(largest, counts[i]),
-            min(least, counts[i]),
-            max(highest, ranks[row]),
-        )
+        largest, least = max(largest, counts[i]), min(least, counts[i])
+        highest = max(highest, ranks[row])
         size += lengths[row]
     rank_bits = bits_of(np.uint64(highest))
     # Their difference may have 64 bits; a number without a sign holds it.
@@ -188,9 +172,7 @@ def numbers_as_json(
     lengths: NDArray[np.int16],
     by_rank: Longs,
     numbers: Longs,
-    shift: int,
-    rank_bits: int,
-    largest: int,
+    packing: tuple[int, int, int],
     ends: Longs,
     out: Bytes,
 ) -> None:
@@ -200,17 +182,16 @@ def numbers_as_json(
     item, byte by byte 45).
 
     Args:
-        text: what stands before the count of each row, ["a", with its bracket and comma; and
-            `WORD` bytes more.
+        text: the part before each row's count, ["a", and `WORD` bytes more.
         begins, lengths: (rows,), where each row's begins in `text`, and its bytes.
         by_rank: the row of each rank.
         numbers: (n,), the items in their order, as `items_as_numbers` made them.
-        shift, rank_bits, largest: what it said.
+        packing: the shift, the bits of a rank and the largest count, as it returned them.
         ends: (k,), the result: where each list ends in `out`.
         out: the result, with room for 2 bytes a list, ITEM_BYTES and its text an item, and `WORD`
             bytes more.
     """
-    ten = np.uint64(10)
+    (shift, rank_bits, largest), ten = packing, np.uint64(10)
     of_rank, of_list = (np.int64(1) << rank_bits) - 1, (np.int64(1) << shift) - 1
     at, k = 0, 0
     for i in range(len(ends)):
@@ -218,10 +199,8 @@ def numbers_as_json(
         at += 1
         first = k
         while k < len(numbers) and numbers[k] >> shift == i:
-            row, count = (
-                by_rank[numbers[k] & of_rank],
-                largest - ((numbers[k] & of_list) >> rank_bits),
-            )
+            row = by_rank[numbers[k] & of_rank]
+            count = largest - ((numbers[k] & of_list) >> rank_bits)
             begin, length = begins[row], lengths[row]
             for place in range(0, length, WORD):
                 put_word(out, at + place, word_at(text, begin + place))
@@ -251,14 +230,9 @@ def numbers_as_json(
 
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
-    """Find the lines of a text, each up to its newline, eight bytes at a time.
+    """Find the lines of a text, each up to its newline, and return their number.
 
-    Args:
-        data: (n,), the text.
-        places: (room, 2), the result: start and stop of each line, as far as there is room.
-
-    Returns:
-        The number of lines.
+    `places` (room, 2) gets start and stop of each line, as far as there is room.
     """
     n, found, start = len(data), 0, 0
     whole = n - n % WORD

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workers.arrays.compiled import kernel_in_place
+from workers.arrays.compiled import kernel_inline
 from workers.arrays.types import Bytes
 
 WORD = 8
@@ -26,7 +26,7 @@ BEYOND_NINE = np.uint64(0x7676767676767676)
 PLACES = np.uint64(0x0001020304050607)
 
 
-@kernel_in_place
+@kernel_inline
 def word_at(data: Bytes, at: int) -> np.uint64:
     """Return data[at : at + 8] as a little-endian number: one load, once it is compiled."""
     # Without a sign an index is an address at once, and the eight bytes are read as one.
@@ -43,7 +43,7 @@ def word_at(data: Bytes, at: int) -> np.uint64:
     )
 
 
-@kernel_in_place
+@kernel_inline
 def put_word(out: Bytes, at: int, word: np.uint64) -> None:
     """Write a word to out[at : at + 8]: one store, once it is compiled."""
     i = np.uint64(at)
@@ -57,21 +57,21 @@ def put_word(out: Bytes, at: int, word: np.uint64) -> None:
     out[i + np.uint64(7)] = np.uint8(word >> np.uint64(56))
 
 
-@kernel_in_place
+@kernel_inline
 def first_marked(marks: np.uint64) -> int:
     """Return the index of a word's first marked byte; one must be marked."""
     lowest = marks & (~marks + np.uint64(1))
     return int(np.int64(((lowest >> np.uint64(7)) * PLACES) >> np.uint64(56)))
 
 
-@kernel_in_place
+@kernel_inline
 def not_plain(word: np.uint64) -> np.uint64:
     """Mark the quotes, the backslashes, the control characters and the bytes beyond ASCII."""
     quotes, backslashes = word ^ QUOTES, word ^ BACKSLASHES
     return ((quotes - ONES) | (backslashes - ONES) | (word - SPACES) | word) & HIGHEST
 
 
-@kernel_in_place
+@kernel_inline
 def past_plain(data: Bytes, at: int, stop: int) -> int:
     """Return where the plain ASCII that begins at `at` ends: there, or at most eight bytes before.
 
@@ -88,7 +88,7 @@ def past_plain(data: Bytes, at: int, stop: int) -> int:
     return min(at, stop)
 
 
-@kernel_in_place
+@kernel_inline
 def past_digits(data: Bytes, at: int, stop: int) -> int:
     """Return where the digits that begin at `at` end: there, or at most eight bytes before.
 
@@ -106,7 +106,7 @@ def past_digits(data: Bytes, at: int, stop: int) -> int:
     return min(at, stop)
 
 
-@kernel_in_place
+@kernel_inline
 def digits_at(data: Bytes, at: int, number: int) -> int:
     """Return the number that the 1 to 8 digits at `at` write; eight bytes are there."""
     # What is behind the digits is shifted out, and zeros come before them.
@@ -119,7 +119,7 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
     )
 
 
-@kernel_in_place
+@kernel_inline
 def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -> bool:
     """Return whether data[start : start + length] and as much of `other` are equal.
 

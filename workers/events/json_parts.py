@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import (
+    checked_inline,
+    checked_kernel_with_arrays,
+    checked_part,
     kernel_part,
-    part_reads_outside,
-    reads_outside_in_place,
-    reads_outside_with_arrays,
 )
 from workers.arrays.words import past_digits, past_plain, same_bytes
 from workers.events.log import FULL, OTHER, TEXT, put
@@ -58,19 +58,19 @@ NUMBER_DIGITS = 400
 DEPTH_MAX = 32
 
 
-@reads_outside_in_place
+@checked_inline
 def byte_at(data: Bytes, at: int) -> int:
     """Return the byte at `at`; an unsigned index skips the negative-index wraparound."""
     return int(data[np.uint64(at)])
 
 
-@reads_outside_in_place
+@checked_inline
 def look(data: Bytes, at: int, stop: int) -> int:
     """Return the byte at `at`, or END past the end of the record."""
     return byte_at(data, at) if at < stop else END
 
 
-@part_reads_outside
+@checked_part
 def space(data: Bytes, at: int, stop: int) -> int:
     while at < stop:
         byte = byte_at(data, at)
@@ -80,7 +80,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@part_reads_outside
+@checked_part
 def character(data: Bytes, at: int, stop: int) -> int:
     """Return the byte length of the non-ASCII UTF-8 character at `at`; 0 if invalid.
 
@@ -110,7 +110,7 @@ def character(data: Bytes, at: int, stop: int) -> int:
     return length
 
 
-@part_reads_outside
+@checked_part
 def plain(data: Bytes, at: int, stop: int) -> int:
     """Skip plain text up to a quote, backslash, control character, invalid UTF-8 or `stop`."""
     while at < stop:
@@ -130,7 +130,7 @@ def plain(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@part_reads_outside
+@checked_part
 def text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string without escapes that opens at `at`."""
     if look(data, at, stop) != QUOTE:
@@ -139,7 +139,7 @@ def text(data: Bytes, at: int, stop: int) -> int:
     return end if look(data, end, stop) == QUOTE else REFUSED
 
 
-@reads_outside_in_place
+@checked_inline
 def unit(data: Bytes, at: int, stop: int) -> int:
     """Return the value of the four hexadecimal digits at `at`; negative if invalid."""
     if at + 4 > stop:
@@ -151,7 +151,7 @@ def unit(data: Bytes, at: int, stop: int) -> int:
     return value
 
 
-@reads_outside_in_place
+@checked_inline
 def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Decode the escape at `at`, a backslash; return its code point and end."""
     after = look(data, at + 1, stop)
@@ -173,7 +173,7 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return found, at
 
 
-@part_reads_outside
+@checked_part
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string with or without escapes."""
     if look(data, at, stop) != QUOTE:
@@ -187,7 +187,7 @@ def escaped_text(data: Bytes, at: int, stop: int) -> int:
     return at if look(data, at, stop) == QUOTE else REFUSED
 
 
-@part_reads_outside
+@checked_part
 def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     stop = min(stop, at + most)
     at = past_digits(data, at, stop)
@@ -196,7 +196,7 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     return at
 
 
-@part_reads_outside
+@checked_part
 def skip_number(data: Bytes, at: int, stop: int) -> int:
     if look(data, at, stop) == MINUS:
         at += 1
@@ -218,13 +218,13 @@ def skip_number(data: Bytes, at: int, stop: int) -> int:
     return end if at < end else REFUSED
 
 
-@part_reads_outside
+@checked_part
 def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
     end = at + len(word)
     return end if end <= stop and same(data, at, end, word, 0, len(word)) else REFUSED
 
 
-@part_reads_outside
+@checked_part
 def skip_name(data: Bytes, at: int, stop: int) -> int:
     """Skip an object key, with its colon and white space, up to the value."""
     at = escaped_text(data, at, stop)
@@ -234,7 +234,7 @@ def skip_name(data: Bytes, at: int, stop: int) -> int:
     return space(data, at + 1, stop) if look(data, at, stop) == COLON else REFUSED
 
 
-@part_reads_outside
+@checked_part
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
     byte = look(data, at, stop)
     if byte == QUOTE:
@@ -249,7 +249,7 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
     return skip_number(data, at, stop)
 
 
-@part_reads_outside
+@checked_part
 def skip(data: Bytes, at: int, stop: int) -> int:
     depth = 0
     objects = 0  # the lowest bit says whether the innermost level is an object
@@ -287,7 +287,7 @@ def skip(data: Bytes, at: int, stop: int) -> int:
                 return REFUSED
 
 
-@part_reads_outside
+@checked_part
 def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int) -> bool:
     if stop - start != end - begin:
         return False
@@ -296,7 +296,7 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
     return within and same_bytes(data, start, other, begin, stop - start)
 
 
-@reads_outside_with_arrays
+@checked_kernel_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
     """Return the maximum nesting depth of lists and objects in each record, int64 (n,).
 
@@ -323,7 +323,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
     return deepest
 
 
-@reads_outside_with_arrays
+@checked_kernel_with_arrays
 def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
     """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
 
@@ -343,7 +343,7 @@ def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
     return valid
 
 
-@reads_outside_in_place
+@checked_inline
 def encoded(decoded: Bytes, filled: int, point: int) -> int:
     """Append a code point as UTF-8; return the new `filled`."""
     if point < 0x80:
@@ -364,7 +364,7 @@ def encoded(decoded: Bytes, filled: int, point: int) -> int:
     return filled + 2
 
 
-@part_reads_outside
+@checked_part
 def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
     """Decode the string that opens at `at`; return the closing quote or REFUSED, and `filled`.
 
@@ -394,7 +394,7 @@ def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -
     return REFUSED, filled
 
 
-@part_reads_outside
+@checked_part
 def put_decoded(
     data: Bytes, at: int, stop: int, decoded: Bytes, filled: int, log: Longs, used: int, slot: int
 ) -> tuple[int, int, int]:
@@ -407,7 +407,7 @@ def put_decoded(
     return end + 1, put(log, used, slot, TEXT, len(data) + filled, len(data) + more), more
 
 
-@part_reads_outside
+@checked_part
 def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int) -> bool:
     """Compare two texts, at least one of them in `decoded`."""
     behind, beyond = start - len(data), begin - len(data)
@@ -418,7 +418,7 @@ def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int
     return same(decoded, behind, behind + length, decoded, beyond, beyond + length)
 
 
-@reads_outside_in_place
+@checked_inline
 def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int) -> bool:
     if stop - start != end - begin:
         return False

@@ -19,7 +19,7 @@ Strings with escapes are decoded into a buffer after the batch; see `json_parts`
 
 from __future__ import annotations
 
-from workers.arrays.compiled import part_reads_outside, reads_outside, reads_outside_in_place
+from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.events.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -82,7 +82,7 @@ LOWER = 32
 ESCAPED = -1
 
 
-@reads_outside_in_place
+@checked_inline
 def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     begin = at
     if look(data, at, stop) == MINUS:
@@ -109,7 +109,7 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (end if end > at else REFUSED), EXPONENT
 
 
-@part_reads_outside
+@checked_part
 def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     byte = look(data, at, stop)
     if byte == TRUE_WORD[0]:
@@ -123,7 +123,7 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return REFUSED, OTHER
 
 
-@reads_outside_in_place
+@checked_inline
 def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the end, or REFUSED, and the kind of a single value.
 
@@ -161,19 +161,19 @@ SEEN, MET, NEXT = 0, 1, 2
 SEEN_COLUMNS = 3
 
 
-@reads_outside
+@checked_kernel
 def signature(data: Bytes, start: int, stop: int) -> int:
     """Combine length, first and last byte of a name; quotes make an empty one safe to read."""
     return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
 
 
-@reads_outside
+@checked_kernel
 def bit(sign: int) -> int:
     """Map a signature to one of 64 bits: a name whose bit no child has matches no child."""
     return (sign + (sign >> 7) + (sign >> 13)) & 63
 
 
-@part_reads_outside
+@checked_part
 def child_named(
     data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
 ) -> int:
@@ -194,7 +194,7 @@ def child_named(
     return NONE
 
 
-@reads_outside_in_place
+@checked_inline
 def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
     """Return whether a child's name is at `at`, quoted and without escapes."""
     if nodes[child, PLAIN] == 0:
@@ -204,7 +204,7 @@ def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child:
     return behind <= stop and same(data, at, behind, names, begin, end)
 
 
-@part_reads_outside
+@checked_part
 def child_escaped(
     data: Bytes,
     at: int,
@@ -226,7 +226,7 @@ def child_escaped(
     return end, child_named(decoded, filled, more, nodes, names, node, hint)
 
 
-@part_reads_outside
+@checked_part
 def opened(
     data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
 ) -> tuple[int, int, int]:
@@ -284,7 +284,7 @@ def opened(
     return at + 1, used, filled
 
 
-@reads_outside_in_place
+@checked_inline
 def event(
     data: Bytes,
     at: int,
@@ -416,7 +416,7 @@ def event(
         at = space(data, at + 1, stop)
 
 
-@reads_outside
+@checked_kernel
 def logs(
     data: Bytes,
     values: Longs,

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel_in_place, part_reads_outside, reads_outside_in_place
+from workers.arrays.compiled import checked_inline, checked_part, kernel_inline
 from workers.arrays.words import WORD, digits_at
 from workers.events.json_parts import PLUS, SMALL_E, ZERO, byte_at
 from workers.events.log import (
@@ -48,7 +48,7 @@ FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
 WRITTEN_MAX = 20
 
 
-@reads_outside_in_place
+@checked_inline
 def digits_of(data: Bytes, start: int, stop: int) -> int:
     """Parse an integer of at most 18 digits, with an optional minus."""
     value, at = 0, start
@@ -68,7 +68,7 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
     return -value if minus else value
 
 
-@part_reads_outside
+@checked_part
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     """Parse a decimal number; return a float64 and whether it is certainly the nearest.
 
@@ -100,7 +100,7 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     return (-real if minus else real), exact
 
 
-@kernel_in_place
+@kernel_inline
 def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -120,7 +120,7 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     return real - off, real + off, not math.isnan(real)
 
 
-@part_reads_outside
+@checked_part
 def written(data: Bytes, used: int, value: int) -> int:
     """Write an integer in decimal from data[used] on, and return its end."""
     at = used
@@ -143,14 +143,14 @@ def written(data: Bytes, used: int, value: int) -> int:
     return at
 
 
-@part_reads_outside
+@checked_part
 def copied(data: Bytes, used: int, word: Bytes) -> int:
     for at in range(len(word)):
         data[used + at] = word[at]
     return used + len(word)
 
 
-@kernel_in_place
+@kernel_inline
 def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
     """Return start and stop of a value as a label, and the bytes used in `made`.
 
@@ -172,7 +172,7 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
     return len(data) + used, len(data) + end, end
 
 
-@reads_outside_in_place
+@checked_inline
 def amount(data: Bytes, log: Longs, row: int) -> int:
     """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -187,14 +187,14 @@ def amount(data: Bytes, log: Longs, row: int) -> int:
     return -1
 
 
-@part_reads_outside
+@checked_part
 def two(data: Bytes, at: int) -> int:
     """Parse two digits; -1 if invalid."""
     tens, ones = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
 
 
-@part_reads_outside
+@checked_part
 def iso_time(data: Bytes, start: int, stop: int) -> int:
     """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1 for any other form.
 
@@ -263,7 +263,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
 
 
-@reads_outside_in_place
+@checked_inline
 def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1 if the general reader has to decide."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -306,7 +306,7 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     return found if 0 <= found <= TIME_MAX else -1
 
 
-@part_reads_outside
+@checked_part
 def may_be_time(log: Longs, row: int, unit: int) -> bool:
     """Return whether the kind in `row` (-1 if absent) can be a time."""
     if row < 0:

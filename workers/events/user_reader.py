@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import reads_outside
+from workers.arrays.compiled import checked_kernel
 from workers.arrays.texts import readonly_contiguous
 from workers.events.field_spans import Format
 from workers.events.json import Json
@@ -38,7 +38,7 @@ NO_TIME = -1
 HAS_KEY = 1
 
 
-@reads_outside
+@checked_kernel
 def whose(
     data: Bytes,
     log: Longs,
@@ -89,7 +89,7 @@ def whose(
     return used
 
 
-@reads_outside
+@checked_kernel
 def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
     """Parse the re-key marker in the first header of each record.
 

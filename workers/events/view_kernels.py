@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel, kernel_in_place, kernel_part
+from workers.arrays.compiled import kernel, kernel_inline, kernel_part
 from workers.events.json_parts import same
 from workers.events.layout import (
     ASKS,
@@ -75,7 +75,7 @@ Longs = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@kernel_in_place
+@kernel_inline
 def is_word(
     data: Bytes,
     made: Bytes,
@@ -106,7 +106,7 @@ def is_word(
     return False, True
 
 
-@kernel_in_place
+@kernel_inline
 def fulfilled(
     data: Bytes,
     made: Bytes,
@@ -162,7 +162,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
     return found
 
 
-@kernel_in_place
+@kernel_inline
 def add(
     data: Bytes,
     made: Bytes,
@@ -198,14 +198,14 @@ def add(
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
 
 
-@kernel_in_place
+@kernel_inline
 def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
     while row < stop and log[row, SLOT] != slot:
         row += 1
     return row
 
 
-@kernel_in_place
+@kernel_inline
 def of_elements(
     data: Bytes,
     made: Bytes,
@@ -248,7 +248,7 @@ def of_elements(
     return done, used
 
 
-@kernel_in_place
+@kernel_inline
 def of_value(
     data: Bytes,
     made: Bytes,

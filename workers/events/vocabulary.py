@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel, kernel_in_place, kernel_part
+from workers.arrays.compiled import kernel, kernel_inline, kernel_part
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.words import WORD, same_bytes, word_at
 from workers.mechanisms.ledger import with_capacity
@@ -247,7 +247,7 @@ def code_texts(
     return len(places), used
 
 
-@kernel_in_place
+@kernel_inline
 def recent_place(head: np.uint64, tail: np.uint64) -> int:
     return int(np.int64(((head ^ tail * _ODD) * _ODD) >> np.uint64(64 - RECENT_BITS)))
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel, kernel_part, part_reads_outside, reads_outside
+from workers.arrays.compiled import checked_kernel, checked_part, kernel, kernel_part
 from workers.runtime.sizes import MESSAGE_BYTES
 
 Bytes = NDArray[np.uint8]
@@ -85,7 +85,7 @@ def first_damaged(data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.ui
     return len(places)
 
 
-@part_reads_outside
+@checked_part
 def varint(data: Bytes, at: int) -> tuple[Any, int]:
     """Return the zigzag varint at a place and the place after it; -1 if over 64 bits."""
     bits = np.uint64(0)
@@ -99,7 +99,7 @@ def varint(data: Bytes, at: int) -> tuple[Any, int]:
     return 0, -1
 
 
-@part_reads_outside
+@checked_part
 def _past_headers(data: Bytes, at: int, end: int) -> int:
     """Return the place after a record's headers; -1 if they are malformed."""
     number, at = varint(data, at)
@@ -114,7 +114,7 @@ def _past_headers(data: Bytes, at: int, end: int) -> int:
     return at
 
 
-@part_reads_outside
+@checked_part
 def _read_records(
     data: Bytes,
     batch: Longs,
@@ -168,7 +168,7 @@ def _read_records(
     return end_row, at
 
 
-@reads_outside
+@checked_kernel
 def read_batches(
     data: Bytes,
     batches: Longs,

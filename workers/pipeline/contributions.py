@@ -124,14 +124,12 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         if room is None or whole <= room:
             yield self._section(0, k, 0, len(self.counts)), whole
             return
-        key_sizes, row_sizes = np.array(of_keys, dtype=np.int64), self.labels.lengths + _ROW_BYTES
         # Keys, each followed by its rows; a cut may fall between any two of them.
         heads = self.starts[:-1] + np.arange(k)
-        sizes = np.zeros(k + len(self.counts), dtype=np.int64)
-        sizes[heads] = key_sizes
-        of_row = np.ones(len(sizes), dtype=np.bool_)
+        of_row = np.ones(k + len(self.counts), dtype=np.bool_)
         of_row[heads] = False
-        sizes[of_row] = row_sizes
+        sizes = np.empty(len(of_row), dtype=np.int64)
+        sizes[heads], sizes[of_row] = of_keys, self.labels.lengths + _ROW_BYTES
         # A key on both sides of a cut is named twice.
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)

@@ -33,24 +33,9 @@ from workers.runtime.sizes import Change
 
 # Names in a description derived from settings: a message names the settings instead. The same
 # holds for a delta nested in something else.
-DERIVED = frozenset(
-    (
-        "above",
-        "column",
-        "first",
-        "intervals",
-        "levels",
-        "mu_scale",
-        "noise",
-        "scale",
-        "scales",
-        "sigma_squared",
-        "sums",
-        "tau_scale",
-        "threshold",
-        "update",
-    )
-)
+_SCALES = frozenset(("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale"))
+_SIZES = frozenset(("above", "column", "first", "intervals", "levels", "sums", "threshold"))
+DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
 CALLED = MappingProxyType(
     {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
@@ -181,6 +166,9 @@ class Histogram:
     def __repr__(self) -> str:
         return f"Histogram({self.config.name!r}, next={self.life.next})"
 
+    def _refused(self, why: str) -> StateRefused:
+        return StateRefused(f"histogram {self.name!r}: {why}")
+
     @property
     def name(self) -> str:
         return self.config.name
@@ -216,9 +204,8 @@ class Histogram:
     def begin(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
-        With a stated start it is tick 1 of the event's epoch, so that it depends on the
-        configuration; without one, or when tick 1 is more than LEADING_TICKS_MAX ticks back, the
-        event's own tick.
+        That is the event's own tick; with a stated start tick 1 of its epoch, so that it depends on
+        the configuration, unless that is more than LEADING_TICKS_MAX ticks back.
         """
         tick = max(1, self.grid.holding(time_ms))
         _, t = self.grid.split(tick)
@@ -228,9 +215,7 @@ class Histogram:
         """Charge the epoch of the next tick; it counts once that is stored."""
         epoch = self.next_epoch
         if epoch is None:
-            raise StateRefused(
-                f"histogram {self.name!r}: an epoch is charged before its first tick is known"
-            )
+            raise self._refused("an epoch is charged before its first tick is known")
         self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
@@ -247,9 +232,7 @@ class Histogram:
     def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
         """Release the next tick from all contributions to it."""
         if self.life.next is None:
-            raise StateRefused(
-                f"histogram {self.name!r}: asked for a tick before its first one is known"
-            )
+            raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
         epoch, t = self.grid.split(tick)
         if epoch != self._epoch:
@@ -259,10 +242,9 @@ class Histogram:
             self._meet(name, tick)
         indexed: list[tuple[Contributions, Codes]] = []
         for part in parts:
-            if self._public:
-                for name in part.keys:
-                    if name not in self._index:
-                        self._meet(name, tick)
+            for name in part.keys if self._public else ():
+                if name not in self._index:
+                    self._meet(name, tick)
             index = [self._index.get(name, -1) for name in part.keys]
             indexed.append((part, np.array(index, dtype=np.int32)))
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
@@ -338,8 +320,8 @@ class Histogram:
         if not self._public:
             removed = sum(name not in self._declared for name in self._keys)
             if removed:
-                raise StateRefused(
-                    f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared "
+                raise self._refused(
+                    f"keys: {removed} stream keys that it served are not declared "
                     "any more: declare them again, "
                     f"or set generation = {life.generation + 1} to begin again, which is charged again"
                 )
@@ -375,13 +357,13 @@ class Histogram:
         if "stream" in changed:
             if lacks_ids(str(then.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
-            raise StateRefused(
-                f"histogram {self.name!r}: the internal topics are not those its state was made with "
+            raise self._refused(
+                f"the internal topics are not those its state was made with "
                 f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
             )
         detail = ", ".join(self._changes(life, changed))
-        raise StateRefused(
-            f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
+        raise self._refused(
+            f"its state belongs to another mechanism ({detail}): change the settings back, "
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
         )
 
@@ -421,9 +403,7 @@ class Histogram:
 
     def _bind(self, epoch: int) -> None:
         if self.life.first is None:
-            raise StateRefused(
-                f"histogram {self.name!r}: an epoch begins before its first tick is known"
-            )
+            raise self._refused("an epoch begins before its first tick is known")
         self._id = mechanism_id(self.life.description, self.life.first, epoch)
         self._noise = self.mechanism.noise(self._key.stream(self._id))
 

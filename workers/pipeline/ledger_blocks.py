@@ -140,10 +140,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
-    """Return the ledger that `changes` wrote, from (name, value) in name order within each kind.
-
-    Raise StateRefused if a block is missing, damaged or of another version.
-    """
+    """Return the ledger that `changes` wrote; see `Loading`."""
     loading = Loading()
     for name, value in blocks:
         loading.take(name, value)
@@ -151,7 +148,11 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """Ledger being read back. Number blocks, which are short, wait for the labels."""
+    """Ledger being read back. Number blocks, which are short, wait for the labels.
+
+    Raises:
+        StateRefused: a block is missing, damaged or of another version.
+    """
 
     def __init__(self) -> None:
         self._columns = Ledger()
@@ -163,35 +164,29 @@ class Loading:
         return f"Loading({self._columns!r})"
 
     def take(self, name: str, value: bytes) -> None:
-        """Take one block, in name order within each kind.
-
-        Raise StateRefused if it is damaged, of another version, or one before it is missing.
-        """
+        """Take one block, in name order within each kind."""
         number, _, part = name[1:].partition(".")
         block = int(number, 16)
         if name[0] != "L":
             self._numbers[name[0]][block] = value
             return
-        place, columns = (block, int(part or "0", 16)), self._columns
-        if place != self._expected:
+        place, columns = int(part or "0", 16), self._columns
+        if (block, place) != self._expected:
             raise StateRefused(
-                f"stored ledger: block {place[0]}, part {place[1]} of labels follows {columns.n} rows; "
+                f"stored ledger: block {block}, part {place} of labels follows {columns.n} rows; "
                 "a block before it is missing"
             )
-        if not place[1] and columns.n != block * BLOCK_ROWS:
+        if not place and columns.n != block * BLOCK_ROWS:
             raise StateRefused(
                 f"stored ledger: block {block - 1} of labels ends at row {columns.n}; a part of it is missing"
             )
         followed = _decode_labels(columns, value)
-        self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
+        self._expected = (block, place + 1) if followed else (block + 1, 0)
 
     def ledger(self) -> Ledger:
-        """Return the ledger; raise StateRefused for missing, damaged or other-version blocks."""
-        columns, expected = self._columns, self._expected
-        if expected[1]:
-            raise StateRefused(
-                f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing"
-            )
+        columns, (block, place) = self._columns, self._expected
+        if place:
+            raise StateRefused(f"stored ledger: part {place} of block {block} of labels is missing")
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["S"], columns.shown_to)
         columns.clean()

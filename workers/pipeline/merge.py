@@ -88,10 +88,9 @@ class Waiting:
                 "worker.data_dir: what waits for a slower source partition can be written again"
             )
             self._failed_s = None
-        place = (self._end, len(text))
         self._end += len(text)
         self._spilled += 1
-        return place
+        return self._end - len(text), len(text)
 
     @property
     def spilled_bytes(self) -> int:
@@ -377,12 +376,7 @@ class Merge:
         )
 
     def check(self, progress: ReleaseProgress) -> None:
-        """Refuse a stored record that these settings cannot resume from; changes nothing.
-
-        Raises:
-            StateRefused: it belongs to another key, partition count, version or mechanism, or to a
-                histogram that is not in the settings.
-        """
+        """Raise StateRefused for a stored record that these settings cannot resume from."""
         if progress.version != VERSION:
             raise StateRefused(
                 f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it"
@@ -409,13 +403,10 @@ class Merge:
     def restore(
         self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None
     ) -> None:
-        """Resume from the stored state.
+        """Resume from the stored state, which `check` accepts.
 
         A generation that ends here may have worked on ticks until `begin_ms`; its replacement
         begins after that. None: the stored watermarks.
-
-        Raises:
-            StateRefused: by `check`, or stream keys that were served are no longer declared.
         """
         self.check(progress)
         self.watermarks, self._firsts = progress.watermarks, progress.firsts

@@ -64,16 +64,16 @@ class Table(NamedTuple):
     """Columns of one epoch. Sensitive.
 
     Attributes:
-        user_slots: int32 (a power of two,), user numbers.
-        digests: uint64 (users, 2).
+        user_slots: (a power of two,), user numbers.
+        digests: (users, 2).
         used: uint16 (users,), counted pairs of the user.
-        pair_slots: int32 (a power of two,), pair numbers, valid where a slot is taken.
-        pair_marks: uint8 (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
-        owners: int32 (pairs,), the user's number.
-        pairs: uint64 (pairs,), digests.
-        counts: int32 (pairs,), the pair's count; (0,) where it is always 1.
-        sizes: int64 (2,), numbers of users and pairs; capacity beyond them is free.
-        seed: uint64 (1,), of the hash.
+        pair_slots: (a power of two,), pair numbers, valid where a slot is taken.
+        pair_marks: (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
+        owners: (pairs,), the user's number.
+        pairs: (pairs,), digests.
+        counts: (pairs,), the pair's count; (0,) where it is always 1.
+        sizes: (2,), numbers of users and pairs; capacity beyond them is free.
+        seed: (1,), of the hash.
     """
 
     user_slots: Codes
@@ -524,9 +524,8 @@ class Users:
 
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
-        self._digests = {
-            lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
-        }
+        bounded = [lane for lane in lanes if lane.max_items_per_user is not None]
+        self._digests = {lane: _lane_digest(lane) for lane in bounded}
         self._stored = stored
         self._epochs: dict[tuple[Lane, int], UserEpoch] = {}
         self._oldest = dict.fromkeys(self._digests, 0)
@@ -583,11 +582,11 @@ class Users:
         if watermark_ms is not None:
             for lane in self._oldest:
                 self._oldest[lane] = _oldest(lane, watermark_ms)
-        self._epochs = {
-            at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]
-        }
-        for held in self._epochs.values():
-            held.committed()
+        for lane, epoch in list(self._epochs):
+            if epoch < self._oldest[lane]:
+                del self._epochs[lane, epoch]
+            else:
+                self._epochs[lane, epoch].committed()
 
     def restore(self, watermark_ms: int) -> None:
         """Resume after a commit with this watermark: load the stored entries of its epochs."""
@@ -624,6 +623,5 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 
 def _lane_digest(lane: Lane) -> bytes:
-    return blake2b(
-        repr(tuple(lane if lane.view else lane[:-1])).encode(), digest_size=8, person=b"qc-lane"
-    ).digest()
+    text = repr(tuple(lane if lane.view else lane[:-1])).encode()
+    return blake2b(text, digest_size=8, person=b"qc-lane").digest()

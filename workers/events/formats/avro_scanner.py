@@ -19,7 +19,7 @@ symbols, field names, defaults) follow the records in `data`, from `base` on.
 
 from __future__ import annotations
 
-from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.arrays.compiled import checked_kernel, checked_part
 from workers.events.formats.wire import (
     REFUSED,
     Bytes,
@@ -79,7 +79,7 @@ INT_MAX = 2**31 - 1
 CHILDREN_MAX = 60
 
 
-@part_reads_outside
+@checked_part
 def flat(
     data: Bytes, at: int, stop: int, base: int, op: int, a: int, b: int, names: Longs
 ) -> tuple[int, int, int, int]:
@@ -116,7 +116,7 @@ def flat(
     return (OTHER if is_nan(bits) else REAL), bits, -1, at
 
 
-@part_reads_outside
+@checked_part
 def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     """Return item count, start and end of a block.
 
@@ -131,7 +131,7 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     return -count, at, at + size
 
 
-@part_reads_outside
+@checked_part
 def constants_of(
     base: int, first: int, number: int, constants: Longs, log: Longs, used: int
 ) -> int:
@@ -143,7 +143,7 @@ def constants_of(
     return used
 
 
-@part_reads_outside
+@checked_part
 def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
     """Return whether the map at row `head` has a name already; every second row is a name."""
     row = head + 1
@@ -152,7 +152,7 @@ def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int
     return row < used
 
 
-@reads_outside
+@checked_kernel
 def event(
     data: Bytes,
     at: int,
@@ -278,7 +278,7 @@ def event(
             break
 
 
-@reads_outside
+@checked_kernel
 def logs(
     data: Bytes,
     values: Longs,

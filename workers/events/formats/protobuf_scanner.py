@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.arrays.compiled import checked_kernel, checked_part
 from workers.events.formats.wire import (
     REFUSED,
     Bytes,
@@ -86,7 +86,7 @@ NUMBER_MAX = 2**29 - 1
 BITS_MAX = 60
 
 
-@part_reads_outside
+@checked_part
 def scalar(
     data: Bytes, at: int, stop: int, base: int, kind: int, first: int, count: int, names: Longs
 ) -> tuple[int, int, int, int]:
@@ -138,7 +138,7 @@ def scalar(
     return VALUE, value, -1, at
 
 
-@part_reads_outside
+@checked_part
 def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
     """Log the head of a list or map at its first value; return the rows used.
 
@@ -166,7 +166,7 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
     return used
 
 
-@part_reads_outside
+@checked_part
 def value(
     data: Bytes,
     at: int,
@@ -195,7 +195,7 @@ def value(
     return at, used
 
 
-@part_reads_outside
+@checked_part
 def entry(
     data: Bytes,
     at: int,
@@ -265,7 +265,7 @@ def entry(
     return used
 
 
-@part_reads_outside
+@checked_part
 def complete(
     missing: Longs,
     first: int,
@@ -293,7 +293,7 @@ def complete(
     return used
 
 
-@part_reads_outside
+@checked_part
 def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
     """Return the row of a field number, trying `hint` first; -1 if the message has none."""
     if hint < count and fields[first + hint, NUMBER] == number:
@@ -308,7 +308,7 @@ def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
     return low if low < first + count and fields[low, NUMBER] == number else -1
 
 
-@part_reads_outside
+@checked_part
 def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
     """Skip the value of an unknown field; groups are REFUSED."""
     if wire == VARINT:
@@ -320,7 +320,7 @@ def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
     return at + size if wire in (EIGHT, FOUR) and size <= stop - at else REFUSED
 
 
-@reads_outside
+@checked_kernel
 def event(
     data: Bytes,
     at: int,
@@ -425,7 +425,7 @@ def event(
             return used
 
 
-@reads_outside
+@checked_kernel
 def logs(
     data: Bytes,
     values: Longs,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.arrays.compiled import checked_kernel, checked_part
 from workers.events.json_parts import character
 
 Bytes = NDArray[np.uint8]
@@ -27,7 +27,7 @@ MORE, BITS = 0x80, 0x7F
 LEAST = -(2**63)
 
 
-@reads_outside
+@checked_kernel
 def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Decode a zigzag integer in its shortest form; return it and its end."""
     if at >= stop:
@@ -47,7 +47,7 @@ def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (-1 - value if negative else value), at
 
 
-@part_reads_outside
+@checked_part
 def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Decode 64 bits in their shortest form as an int64; return it and its end."""
     if at >= stop:
@@ -69,7 +69,7 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return value, at
 
 
-@part_reads_outside
+@checked_part
 def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
     """Decode `size` little-endian bytes, unsigned unless 8; return the value and its end."""
     if size > stop - at:
@@ -84,12 +84,12 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
     return value, at + size
 
 
-@part_reads_outside
+@checked_part
 def is_nan(bits: int) -> bool:
     return bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
 
 
-@part_reads_outside
+@checked_part
 def widened(bits: int) -> int:
     """Convert the bits of a float32 to those of the equal float64."""
     exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
@@ -107,7 +107,7 @@ def widened(bits: int) -> int:
     return wide + LEAST if bits >> 31 & 1 else wide
 
 
-@part_reads_outside
+@checked_part
 def is_text(data: Bytes, at: int, end: int) -> bool:
     while at < end:
         if data[at] < MORE:
@@ -128,7 +128,7 @@ MESSAGE_BYTES = 7
 NO_VALUE, NO_ID, UNKNOWN = -1, -2, -3
 
 
-@part_reads_outside
+@checked_part
 def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the encoded message path of a record as one number, and its end."""
     begin = at
@@ -146,7 +146,7 @@ def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return found, at
 
 
-@reads_outside
+@checked_kernel
 def cut(
     data: Bytes,
     values: Longs,

@@ -43,7 +43,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel_in_place, kernel_part, kernel_with_arrays
+from workers.arrays.compiled import kernel_inline, kernel_part, kernel_with_arrays
 
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
@@ -120,7 +120,7 @@ def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
 Bits = NDArray[np.uint32]
 
 
-@kernel_in_place
+@kernel_inline
 def ones_in(word: int | np.int64) -> int:
     """Return the number of one bits in a word; compiles to one instruction."""
     ones = 0
@@ -130,7 +130,7 @@ def ones_in(word: int | np.int64) -> int:
     return ones
 
 
-@kernel_in_place
+@kernel_inline
 def turn_over(bits_of: Bits, item: int) -> None:
     """Flip an item's bit."""
     bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
@@ -547,7 +547,7 @@ def feed_rest(
     return lowered
 
 
-@kernel_in_place
+@kernel_inline
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
     """Append a counter to its list, so that lists stay ordered by rank as far as they were.
 
