@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.broker import LASTING, broker
-from tests.worker.harness import Contributed, Site, assert_contiguous, known, unk
+from tests.worker.harness import Contributed, Site, assert_contiguous, known, now_ms, unk
 from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
@@ -115,7 +115,7 @@ def chaos(
     oracle = Oracle(lanes)
     # The backlog lies in the past: an event dated ahead moves the watermark no further than the
     # clock.
-    begun_ms = time.time_ns() // 1_000_000
+    begun_ms = now_ms()
     for partition, event in backlog(rng, events // 2, begun_ms - GRACE_MS, 60_000):
         site.produce(partition, [event], flush=False)
         oracle.take(partition, event)
@@ -130,7 +130,7 @@ def chaos(
         while killed < kills or sent < events - events // 2:
             due = min(int((time.monotonic() - started) * rate) + 1, events - events // 2)
             for _ in range(due - sent):
-                last = time.time_ns() // 1_000_000 + AHEAD_MS
+                last = now_ms() + AHEAD_MS
                 partition, event = (
                     rng.randrange(SOURCES),
                     make_event(rng, last - rng.randrange(2_000)),
@@ -138,9 +138,8 @@ def chaos(
                 site.produce(partition, [event], flush=False)
                 oracle.take(partition, event)
             sent = max(sent, due)
-            site.produce(
-                0, []
-            )  # flush: an event is in the log long before the clock can close its tick
+            # flush: an event is in the log long before the clock can close its tick
+            site.produce(0, [])
             if killed < kills and time.monotonic() >= next_kill:
                 victim = rng.randrange(2)
                 if not workers[victim].running():

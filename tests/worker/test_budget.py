@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker.harness import Site, known, unk
+from tests.worker.harness import Site, known, now_ms, unk
 from workers.cli import execute
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
@@ -41,15 +40,14 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def burst(site: Site) -> None:
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     for partition in range(site.partitions):
         site.produce(
             partition,
             ({"key": f"k{i % 4}", "items": ["a", f"secret-{i % 7}"], "ts": at} for i in range(101)),
         )
-    site.wait_published(
-        time.time_ns() // 1_000_000
-    )  # a busy broker may have taken longer than a tick
+    # a busy broker may have taken longer than a tick
+    site.wait_published(now_ms())
 
 
 def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
@@ -81,8 +79,7 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
         2,
     )  # one for each owner's first tick
 
-    site.document["histogram"] = [unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)]
-    site.config = site.write(site.document)
+    site.rewrite(histogram=[unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)])
     before = command.json(site)
     assert {(h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]} == {
         ("items", "left out"),

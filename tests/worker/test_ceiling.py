@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker.harness import Site, unk, until
+from tests.worker.harness import Site, now_ms, sale, unk, until
 from workers.cli import execute
 
 pytestmark = pytest.mark.waits
@@ -30,22 +29,17 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
         events={"user": "user"},
         privacy=privacy,
     )
-    at = time.time_ns() // 1_000_000
-    site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": at} for _ in range(5)])
-    with site.worker() as worker:
-        site.wait_published(at)
-        assert worker.stop() == 0
+    at = now_ms()
+    site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
+    site.run_until(at)
     before = site.snapshots()
     # Alone the other histogram fits; with the releases of this epoch it does not.
-    site.document["histogram"] = [unk("other", **(users | {"epsilon": 1.6}))]
-    site.config = site.write(site.document)
+    site.rewrite(histogram=[unk("other", **(users | {"epsilon": 1.6}))])
     site.create_topics()
     assert execute(["retire", "-c", str(site.config), "items"]) == 0
     site.set("privacy", max_epsilon=_just_enough(site, capsys))
     with site.worker() as worker:
-        site.produce(
-            0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}]
-        )
+        site.produce(0, [sale(["a"], now_ms(), user="u")])
         assert worker.ended() == 2
         said = [
             line

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 import uuid
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -24,7 +23,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.admin import admin_of
 from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
-from tests.worker.harness import Worker, quietcount, until
+from tests.worker.harness import Worker, now_ms, quietcount, until
 from workers.events.project import time_ms
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
@@ -193,7 +192,7 @@ def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
         None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS}
     )
     rng, found = random.Random(kind), []
-    start = time.time_ns() // 1_000_000 - AGO_MS - SPAN_MS // 2
+    start = now_ms() - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
         key, event = TOPICS[kind](rng, start + i * (SPAN_MS // 2) // EVENTS)
         producer.produce(topic, encode(event), key, partition_of(key, i, PARTITIONS))

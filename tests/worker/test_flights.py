@@ -79,9 +79,7 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
         site.produce(partition, departures[partition::PARTITIONS], flush=False)
     site.produce(0, [])
     last_tick_ends = (departures[-1]["ts"] // DAY_MS + 1) * DAY_MS
-    with site.worker() as worker:
-        site.wait_published(last_tick_ends - 1)
-        assert worker.stop() == 0
+    site.run_until(last_tick_ends - 1)
     site.assert_clean()
     released = [
         s for s in site.snapshots() if s["end"] <= last_tick_ends

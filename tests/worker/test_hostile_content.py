@@ -10,14 +10,13 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, unk, until
+from tests.worker.harness import Site, known, now_ms, produce, unk, until
 
 pytestmark = [
     pytest.mark.waits,
@@ -45,10 +44,6 @@ def hostile(**fields: bytes) -> bytes:
         + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in given.items())
         + b"}"
     )
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def listed(one: bytes, number: int) -> bytes:
@@ -121,17 +116,11 @@ def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
             None, **{"compression.type": "zstd", "linger.ms": 50, **options}
         )
         for value in values:
-            while True:
-                try:
-                    producer.produce(site.topic, value, partition=1)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            producer.poll(0)
+            produce(producer, site.topic, value, None, 1)
         assert producer.flush(300) == 0
     with site.worker() as worker:
         resource.prlimit(worker.process.pid, resource.RLIMIT_DATA, (LIMIT, LIMIT))
-        until(lambda: "took over" in worker.output() or not worker.running(), "it is at work")
+        worker.at_work()
         last = list(honest(0))[:1]
         expected.update({"item0": 1, "[0,1)": 1})
         for partition in range(site.partitions):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,19 @@ import msgspec
 import pytest
 from aiokafka.partitioner import murmur2
 
-from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
+from tests.worker.harness import (
+    Bare,
+    Contributed,
+    Site,
+    contents,
+    known,
+    now_ms,
+    quietcount,
+    sale,
+    unk,
+    until,
+)
 from tests.worker.test_refusals import assert_refused
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
 from workers.pipeline.rekey_markers import HEADER
@@ -70,17 +79,8 @@ def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
         at = end_ms - 60_000 + 60_000 * i // EVENTS - (20_000 if origin == ORIGINS - 1 else 0)
         at -= rng.randrange(3 * GRACE_MS) if rng.random() < 0.1 else 0
-        out.append(
-            (
-                origin,
-                {
-                    "key": rng.choice(KEYS),
-                    "items": rng.choices(LABELS, k=rng.randint(1, 3)),
-                    "ts": at,
-                    "who": user,
-                },
-            )
-        )
+        key, items = rng.choice(KEYS), rng.choices(LABELS, k=rng.randint(1, 3))
+        out.append((origin, sale(items, at, key, who=user)))
     return out
 
 
@@ -145,7 +145,7 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
     """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     sent = backlog(rng, now - 2 * GRACE_MS)
     send(site, sent)
     for least in (0, 2_000, 10_000):
@@ -167,20 +167,11 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
 
 
 class Collected:
-    def __init__(self, key: NoiseKey) -> None:
+    def __init__(self) -> None:
         self.total: Counter[Contributed] = Counter()
-        self._key = key
 
     def take(self, message: Message, offset: int) -> None:
-        for section in message.sections:
-            columns = section.contributions()
-            rows = zip(
-                columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True
-            )
-            for index, label, count in rows:
-                self.total[
-                    Contributed(section.lane, section.tick, columns.keys[index], label.decode())
-                ] += count
+        self.total += contents([message])
 
     def reached(self, position: int) -> None: ...
 
@@ -191,7 +182,7 @@ class Collected:
 
 
 def replayed(site: Site) -> dict[Contributed, int]:
-    collected = Collected(site.key)
+    collected = Collected()
     with open_topic(site.settings, None, None) as source:
         offline = Offline(
             site.settings,
@@ -207,7 +198,7 @@ def replayed(site: Site) -> dict[Contributed, int]:
 
 
 def event(who: object, label: object, at: int, **more: object) -> dict[str, object]:
-    return {"key": "k", "items": label, "ts": at, "who": who} | more
+    return sale(label, at, who=who, **more)
 
 
 def counted(site: Site) -> Counter[tuple[str, str]]:
@@ -234,7 +225,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         },
         privacy={"unit": "user", "rekey": True},
     )
-    at = time.time_ns() // 1_000_000 - 5_000
+    at = now_ms() - 5_000
     one, two = site.topics
     escaped = (
         b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
@@ -247,7 +238,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         (two, 1, b"session-1", escaped, []),
         (two, 1, b"s", event(None, "c", at, type="ping"), []),
         (two, 1, b"s", event(None, "c", at), []),
-        (two, 1, b"s", {"key": "k", "items": "c", "ts": at}, []),
+        (two, 1, b"s", sale("c", at), []),
         (two, 1, b"s", b"no JSON", []),
         (two, 1, b"s", None, []),
         (two, 1, b"s", event("ann", "c", at + 86_400_000), []),
@@ -320,7 +311,7 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
 ) -> None:
     """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
-    at = time.time_ns() // 1_000_000 - 5_000
+    at = now_ms() - 5_000
     site.produce(0, [event("ann", "item-1", at)])
     with site.worker() as worker:
         until(lambda: len(site.contributed()) > 0, "something is contributed")
@@ -360,9 +351,7 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     site.set("privacy", rekey=True)
     # Deleting the state of the stage makes it send everything again.
     state = f"{site.name}.rekey-state"
-    for future in site.admin.delete_topics([state]).values():
-        future.result()
-    until(lambda: state not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    site.delete_topic(state)
     refused = quietcount("replay", "-c", str(site.config), "--topic")
     assert refused.returncode == 0, refused.stderr
     assert_refused(site.run_to_end(), f"missing topics: {state}")

@@ -14,13 +14,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
-from tests.worker.harness import Site, Worker, known, unk, until
+from tests.worker.harness import Site, Worker, known, now_ms, unk, until
 from tests.worker.test_metrics import ask, ready
 
 pytestmark = pytest.mark.waits
@@ -66,7 +65,7 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         owners=1,
         worker={"metrics_port": 0},
     )
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     event = {
         "key": "PlantedKey",
         "items": {"PlantedLabel": COUNT},
@@ -153,7 +152,7 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     site: Site, options: tuple[str, ...], form: str
 ) -> None:
     """Library exceptions quote their input; readers of the log need the location, not the data."""
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
     with Run(
         site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.worker.harness import Bare, Site, known, unk, until
+from tests.worker.harness import Bare, Site, known, now_ms, unk, until
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.histogram import Histogram
 from workers.replay.offline import fresh_histograms, replay
@@ -162,7 +161,7 @@ def test_every_way_in_counts_what_plain_python_counts(
         events={**EVENTS, "timestamp_unit": unit},
     )
     rng = random.Random(7)
-    events = list(generated(rng, unit, time.time_ns() // 1_000_000))
+    events = list(generated(rng, unit, now_ms()))
     broken = [
         {**events[0], "order": {**events[0]["order"], "shop": 1.5}},
         {**events[0], "type": "purchase", "order": {"shop": 17}},
@@ -172,7 +171,7 @@ def test_every_way_in_counts_what_plain_python_counts(
     wanted = reference(events)
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == len(broken), "the rejects are there")
-        site.wait_published(time.time_ns() // 1_000_000)
+        site.wait_published(now_ms())
         assert worker.stop() == 0
     contributed: Counts = Counter()
     lanes = {config.lane: config.name for config in site.settings.histograms}

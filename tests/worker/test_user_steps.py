@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
 from tests.pipeline.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
+from tests.worker.harness import now_ms
 from workers.agents.contribute import ContributeShard, Stream
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
@@ -26,7 +26,7 @@ from workers.settings.settings import EventsSettings
 pytestmark = pytest.mark.waits
 
 # Events of 1970 are rejected, and so are those too many ticks ago.
-BEGIN_MS = time.time_ns() // 1_000_000 - 60_000
+BEGIN_MS = now_ms() - 60_000
 LANES = [lane._replace(start_ms=BEGIN_MS) for lane in (LANE, ENDLESS, WEIGHTED)]
 SIZE = 12
 

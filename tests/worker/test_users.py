@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.partitioner import murmur2
 
-from tests.worker.harness import Contributed, Site, known, quietcount, unk, until
+from tests.worker.harness import Contributed, Site, known, now_ms, quietcount, unk, until
 
 pytestmark = pytest.mark.waits
 
@@ -97,7 +96,7 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
         worker={"commit_interval": "100ms"},
         privacy={"unit": "user"},
     )
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     sent = events(rng, now - 2_000)
     for partition, event in sent:
         site.produce(partition, [event], flush=False)

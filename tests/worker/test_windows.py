@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known
+from tests.worker.harness import Site, known, now_ms, sale
 from workers.mechanisms.registry import build
 
 pytestmark = pytest.mark.waits
@@ -22,11 +21,9 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
     seen: list[tuple[int, ...]] = []
     for windows in ([], ["1s"], ["2s", "5s"]):
         site.document["histogram"][0] |= {"windows": windows}
-        site.config = site.write(site.document)
-        reached = (
-            time.time_ns() // 1_000_000
-        )  # later than every tick that an earlier run has published
-        site.produce(0, [{"key": "k", "items": "a", "ts": reached}])
+        site.rewrite()
+        reached = now_ms()  # later than every tick that an earlier run has published
+        site.produce(0, [sale("a", reached)])
         with site.worker() as worker:
             site.wait_published(reached)
             assert worker.stop() == 0
