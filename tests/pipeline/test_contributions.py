@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import rows
+from tests.pipeline.pipeline import rows_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode, messages
@@ -53,14 +54,10 @@ def test_what_is_decoded_is_what_was_counted(
             len(values),
         )
         for section in message.sections:
-            part = section.contributions()
-            seen_keys |= {(section.tick, key) for key in part.keys}
-            for key, label, n in zip(
-                part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True
-            ):
-                at = (section.tick, part.keys[key], label.decode())
-                assert at not in got
-                got[at] = n
+            seen_keys |= {(section.tick, key) for key in section.keys}
+            for key, label, n in rows_of(section):
+                assert (section.tick, key, label) not in got
+                got[section.tick, key, label] = n
     expected = {
         (t, k, i): n
         for t, tally in enumerate(tallies, 1)

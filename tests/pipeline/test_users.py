@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.events import reading
 from tests.events.reading import ANY, event_reader, one
+from tests.pipeline.pipeline import rows_of
 from workers.events.columns import Events
 from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
@@ -55,11 +56,8 @@ def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int,
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     for _, message in messages:
         for section in message.sections:
-            found = section.contributions()
-            for at, label, n in zip(
-                found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True
-            ):
-                total[section.lane, section.tick, found.keys[at], label.decode()] += n
+            for key, label, n in rows_of(section):
+                total[section.lane, section.tick, key, label] += n
     return total
 
 

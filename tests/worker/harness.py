@@ -28,6 +28,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests import ROOT
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
+from tests.pipeline.pipeline import rows_of
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.kafka.clients import Connection
@@ -103,11 +104,8 @@ def contents(messages: Iterable[Contributions]) -> Counter[Contributed]:
     """Add up the contributions in messages."""
     total: Counter[Contributed] = Counter()
     for section in (section for message in messages for section in message.sections):
-        found = section.contributions()
-        rows = zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True)
-        for index, label, count in rows:
-            what = Contributed(section.lane, section.tick, found.keys[index], label.decode())
-            total[what] += count
+        for key, label, count in rows_of(section):
+            total[Contributed(section.lane, section.tick, key, label)] += count
     return total
 
 
