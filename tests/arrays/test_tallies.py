@@ -161,9 +161,5 @@ def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
         ([1, 0], [1, 1], False),
     ):
         for way in WAYS:
-            assert (
-                way(tallies.are_alone)(
-                    np.array(first, dtype=np.int64), np.array(number, dtype=np.int64)
-                )
-                is alone
-            )
+            given = (np.array(column, dtype=np.int64) for column in (first, number))
+            assert way(tallies.are_alone)(*given) is alone

@@ -48,11 +48,8 @@ def test_what_is_decoded_is_what_was_counted(
     for number, value in enumerate(values):
         assert len(value) <= max_bytes
         message = decode(value)
-        assert (message.sequence, message.page, message.pages) == (
-            70 + number,
-            number + 1,
-            len(values),
-        )
+        numbers = message.sequence, message.page, message.pages
+        assert numbers == (70 + number, number + 1, len(values))
         for section in message.sections:
             seen_keys |= {(section.tick, key) for key in section.keys}
             for key, label, n in rows_of(section):

@@ -20,14 +20,12 @@ from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(["k1", "k2", "k3"]),
-        st.lists(st.sampled_from("abcde"), max_size=3),
-        st.integers(0, 150),
-    ),
-    max_size=30,
-).map(lambda events: sorted(events, key=lambda e: e[2]))
+VISIT = st.tuples(
+    st.sampled_from(["k1", "k2", "k3"]),
+    st.lists(st.sampled_from("abcde"), max_size=3),
+    st.integers(0, 150),
+)
+EVENTS = st.lists(VISIT, max_size=30).map(lambda events: sorted(events, key=lambda e: e[2]))
 KNOWN = KnownBaseConfig(
     name="known",
     tick_ms=20,
@@ -47,11 +45,8 @@ def test_crashes_anywhere_change_no_byte(
     partitions: list[list[Event]], data: st.DataObject
 ) -> None:
     """A restarted owner must publish its predecessor's bytes, in every histogram's order."""
-    configs = [
-        unk(),
-        KNOWN,
-        unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH),
-    ]
+    wide = unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH)
+    configs = [unk(), KNOWN, wide]
     # An epoch is 80 ms: the last event's epoch ends and another begins, without a thousand ms of
     # empty ticks behind them.
     [messages] = contribute(partitions, configs, owners=1, further_ms=100)

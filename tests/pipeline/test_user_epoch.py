@@ -125,11 +125,8 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
         ]
         for _ in range(2)
     ]
-    spreads = (
-        [kernels.spread]
-        if compiled
-        else [cast(Any, kernels.spread).py_func, flat(0), flat(2**31 - 1)]
-    )
+    plain: Any = getattr(kernels.spread, "py_func", None)
+    spreads = [kernels.spread] if compiled else [plain, flat(0), flat(2**31 - 1)]
     for spread in spreads:
         monkeypatch.setattr(kernels, "spread", spread)
         epoch = UserEpoch(lane(3, 2), keeps=True)

@@ -40,11 +40,8 @@ def worker(
     own: list[dict[str, Any]], user: str | None = None, **events: Any
 ) -> tuple[Settings, SourceReader, Intake]:
     given = settings_of(document(EVENTS | events, own, user), Path())
-    return (
-        given,
-        SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0),
-        Intake(lanes(given), 0, KEY),
-    )
+    reader = SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0)
+    return given, reader, Intake(lanes(given), 0, KEY)
 
 
 def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:

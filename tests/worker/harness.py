@@ -374,6 +374,13 @@ class Site:
         what = f"snapshots up to {time_ms}"
         until(lambda: min(self.published_to().values()) > time_ms, what, patience_s)
 
+    def published_or_ended(self, worker: Worker, time_ms: int) -> None:
+        """Wait for snapshots up to a time, or for the end of the worker."""
+        until(
+            lambda: not worker.running() or min(self.published_to().values()) >= time_ms,
+            "all is published",
+        )
+
     def contributed(self) -> Counter[Contributed]:
         values = (message.value() for message in self.read(self.settings.contributions_topic))
         return contents(decode(value or b"") for value in values)

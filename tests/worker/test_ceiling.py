@@ -20,15 +20,8 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [unk(**users)],
-        partitions=1,
-        owners=1,
-        events={"user": "user"},
-        privacy=privacy,
-    )
+    kinds: dict[str, Any] = {"events": {"user": "user"}, "privacy": privacy}
+    site = Site(bootstrap, tmp_path, [unk(**users)], partitions=1, owners=1, **kinds)
     at = now_ms()
     site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
     site.run_until(at)
@@ -41,11 +34,8 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     with site.worker() as worker:
         site.produce(0, [sale(["a"], now_ms(), user="u")])
         assert worker.ended() == 2
-        said = [
-            line
-            for line in worker.output().splitlines()
-            if "would bring one user to epsilon" in line
-        ]
+        lines = worker.output().splitlines()
+        said = [line for line in lines if "would bring one user to epsilon" in line]
     assert said and "No tick of it is published, and its contributions wait" in said[0]
     assert site.snapshots() == []
     capsys.readouterr()

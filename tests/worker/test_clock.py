@@ -11,6 +11,10 @@ from tests.worker.harness import Site, known, now_ms, sale, until
 pytestmark = pytest.mark.waits
 
 
+def one_partition(bootstrap: str, directory: Path, **events: object) -> Site:
+    return Site(bootstrap, directory, [known(keys=["k"])], partitions=1, owners=1, events=events)
+
+
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
     """A quiet shop must not hold up all others; empty ticks are published as well."""
     site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
@@ -29,14 +33,7 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """A closed tick never changes, and one wrong clock must not close the ticks of all."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [known(keys=["k"])],
-        partitions=1,
-        owners=1,
-        events={"max_ahead": "10s"},
-    )
+    site = one_partition(bootstrap, tmp_path, max_ahead="10s")
     at = now_ms()
     # before the worker is there: it is not late, whatever this machine does
     site.produce(0, [sale("a", at)])
@@ -64,7 +61,7 @@ def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histog
     bootstrap: str, tmp_path: Path
 ) -> None:
     """First events once did: seconds read as ms, and a time of 2001 with ticks of a second."""
-    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
+    site = one_partition(bootstrap, tmp_path)
     at = now_ms()
     times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)
     site.produce(0, [sale(label, ts) for label, ts in zip("abcde", times, strict=True)])
@@ -84,9 +81,7 @@ def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """A fast clock must not show in the ticks of others: it once closed them early."""
-    site = Site(
-        bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"}
-    )
+    site = one_partition(bootstrap, tmp_path, max_ahead="1m")
     with site.worker() as worker:
         at = now_ms()
         site.produce(0, [sale("ahead", at + 8_000)])

@@ -86,11 +86,8 @@ def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, s
     pairs: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     for _, event in events:
         at = time_ms(event["context"]["when"], "iso")
-        assert (
-            at is not None
-            and isinstance(histogram.horizon, int)
-            and histogram.max_items_per_user is not None
-        )
+        assert at is not None and isinstance(histogram.horizon, int)
+        assert histogram.max_items_per_user is not None
         used = pairs[at // (histogram.tick_ms * histogram.horizon), event["session"]]
         for tag in event["tags"][: histogram.max_items]:
             if used[tag] < histogram.max_count and (
@@ -233,13 +230,8 @@ def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -
                 exact[label] += n
         found = dict(snapshot["items"])
         for label, n in found.items():
-            assert abs(n - exact[label]) <= SDS * sd + 1, (
-                snapshot["key"],
-                snapshot["tick"],
-                label,
-                n,
-                exact[label],
-            )
+            place = snapshot["key"], snapshot["tick"], label, n, exact[label]
+            assert abs(n - exact[label]) <= SDS * sd + 1, place
         passing = snapshot["threshold"] or 0
         missing = {
             label for label, n in exact.items() if label not in found and n > passing + SDS * sd

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -55,16 +56,13 @@ class Counted:
     """A site with all three stages, and events from distinct users, so that all of them count."""
 
     def __init__(self, kafka: OwnBroker, directory: Path) -> None:
-        self.site = Site(
-            kafka.bootstrap,
-            directory,
-            [unk(max_items_per_user=1)],
-            partitions=2,
-            owners=1,
-            events={"user": "who"},
-            worker={"metrics_port": 0, "user_partitions": 2},
-            privacy={"unit": "user", "rekey": True},
-        )
+        kinds: dict[str, Any] = {
+            "events": {"user": "who"},
+            "worker": {"metrics_port": 0, "user_partitions": 2},
+            "privacy": {"unit": "user", "rekey": True},
+        }
+        histograms = [unk(max_items_per_user=1)]
+        self.site = Site(kafka.bootstrap, directory, histograms, partitions=2, owners=1, **kinds)
         self.sent: Counter[str] = Counter()
         self.broken = 0
 

@@ -21,11 +21,8 @@ pytestmark = pytest.mark.waits
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    lines = [
-        line
-        for line in done.stderr.splitlines()
-        if " INFO " not in line and " WARNING " not in line
-    ]
+    lines = done.stderr.splitlines()
+    lines = [line for line in lines if " INFO " not in line and " WARNING " not in line]
     assert len(lines) == 1, done.stderr
     for word in words:
         assert word in lines[0]

@@ -184,13 +184,8 @@ class Collected:
 def replayed(site: Site) -> dict[Contributed, int]:
     collected = Collected()
     with open_topic(site.settings, None, None) as source:
-        offline = Offline(
-            site.settings,
-            site.key,
-            fresh_histograms(site.settings, site.key),
-            partitions=source.partitions,
-            merge=collected,
-        )
+        given = site.settings, site.key, fresh_histograms(site.settings, site.key)
+        offline = Offline(*given, partitions=source.partitions, merge=collected)
         for batch in source.batches():
             offline.add(batch, source.ended())
         offline.finish()
@@ -264,12 +259,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
         assert worker.stop() == 0
-    assert counted(site) == {
-        ("session-1", "a"): 1,
-        ("session-2", "a"): 1,
-        ("session-1", "b"): 2,
-        ("session-3", "d"): 1,
-    }
+    counts = {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2}
+    assert counted(site) == counts | {("session-3", "d"): 1}
     rejects = Counter(
         (headers["topic"].removeprefix(site.name), headers["reason"])
         for _, headers in site.rejects()
@@ -287,11 +278,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         (".by-user", "field 'items' is not a string, list or object"): 1,
     }
     found = by_user(site)
-    assert Counter(message.key() for message in found) == {
-        b"ann": 8,
-        b"17": 1,
-        'bob\u00e4"'.encode(): 1,
-    }
+    users = Counter(message.key() for message in found)
+    assert users == {b"ann": 8, b"17": 1, 'bob\u00e4"'.encode(): 1}
     assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
     assert sorted(map(repr, filter(None, own))) == sorted(
@@ -323,30 +311,21 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     del site.document["worker"]["user_partitions"]
     events = site.document["events"]["topic"]
     site.set("events", topic=events[1])
-    assert_refused(
-        site.run_to_end(),
-        f"{events[1]} has 3 partitions",
-        f"{site.name}.rekey-state was made for 4",
-    )
+    made_for = f"{site.name}.rekey-state was made for 4"
+    assert_refused(site.run_to_end(), f"{events[1]} has 3 partitions", made_for)
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[events[1], f"{site.topic}-9"])
     # Both stages refuse it with their own messages; which one is first varies.
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(
-        done,
-        *(["events.topic"] if of_release else ["the state was made with", "another set of topics"]),
-    )
+    of_stage = ["the state was made with", "another set of topics"]
+    assert_refused(done, *(["events.topic"] if of_release else of_stage))
     site.set("events", topic=events[1])
     site.set("privacy", rekey=False)
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(
-        done,
-        "events.rekey = true became null"
-        if of_release
-        else "privacy.rekey = false, but the state was made with it",
-    )
+    of_rekey = "privacy.rekey = false, but the state was made with it"
+    assert_refused(done, "events.rekey = true became null" if of_release else of_rekey)
     site.set("events", topic=events)
     site.set("privacy", rekey=True)
     # Deleting the state of the stage makes it send everything again.

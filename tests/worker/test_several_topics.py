@@ -48,11 +48,8 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
         assert worker.stop() == 0
         log = worker.output()
     eu, us = site.topics
-    assert [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()] == [
-        (eu, "0", "0"),
-        (us, "0", "0"),
-        (us, "1", "0"),
-    ]
+    places = [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()]
+    assert places == [(eu, "0", "0"), (us, "0", "0"), (us, "1", "0")]
     assert (
         f"{us}[1]: records rejected: not JSON" in log
         and f"source partitions 1 to 2 are those of topic {us}" in log
@@ -74,12 +71,8 @@ def test_another_set_of_topics_is_refused(site: Site) -> None:
     site.run_once(sources=range(site.partitions))
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[eu, us, f"{site.topic}-9"])
-    assert_refused(
-        site.run_to_end(),
-        f"{eu}, {us}, {site.topic}-9 together have 4 partitions",
-        "made for 3",
-        "set of topics",
-    )
+    together = f"{eu}, {us}, {site.topic}-9 together have 4 partitions"
+    assert_refused(site.run_to_end(), together, "made for 3", "set of topics")
     site.set("events", topic=[us, f"{site.topic}-9"])  # as many, but the other numbers
     site.document["histogram"][0]["generation"] = 2  # what is counted is part of the mechanism too
     assert_refused(site.run_to_end(), f"the state was made with {eu}, {us}", "new worker name")

@@ -48,11 +48,8 @@ STEPS = "no whole number of ticks of …; nearest: …"
 
 def said(output: str, message: str) -> str:
     """Return the only line that matches; docs/operations.md must contain the message."""
-    documented = [
-        cell
-        for row in rows("## Messages", GUIDE.read_text())
-        for cell in re.findall(r"`([^`]+)`", row[0])
-    ]
+    table = rows("## Messages", GUIDE.read_text())
+    documented = [cell for row in table for cell in re.findall(r"`([^`]+)`", row[0])]
     assert message in documented, f"not in docs/operations.md: {message}"
     shape = re.compile(".*".join(map(re.escape, message.split(HOLE))))
     lines = [line for line in output.splitlines() if shape.search(line)]

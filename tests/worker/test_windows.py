@@ -52,12 +52,8 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
 
     producer = site.connection.producer(None)
     forged = bodies[-1] | {"items": [["a", bodies[-1]["items"][0][1] + 1]]}
-    producer.produce(
-        site.settings.output_topic(site.settings.histograms[0]),
-        json.dumps(forged, separators=(",", ":")).encode(),
-        b"k",
-        0,
-    )
+    topic = site.settings.output_topic(site.settings.histograms[0])
+    producer.produce(topic, json.dumps(forged, separators=(",", ":")).encode(), b"k", 0)
     assert producer.flush(60) == 0
     done = site.audit()
     assert done.returncode == 1 and "does not follow from the contributions" in done.stdout
