@@ -101,8 +101,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one (lane, tick), ordered by stream key. Sensitive.
 
-    `starts` is where each key's rows begin, int64 (keys + 1,). `counts` are above 0, int64 (n,).
-    `tags` are uint64 (n, 2).
+    `starts` (keys + 1,) is where each key's rows begin. `counts` (n,) are above 0.
     """
 
     lane: Lane

@@ -321,8 +321,7 @@ class Histogram:
             removed = sum(name not in self._declared for name in self._keys)
             if removed:
                 raise self._refused(
-                    f"keys: {removed} stream keys that it served are not declared "
-                    "any more: declare them again, "
+                    f"keys: {removed} stream keys that it served are not declared any more: declare them again, "
                     f"or set generation = {life.generation + 1} to begin again, which is charged again"
                 )
             for name in self._keys:
@@ -344,10 +343,8 @@ class Histogram:
 
     def check(self, life: HistogramProgress) -> None:
         """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
-        now, then = (
-            msgspec.json.decode(msgspec.json.encode(self.life.description)),
-            life.description,
-        )
+        now = msgspec.json.decode(msgspec.json.encode(self.life.description))
+        then = life.description
         if now == then:
             return
         after, before = dict(leaves(now)), dict(leaves(then))
@@ -376,19 +373,14 @@ class Histogram:
             found.pop("rho", None)
             if life.epsilon != self.life.epsilon:
                 found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
-        settings = [
-            name
-            for name in found
-            if name.rpartition(".")[2] not in DERIVED and not name.endswith(".delta")
-        ]
+        last = {name: name.rpartition(".")[2] for name in found}
+        settings = [n for n in found if last[n] not in DERIVED and not n.endswith(".delta")]
         # The radix is the best one for the horizon.
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
-            settings = [name for name in settings if name.rpartition(".")[2] != "radix"]
+            settings = [name for name in settings if last[name] != "radix"]
         for name in settings or changed:
             then, now = (changed if name in changed else found)[name]
             yield f"{CALLED.get(name, name)} = {short(then)} became {short(now)}"
-
-    # ---- epochs and keys -------------------------------------------------------------------------
 
     def _open(self, epoch: int) -> None:
         if self._epoch is not None:

@@ -220,12 +220,10 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
             continue
         rows = slice(first + start, first + stop)
         name = f"L{block:08x}" + (f".{part:02x}" if part else "")
-        columns_of = (
-            columns.tags[rows].astype("<u8", copy=False),
-            columns.keys[rows].astype("<i4", copy=False),
-            lengths[start:stop].astype("<u2"),
-            (labels if whole else labels.part(start, stop)).text,
-        )
+        tags = columns.tags[rows].astype("<u8", copy=False)
+        keys = columns.keys[rows].astype("<i4", copy=False)
+        text = (labels if whole else labels.part(start, stop)).text
+        columns_of = tags, keys, lengths[start:stop].astype("<u2"), text
         head = _HEAD.pack(VERSION, followed, stop - start)
         yield name, head + b"".join(column.tobytes() for column in columns_of)
 

@@ -207,10 +207,7 @@ class Merge:
         self.reserving = False
         self.turns = turns or GilLock()
 
-    # ---- in --------------------------------------------------------------------------------------
-
     def receive(self, value: bytes, offset: int) -> None:
-        """Decode and `take` one message; raise StateRefused if this version cannot read it."""
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:
@@ -259,8 +256,6 @@ class Merge:
         """Note that every message before offset `position` was received."""
         self._read_to = position
         self._position = max(self._position, position)
-
-    # ---- out -------------------------------------------------------------------------------------
 
     def release(
         self,

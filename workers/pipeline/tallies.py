@@ -38,11 +38,8 @@ _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
 A = TypeVar("A", bound=np.generic)
 
 
-class Run(NamedTuple):
-    """A tick and its events in a batch: int64 (k,), in order."""
-
-    tick: int
-    events: Longs
+# A tick and its events in a batch: (k,), in order.
+Run = tuple[int, Longs]
 
 
 class TallyKeys(NamedTuple):
@@ -60,7 +57,7 @@ class TallyKeys(NamedTuple):
 
 
 class Tally:
-    """Counts by stream key and label of one tick. Sensitive: its repr shows none."""
+    """Counts by stream key and label of one tick. Sensitive."""
 
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
         self.key_names, self.label_names = key_names, label_names
@@ -90,13 +87,9 @@ class Tally:
             amounts: (m,), of the labels, or (0,): all 1.
             max_items, max_count: D0 and Dinf.
         """
-        batch = kernels.LabelledEvents(
-            _ALL_SEEN if columns.seen is None else readonly_contiguous(columns.seen),
-            readonly_contiguous(columns.keys),
-            readonly_contiguous(columns.ends),
-            readonly_contiguous(columns.labels),
-            readonly_contiguous(amounts),
-        )
+        seen = _ALL_SEEN if columns.seen is None else columns.seen
+        parts = seen, columns.keys, columns.ends, columns.labels, amounts
+        batch = kernels.LabelledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
@@ -139,10 +132,7 @@ class Tally:
         return wider
 
 
-class Counted(NamedTuple):
-    lane: Lane
-    tick: int
-    tally: Tally
+Counted = tuple[Lane, int, Tally]
 
 
 class Tallies:
@@ -179,14 +169,13 @@ class Tallies:
     def take(self) -> list[Counted]:
         """Return and forget the tallies since the last call."""
         taken, self._open = self._open, {}
-        return [Counted(*at, tally) for at, tallies in taken.items() for tally in tallies]
+        return [(*at, tally) for at, tallies in taken.items() for tally in tallies]
 
 
 class ContributionBuilder:
-    """Builder of one source partition's rows. Not thread-safe."""
+    """Builder of one source partition's rows, with tags from `NoiseKey.tag_state`. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
-        """Take the initial hash state of a stream key's tags; see `NoiseKey.tag_state`."""
         self._tags = DigestsOfViews(tag_state)
         self._owner_of: dict[Vocabulary, Codes] = {}
 
@@ -199,7 +188,7 @@ class ContributionBuilder:
         for _, owner, rows in sorted(found, key=itemgetter(0)):
             shares[owner].append(rows)
         # Forget vocabularies that have been replaced.
-        used = {each.tally.key_names for each in counted}
+        used = {tally.key_names for _, _, tally in counted}
         self._owner_of = {names: known for names, known in self._owner_of.items() if names in used}
         return shares
 
@@ -207,9 +196,9 @@ class ContributionBuilder:
         self, counted: Sequence[Counted], group: Sequence[int], owners: int
     ) -> Iterator[tuple[int, int, Rows]]:
         """Yield index, owner and rows of tallies that share vocabularies."""
-        first = counted[group[0]]
-        key_names, label_names = first.tally.key_names, first.tally.label_names
-        room = sum(len(counted[place].tally) for place in group)
+        first_lane, _, first = counted[group[0]]
+        key_names, label_names = first.key_names, first.label_names
+        room = sum(len(counted[place][2]) for place in group)
         out = kernels.LabelRows(
             np.empty(room, dtype=np.uint64),
             np.empty(room, dtype=np.int64),
@@ -219,11 +208,11 @@ class ContributionBuilder:
         of_keys = []
         for place in group:
             rest = kernels.LabelRows(out.pairs[used:], out.labels[used:], out.counts[used:])
-            keys = counted[place].tally.write(owner_of_key, owners, rest)
+            keys = counted[place][2].write(owner_of_key, owners, rest)
             of_keys.append((place, used, keys))
             used += int(keys.starts[-1])
         texts = label_names.texts(out.labels[:used])
-        tags = self._tags.of(first.lane.view, key_names, label_names).of(out.pairs[:used], texts)
+        tags = self._tags.of(first_lane.view, key_names, label_names).of(out.pairs[:used], texts)
         for place, begin, keys in of_keys:
             lane, tick, _ = counted[place]
             for owner, (start, stop) in enumerate(pairwise(keys.bounds)):
@@ -272,14 +261,8 @@ def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run
     """
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    found, ascending = kernels.ticks_of(
-        readonly_contiguous(times),
-        readonly_contiguous(effective),
-        lane.start_ms,
-        lane.tick_ms,
-        ticks,
-        begins,
-    )
+    own, counts_at = readonly_contiguous(times), readonly_contiguous(effective)
+    found, ascending = kernels.ticks_of(own, counts_at, lane.start_ms, lane.tick_ms, ticks, begins)
     begins, order, ordered = begins[:found], np.arange(n), ticks
     if not ascending:
         order = np.argsort(ticks, kind="stable")
@@ -287,4 +270,4 @@ def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run
         begins = np.flatnonzero(np.diff(ordered, prepend=-1))
     stops = [*begins[1:].tolist(), n]
     runs = zip(ordered[begins].tolist(), begins.tolist(), stops, strict=True)
-    return ticks, [Run(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]
+    return ticks, [(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]

@@ -65,12 +65,10 @@ class Table(NamedTuple):
 
     Attributes:
         user_slots: (a power of two,), user numbers.
-        digests: (users, 2).
-        used: uint16 (users,), counted pairs of the user.
+        digests, used: (users, 2) and (users,), the user's digest and counted pairs.
         pair_slots: (a power of two,), pair numbers, valid where a slot is taken.
         pair_marks: (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
-        owners: (pairs,), the user's number.
-        pairs: (pairs,), digests.
+        owners, pairs: (pairs,), the user's number, and the pair's digest.
         counts: (pairs,), the pair's count; (0,) where it is always 1.
         sizes: (2,), numbers of users and pairs; capacity beyond them is free.
         seed: (1,), of the hash.
@@ -552,11 +550,8 @@ class Users:
 
     def changes(self) -> list[Change]:
         """Return entries new since the last commit, for the transaction of its contributions."""
-        return [
-            change
-            for (lane, epoch), held in self._epochs.items()
-            for change in held.changes(self._name(lane, epoch))
-        ]
+        held = self._epochs.items()
+        return [change for at, epoch in held for change in epoch.changes(self._name(*at))]
 
     def over(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""

@@ -148,10 +148,10 @@ class Watermark:
         return 0 if mark is None or before is None else self._closed_between(before, mark)
 
     def _closed_between(self, before: int, mark: int) -> int:
-        return sum(
-            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms
-            for lane in self._lanes
+        ends = (
+            (mark - lane.start_ms, before - lane.start_ms, lane.tick_ms) for lane in self._lanes
         )
+        return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
         """Return whether the wall clock alone would close a tick now that was open at `noted_ms`.
