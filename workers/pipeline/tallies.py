@@ -173,7 +173,7 @@ class Tallies:
 
 
 class ContributionBuilder:
-    """Builder of one source partition's rows, with tags from `NoiseKey.tag_state`. Not thread-safe."""
+    """Builder of one source partition's rows, tagged by `NoiseKey.tag_state`. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
         self._tags = DigestsOfViews(tag_state)
