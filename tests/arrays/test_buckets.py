@@ -126,9 +126,7 @@ def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
     for way in WAYS:
         parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
         with patch.multiple(buckets, **parts):
+            scratch = np.empty(len(column) - 1)
             assert (
-                way(buckets.quantile)(
-                    readonly_contiguous(column), sd, q, 1.96, np.empty(len(column) - 1)
-                )
-                == wanted
+                way(buckets.quantile)(readonly_contiguous(column), sd, q, 1.96, scratch) == wanted
             )

@@ -146,11 +146,11 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     (tmp_path / "noise.key").chmod(0o600)
     text = (ROOT / "examples" / f"{example}.toml").read_text()
     (tmp_path / "settings.toml").write_text(text)
-    events = [
+    line = (
         b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, "customer": "u%d", "user": "u%d"}\n'
-        % (i % 2 + 1, i % 90, 1_800_000_000_000 + 100 * i, i % 40, i % 40)
-        for i in range(3_000)
-    ]
+    )
+    begin = 1_800_000_000_000
+    events = [line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40) for i in range(3_000)]
     (tmp_path / "events.jsonl").write_bytes(b"".join(events))
     command = [
         "replay",

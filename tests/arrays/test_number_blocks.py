@@ -75,12 +75,9 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
     """Thresholds with equal upper halves; words at and beside one, and with any upper bits."""
     rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
     shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
+    drawn_low = [[0, *rng.integers(0, 2**64, 3, dtype=np.uint64)] for _ in shared]
     edges = sorted(
-        {
-            upper + int(low)
-            for upper in shared
-            for low in (0, *rng.integers(0, 2**64, 3, dtype=np.uint64))
-        }
+        {u + int(low) for u, lows in zip(shared, drawn_low, strict=True) for low in lows}
     )
     halves = np.array([(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64)
     guide = np.array(
@@ -103,16 +100,8 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
             readonly_contiguous(halves[:, 0].copy()),
             readonly_contiguous(halves[:, 1].copy()),
         )
-        way(look_up)(
-            readonly_contiguous(guide),
-            np.uint64(60),
-            mark,
-            high,
-            low,
-            lowest,
-            readonly_contiguous(words),
-            out,
-        )
+        given, of_words = readonly_contiguous(guide), readonly_contiguous(words)
+        way(look_up)(given, np.uint64(60), mark, high, low, lowest, of_words, out)
         assert out.tolist() == expected
 
 

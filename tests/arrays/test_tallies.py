@@ -48,24 +48,10 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
             slots = np.full(
                 4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length(), -1, dtype=np.int32
             )
-            way(tallies.refill)(pairs, used, SECRET, bits, slots)
-            used = way(tallies.count_events)(
-                part,
-                np.empty(0, dtype=np.bool_),
-                keys,
-                ends,
-                labels,
-                amounts,
-                max_items,
-                max_count,
-                told,
-                SECRET,
-                bits,
-                slots,
-                pairs,
-                counts,
-                used,
-            )
+            table = tallies.Table(SECRET, bits, slots, told, pairs, counts)
+            batch = tallies.LabelledEvents(np.empty(0, dtype=np.bool_), keys, ends, labels, amounts)
+            way(tallies.refill)(table, used)
+            used = way(tallies.count_events)(part, batch, max_items, max_count, table, used)
         found = {
             (int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n)
             for pair, n in zip(pairs[:used], counts, strict=False)
@@ -108,28 +94,15 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
     met = [key for key, label in rows if label < 0]
     order = sorted(met, key=owner_of.__getitem__)
     for way in WAYS:
-        bounds, starts = np.zeros(4, dtype=np.int64), np.zeros(6, dtype=np.int64)
-        places, keys = np.empty(5, dtype=np.int32), np.empty(5, dtype=np.int32)
         n = len(rows) - len(met)
-        of_rows, labels, sums = (
-            np.empty(n, dtype=np.uint64),
-            np.empty(n, dtype=np.int64),
-            np.empty(n, dtype=np.int64),
+        out = of_rows, labels, sums = tallies.LabelRows(
+            np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         )
-        k = way(tallies.group_by_owner)(
-            pairs,
-            counts,
-            len(rows),
-            np.array(owner_of, dtype=np.int32),
-            bounds,
-            places,
-            keys,
-            starts,
-            of_rows,
-            labels,
-            sums,
-        )
-        assert keys[:k].tolist() == order
+        slots, told = np.empty(0, dtype=np.int32), np.ones(5, dtype=np.bool_)
+        table = tallies.Table(SECRET, 0, slots, told, pairs, counts)
+        owners = np.array(owner_of, dtype=np.int32)
+        keys, bounds, starts = way(tallies.group_by_owner)(table, len(rows), owners, 3, out)
+        assert keys.tolist() == order
         assert bounds.tolist() == [sum(owner_of[key] < owner for key in met) for owner in range(4)]
         found = [
             (int(pair) >> 32, label, n)
@@ -140,8 +113,8 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         ]
         assert found == [row for key in order for row in of_labels if row[0] == key]
         assert [int(pair) & tallies.NO_LABEL for pair in of_rows] == labels.tolist()
-        assert starts[: k + 1].tolist() == [
-            sum(row[0] in order[:place] for row in found) for place in range(k + 1)
+        assert starts.tolist() == [
+            sum(row[0] in order[:place] for row in found) for place in range(len(keys) + 1)
         ]
 
 
@@ -188,9 +161,5 @@ def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
         ([1, 0], [1, 1], False),
     ):
         for way in WAYS:
-            assert (
-                way(tallies.are_alone)(
-                    np.array(first, dtype=np.int64), np.array(number, dtype=np.int64)
-                )
-                is alone
-            )
+            given = (np.array(column, dtype=np.int64) for column in (first, number))
+            assert way(tallies.are_alone)(*given) is alone

@@ -36,7 +36,7 @@ from workers.pipeline.ledger_blocks import pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
 from workers.pipeline.snapshots import LabelCache, ReleasedTick, snapshots
-from workers.pipeline.users import Users
+from workers.pipeline.users import Batch, Users
 from workers.runtime.sizes import MESSAGE_BYTES
 
 KEY = NoiseKey(bytes(range(32)))
@@ -215,15 +215,14 @@ def users() -> list[Outgoing]:
         np.random.default_rng(7),
         10_000,
     )
-    held.take(
-        LANE,
-        np.full(10, LANE.epoch(TICK)),
+    batch = Batch(
         rng.integers(0, 2**64, (10, 2), dtype=np.uint64),
         np.arange(10) * rows,
         np.full(10, rows),
         rng.integers(0, 2**64, 10 * rows, dtype=np.uint64),
         np.full(10 * rows, LARGEST),
     )
+    held.take(LANE, np.full(10, LANE.epoch(TICK)), batch)
     return [Outgoing("state", 0, name, value) for name, value in held.changes()]
 
 

@@ -71,7 +71,7 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
                 continue
         for _, message in intake.commit(source=0, sequences=sequences, offset=0):
             for section in message.sections:
-                part = section.contributions(KEY)
+                part = section.contributions()
                 named.update((section.lane, section.tick, key) for key in part.keys)
                 for at, label, n, tag in zip(
                     part.key_of_row.tolist(),

@@ -196,7 +196,7 @@ def totals(messages: Sequence[Outgoing]) -> tuple[Counter[str], Counter[str], li
         told = decode(message.value or b"")
         sequences.append(told.sequence)
         for section in told.sections:
-            found = section.contributions(KEY)
+            found = section.contributions()
             for label, n in zip(found.labels, found.counts.tolist(), strict=True):
                 counts[label.decode()] += n
     return counts, reasons, sequences

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -13,12 +14,22 @@ from tests.events.reading import columns, reader
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.pipeline.snapshots import Snapshot
 
 KEY = NoiseKey(bytes(range(32)))
+
+
+def rows_of(section: Section) -> Iterator[tuple[str, str, int]]:
+    """Yield stream key, label and count of every row."""
+    found = section.contributions()
+    rows = zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True)
+    return ((found.keys[key], label.decode(), count) for key, label, count in rows)
+
+
 Event = tuple[str, Items, int]
 
 
@@ -55,21 +66,28 @@ def contribute(
     readers = [reader() for _ in partitions]
     sequences = [[0] * owners for _ in partitions]
     out: list[list[bytes]] = [[] for _ in range(owners)]
-    end = (
-        max((time for events in partitions for _, _, time in events), default=0)
-        + further_ms
-        + grace
-    )
+    last = max((time for events in partitions for _, _, time in events), default=0)
+    end = last + further_ms + grace
     for at in range(0, max(map(len, partitions), default=0) + step, step):
         for source, intake in enumerate(intakes):
             intake.add(columns(partitions[source][at : at + step], readers[source]))
             if at >= len(partitions[source]):
                 intake.read_to_end(end)
-            for owner, message in intake.commit(
-                source=source, sequences=sequences[source], offset=at
-            ):
+            commit = intake.commit(source=source, sequences=sequences[source], offset=at)
+            for owner, message in commit:
                 out[owner].append(message.encoded())
     return out
+
+
+def histogram_of(config: HistogramConfig, **changes: Any) -> Histogram:
+    """Return a histogram of the only owner partition, before its first tick."""
+    given: dict[str, Any] = {
+        "topic": f"w.{config.name}",
+        "stream": "test",
+        "events": {"items": "items"},
+    }
+    given |= {"worker": "w", "key": KEY, "owner": (0, 1)}
+    return Histogram(config, build(config), **given | changes)
 
 
 @dataclass
@@ -93,21 +111,9 @@ class Partition:
 
     def restart(self) -> int:
         """Drop everything uncommitted; return the offset to resume at."""
-        histograms = [
-            Histogram(
-                config,
-                build(config),
-                worker="w",
-                topic=f"w.{config.name}",
-                stream=self.stream,
-                events={"items": "items"},
-                key=self.key,
-                owner=(self.owner, self.owners),
-            )
-            for config in self.configs
-        ]
+        own: dict[str, Any] = {"stream": self.stream, "owner": (self.owner, self.owners)}
         self.merge = Merge(
-            histograms,
+            [histogram_of(config, key=self.key, **own) for config in self.configs],
             key=self.key,
             sources=self.sources,
             owners=self.owners,
@@ -119,6 +125,11 @@ class Partition:
         progress = msgspec.json.decode(value, type=ReleaseProgress)
         self.merge.restore(progress, self.items)
         return progress.offset
+
+    def go_on(self, messages: Sequence[bytes]) -> None:
+        """Restart, and take the messages from where it resumes."""
+        position = self.restart()
+        self.receive(messages[position:], position)
 
     def receive(self, messages: Iterable[bytes], start: int) -> int:
         """Take messages from offset `start` on; return the position after them."""

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import ROOT
-from tests.pipeline.test_snapshots import tick
+from tests.pipeline.test_snapshots import pages
 from workers.dashboard.snapshots import Pages as DashboardPages
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers
-from workers.pipeline.snapshots import LabelCache, joined, parts, snapshots
+from workers.pipeline.snapshots import joined, parts
 
 EXAMPLE = ROOT / "examples" / "consumers" / "snapshots.py"
 
@@ -84,37 +84,21 @@ def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any],
 @given(fields=FIELDS)
 def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[str, Any]) -> None:
     """The dashboard and the consumer examples see the answer of an unlimited page."""
-    whole = orjson.loads(
-        next(
-            iter(snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 10**9))
-        )[1]
-    )
-    pages = [
-        value
-        for _, value in snapshots(
-            tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), max_bytes
-        )
-    ]
-    assert all(len(page) <= max_bytes for page in pages)
+    answers = Answers({0: fields}, None)
+    [whole], cut = pages(answers, Ledger(), 10**9), pages(answers, Ledger(), max_bytes)
+    assert all(len(page) <= max_bytes for page in cut)
     of_dashboard, of_consumers = DashboardPages(), CONSUMERS.Pages()
-    *_, shown = [of_dashboard.receive("products", page) for page in pages]
-    *_, read = [of_consumers.receive(page) for page in pages]
-    assert shown is not None and orjson.loads(shown.json) == whole
+    *_, shown = [of_dashboard.receive("products", page) for page in cut]
+    *_, read = [of_consumers.receive(page) for page in cut]
+    assert shown is not None and orjson.loads(shown.json) == orjson.loads(whole)
     assert read is not None and read.answer == fields
 
 
 def test_answers_do_take_pages_where_they_are_long() -> None:
     """Control: the answers joined above were really cut."""
-    fields = {
-        "answers": [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)],
-        "since": 0,
-    }
-    pages = [
-        orjson.loads(value)
-        for _, value in snapshots(
-            tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 900
-        )
-    ]
-    assert len(pages) > 5
-    assert [page["page"] for page in pages] == list(range(1, len(pages) + 1))
-    assert any(a["answers"][-1]["query"] == b["answers"][0]["query"] for a, b in pairwise(pages))
+    answers = [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)]
+    cut = pages(Answers({0: {"answers": answers, "since": 0}}, None), Ledger(), 900)
+    bodies = [orjson.loads(page) for page in cut]
+    assert len(bodies) > 5
+    assert [body["page"] for body in bodies] == list(range(1, len(bodies) + 1))
+    assert any(a["answers"][-1]["query"] == b["answers"][0]["query"] for a, b in pairwise(bodies))

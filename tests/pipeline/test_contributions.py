@@ -1,14 +1,14 @@
 """Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import rows
+from tests.pipeline.pipeline import rows_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import Message, Section, decode, messages
+from workers.pipeline.contributions import decode, messages
 from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
@@ -48,20 +48,13 @@ def test_what_is_decoded_is_what_was_counted(
     for number, value in enumerate(values):
         assert len(value) <= max_bytes
         message = decode(value)
-        assert (message.sequence, message.page, message.pages) == (
-            70 + number,
-            number + 1,
-            len(values),
-        )
+        numbers = message.sequence, message.page, message.pages
+        assert numbers == (70 + number, number + 1, len(values))
         for section in message.sections:
-            part = section.contributions(KEY)
-            seen_keys |= {(section.tick, key) for key in part.keys}
-            for key, label, n in zip(
-                part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True
-            ):
-                at = (section.tick, part.keys[key], label.decode())
-                assert at not in got
-                got[at] = n
+            seen_keys |= {(section.tick, key) for key in section.keys}
+            for key, label, n in rows_of(section):
+                assert (section.tick, key, label) not in got
+                got[section.tick, key, label] = n
     expected = {
         (t, k, i): n
         for t, tally in enumerate(tallies, 1)
@@ -78,26 +71,11 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
     """A tag is a row's identity and noise: a wrong tag would merge two items."""
     for value in encoded([tally], 900_000):
         for section in decode(value).sections:
-            part = section.contributions(KEY)
+            part = section.contributions()
             for row, label in enumerate(part.labels):
                 assert (
                     part.tags[row] == KEY.tags(part.keys[part.key_of_row[row]], [label])[0]
                 ).all()
-
-
-def test_a_message_of_the_version_before_has_its_tags_made() -> None:
-    """A newer worker reads what waits in the contributions topic."""
-    [value] = encoded([{"k": {"a": 1, "b": 2}, "l": {}, "m": {"c": 3}}], 900_000)
-    new = decode(value)
-    [section] = new.sections
-    old = Section(*[getattr(section, field) for field in Section.__struct_fields__[:-1]])
-    read = decode(
-        msgspec.msgpack.encode(
-            [1, *(getattr(new, field) for field in Message.__struct_fields__[1:8]), [old]]
-        )
-    )
-    assert read.sections[0].tags == b"" and read.key == b""
-    assert (read.sections[0].contributions(KEY).tags == section.contributions(KEY).tags).all()
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import columns
+from tests.pipeline.pipeline import rows_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import tallies
@@ -85,16 +86,14 @@ def check_where_they_end(
                     end = section.lane.start_ms + section.tick * section.lane.tick_ms
                     before = marks[owner]
                     assert before is None or end > before, "added to a closed tick"
-                    part = section.contributions(KEY)
+                    part = section.contributions()
                     named = zip(part.key_of_row.tolist(), part.labels, strict=True)
                     assert part.tags.tolist() == [
                         KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named
                     ]
-                    for key, label, n in zip(
-                        part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True
-                    ):
-                        assert owner_of(part.keys[key], owners) == owner
-                        got[section.lane][section.tick, part.keys[key], label.decode()] += n
+                    for name, text, n in rows_of(section):
+                        assert owner_of(name, owners) == owner
+                        got[section.lane][section.tick, name, text] += n
                 marks[owner] = message.watermark
             assert not closes or told == {0, 1, 2}
             again = Intake(LANES, grace, KEY)  # a restart

@@ -116,58 +116,22 @@ def test_a_missing_part_is_refused() -> None:
     columns = Ledger()
     grown(columns, [1024] * 3000, 1)
     blocks = dict(ledger_blocks.changes(columns))
-    assert {
-        "L00000000",
-        "L00000000.01",
-        "L00000001",
-        "L00000001.01",
-        "L00000002",
-        "L00000002.01",
-    } <= set(blocks)
+    names = [f"L{block:08x}{part}" for block in range(3) for part in ("", ".01")]
+    assert set(names) <= set(blocks)
     for lost in [name for name in blocks if name[0] == "L"]:
         with pytest.raises(StateRefused, match="missing"):
             ledger_blocks.load((name, value) for name, value in blocks.items() if name != lost)
 
 
-def test_a_block_of_an_older_version_is_read() -> None:
-    """Short blocks are unchanged; a longer one, taken by a broker with a higher limit, is valid."""
+def test_the_bytes_of_a_block_are_head_tags_keys_lengths_and_text() -> None:
+    """The stored format is fixed: a worker must read what the one before it wrote."""
     columns = Ledger()
-    grown(columns, [1024] * 1024, 1)
+    grown(columns, [20] * 1024, 1)
     labels = columns.label_column(0, 1024)
-    lengths, text = labels.lengths, labels.text.tobytes()
     tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
-    old = b"\x01\x00\x00\x04" + tags + keys + lengths.astype("<u2").tobytes() + text
-    again = ledger_blocks.load([("L00000000", old)])
-    assert again.n == 1024 and again.label(1023) == columns.label(1023)
-    small = Ledger()
-    grown(small, [20] * 1024, 1)
-    labels = small.label_column(0, 1024)
-    lengths, text = labels.lengths, labels.text.tobytes()
-    tags, keys = small.tags.astype("<u8").tobytes(), small.keys.astype("<u4").tobytes()
-    assert (
-        dict(ledger_blocks.changes(small))["L00000000"]
-        == b"\x01\x00\x00\x04" + tags + keys + lengths.astype("<u2").tobytes() + text
-    )
-
-
-def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> None:
-    """Appended rows go into a following part, so the block must end where that part begins."""
-    columns, more = Ledger(), [1024] * 40
-    grown(columns, [1024] * 880, 1)
-    labels = columns.label_column(0, 880)
-    lengths, text = labels.lengths, labels.text.tobytes()
-    tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
-    old = b"\x01\x00\x70\x03" + tags + keys + lengths.astype("<u2").tobytes() + text
-    assert len(old) > VALUE_BYTES
-    store = {"L00000000": old}
-    again = ledger_blocks.load(store.items())
-    grown(again, more, 2)
-    store.update(ledger_blocks.changes(again))
-    assert all(len(value) <= VALUE_BYTES for value in store.values())
-    whole = ledger_blocks.load(sorted(store.items()))
-    assert [whole.label(row) for row in range(whole.n)] == [
-        again.label(row) for row in range(again.n)
-    ]
+    behind = labels.lengths.astype("<u2").tobytes() + labels.text.tobytes()
+    written = dict(ledger_blocks.changes(columns))["L00000000"]
+    assert written == b"\x01\x00\x00\x04" + tags + keys + behind
 
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40])

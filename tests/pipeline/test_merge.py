@@ -9,25 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, unk
+from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, histogram_of, unk
 from workers.mechanisms.config.histogram import EPOCH, KnownBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.pipeline import merge
-from workers.pipeline.histogram import Histogram, owner_of
+from workers.pipeline.histogram import owner_of
 from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(["k1", "k2", "k3"]),
-        st.lists(st.sampled_from("abcde"), max_size=3),
-        st.integers(0, 150),
-    ),
-    max_size=30,
-).map(lambda events: sorted(events, key=lambda e: e[2]))
+VISIT = st.tuples(
+    st.sampled_from(["k1", "k2", "k3"]),
+    st.lists(st.sampled_from("abcde"), max_size=3),
+    st.integers(0, 150),
+)
+EVENTS = st.lists(VISIT, max_size=30).map(lambda events: sorted(events, key=lambda e: e[2]))
 KNOWN = KnownBaseConfig(
     name="known",
     tick_ms=20,
@@ -47,28 +45,23 @@ def test_crashes_anywhere_change_no_byte(
     partitions: list[list[Event]], data: st.DataObject
 ) -> None:
     """A restarted owner must publish its predecessor's bytes, in every histogram's order."""
-    configs = [
-        unk(),
-        KNOWN,
-        unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH),
-    ]
+    wide = unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH)
+    configs = [unk(), KNOWN, wide]
     # An epoch is 80 ms: the last event's epoch ends and another begins, without a thousand ms of
     # empty ticks behind them.
     [messages] = contribute(partitions, configs, owners=1, further_ms=100)
     whole = [(s.topic, s.key, s.value) for s in Partition(configs, len(partitions)).run(messages)]
-    crashing = Partition(
-        configs, len(partitions), waiting_bytes_max=data.draw(st.sampled_from([0, 1 << 20]))
-    )
+    waiting = data.draw(st.sampled_from([0, 1 << 20]))
+    crashing = Partition(configs, len(partitions), waiting_bytes_max=waiting)
     published: list[tuple[str, str, bytes]] = []
     position = 0
     for _ in range(200):
         size = data.draw(st.integers(1, 10)) if position < len(messages) else 1
         position = crashing.receive(messages[position : position + size], position)
         while True:
+            ticks_max, by_lane = data.draw(st.integers(1, 9)), data.draw(st.booleans())
             with patch.object(merge, "TICKS_IN_A_ROW", data.draw(st.sampled_from([1, 2, 32]))):
-                part = crashing.commit(
-                    ticks_max=data.draw(st.integers(1, 9)), by_lane=data.draw(st.booleans())
-                )
+                part = crashing.commit(ticks_max, by_lane=by_lane)
             published += [(s.topic, s.key, s.value) for s in part or ()]
             if part is None or data.draw(st.booleans()):
                 break
@@ -102,9 +95,8 @@ def test_released_minus_noise_is_the_exact_bounded_count(
         for snapshot in Partition([config], len(partitions), owner, owners).run(messages[owner]):
             body = json.loads(snapshot.value)
             tick = body["start"] // config.tick_ms + 1
-            assert (
-                body["end"] - body["start"] == config.tick_ms and body["tick"] == (tick - 1) % 8 + 1
-            )
+            assert body["end"] - body["start"] == config.tick_ms
+            assert body["tick"] == (tick - 1) % 8 + 1
             assert owner_of(snapshot.key, owners) == owner
             seen.setdefault(tick, set()).add(snapshot.key)
             if (body["epoch"], tick) != (epoch, last):
@@ -114,18 +106,14 @@ def test_released_minus_noise_is_the_exact_bounded_count(
                 running.update(per_tick.get(tick, Counter()))
             stream = KEY.stream(bytes.fromhex(body["id"]))
             labels = [label for label, _ in body["items"]]
-            noise = counter.draw(
-                stream, body["tick"], KEY.tags(snapshot.key, [label.encode() for label in labels])
-            )
+            tags = KEY.tags(snapshot.key, [label.encode() for label in labels])
+            noise = counter.draw(stream, body["tick"], tags)
             for (label, noisy), z in zip(body["items"], noise.tolist(), strict=True):
                 assert noisy - z == running[snapshot.key, label] > 0
-    ticks = [t for events in partitions for t in [(e[2]) // 10 + 1 for e in events]]
+    ticks = [time // 10 + 1 for events in partitions for _, _, time in events]
     if ticks:
-        assert (
-            sorted(seen) == list(range(min(seen), max(seen) + 1))
-            and min(seen) <= min(ticks)
-            and max(seen) >= max(ticks)
-        )
+        assert sorted(seen) == list(range(min(seen), max(seen) + 1))
+        assert min(seen) <= min(ticks) and max(seen) >= max(ticks)
 
 
 def run(
@@ -164,14 +152,12 @@ def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the
     partition, messages = run(TEN, unk(), stop=6)
     ids = {json.loads(s.value)["id"] for s in Partition([unk()], 1).run(messages)}
     partition.configs = [unk(generation=2, epsilon=30.0)]
-    position = partition.restart()
-    partition.receive(messages[position:], position)
+    partition.go_on(messages)
     later = partition.release_all()
     assert later and not ids & {json.loads(s.value)["id"] for s in later}
     assert not [k for k in partition.store if k.startswith(b"h/1/")]
-    assert [(name, life.generation) for name, life in partition.merge.progress().retired] == [
-        ("h", 1)
-    ]
+    [(name, life)] = partition.merge.progress().retired
+    assert (name, life.generation) == ("h", 1)
     partition.configs = [unk(generation=1)]
     with pytest.raises(StateRefused, match="generation 2 was already used|generation = 1"):
         partition.restart()
@@ -182,19 +168,15 @@ def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_ba
     whole, messages = run(TEN, unk(), unk(name="other"))
     partition, _ = run(TEN, unk(), unk(name="other"), stop=5)
     partition.configs = [unk()]
-    with pytest.raises(
-        StateRefused,
-        match="'other' is not in the settings any more.*: quietcount retire -c FILE other",
-    ):
+    said = "'other' is not in the settings any more.*: quietcount retire -c FILE other"
+    with pytest.raises(StateRefused, match=said):
         partition.restart()
     partition.configs = [unk(), unk(name="other")]
-    position = partition.restart()
-    partition.receive(messages[position:], position)
+    partition.go_on(messages)
     partition.release_all()
     ends = {h.name: h.life for h in partition.merge.histograms}
-    assert (
-        ends == {h.name: h.life for h in whole.merge.histograms} and ends["other"].next is not None
-    )
+    assert ends == {h.name: h.life for h in whole.merge.histograms}
+    assert ends["other"].next is not None
 
 
 def test_a_histogram_that_published_nothing_may_leave_the_settings() -> None:
@@ -210,8 +192,7 @@ def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
     """Stream keys are independent, so adding is safe; removing would leave a gap."""
     partition, messages = run(TEN, unk(keys=("k1",)), stop=5)
     partition.configs = [unk(keys=("k1", "k2"))]
-    position = partition.restart()
-    partition.receive(messages[position:], position)
+    partition.go_on(messages)
     assert {s.key for s in partition.release_all()} == {"k1", "k2"}
     partition.configs = [unk(keys=("k2",))]
     with pytest.raises(StateRefused, match="not declared any more"):
@@ -259,8 +240,7 @@ def test_a_state_that_was_lost_brings_other_noise() -> None:
     """Recounting the ticks under the same noise would give the difference away."""
     partition, messages = run(TEN, unk(), stop=5)
     partition.configs = [unk(generation=2)]
-    position = partition.restart()
-    partition.receive(messages[position:], position)
+    partition.go_on(messages)
     before = {json.loads(s.value)["id"] for s in partition.release_all()}
     again = {json.loads(s.value)["id"] for s in Partition([unk(generation=2)], 1).run(messages)}
     assert before and again and not before & again
@@ -268,21 +248,8 @@ def test_a_state_that_was_lost_brings_other_noise() -> None:
 
 def test_a_changed_field_or_topic_is_a_changed_mechanism() -> None:
     """Other items under the same running counts would be another stream under the same noise."""
-    config = unk()
-
-    def histogram(topic: str, items: str) -> Histogram:
-        return Histogram(
-            config,
-            build(config),
-            worker="w",
-            topic=topic,
-            stream="s",
-            events={"items": items},
-            key=KEY,
-            owner=(0, 1),
-        )
-
-    life = histogram("t", "a").life
-    for other in (histogram("t2", "a"), histogram("t", "b")):
+    life = histogram_of(unk(), topic="t").life
+    for change in ({"topic": "t2"}, {"topic": "t", "events": {"items": "b"}}):
+        other = histogram_of(unk(), **change)
         with pytest.raises(StateRefused, match="topic|events.items"):
             other.restore(life, [])

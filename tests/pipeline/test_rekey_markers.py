@@ -103,13 +103,8 @@ def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_
         with pytest.raises(StateRefused, match=word):
             known.take(*marks(bad), "t[0]")
     known = Origins(2)
-    none = (
-        b"",
-        None,
-        b"ann",
-        b'{"origin": 2, "of": 2, "sequence": 0, "watermark": 1}',
-        b'{"origin": 0}',
-    )
+    foreign = b'{"origin": 2, "of": 2, "sequence": 0, "watermark": 1}'
+    none = (b"", None, b"ann", foreign, b'{"origin": 0}')
     assert [reject.index for reject in known.take(*marks(*none), "t[0]")] == [0, 1, 2, 3, 4]
     assert known.all == Origins(2).all
     late = Origins(None)  # a replay may begin anywhere
@@ -142,11 +137,8 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     intake.advance_to(25)
     assert intake.closes() and intake.watermark == 25
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
-    assert sorted((part.tick, len(part.keys)) for part in message.sections) == [
-        (3, 1),
-        (5, 1),
-        (11, 1),
-    ]
+    rows = sorted((part.tick, len(part.keys)) for part in message.sections)
+    assert rows == [(3, 1), (5, 1), (11, 1)]
     assert message.first == 25 and message.watermark == 25
     add((26, NO_TIME), (12, 25), (200, NO_TIME))
     intake.advance_to(90)

@@ -26,13 +26,8 @@ def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[boo
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
     lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
-    said = way(columns_of)(
-        lengths,
-        readonly_contiguous(np.frombuffer(packed, dtype=np.uint8)),
-        width,
-        np.array(keys, dtype=np.int64),
-        *out,
-    )
+    counts = readonly_contiguous(np.frombuffer(packed, dtype=np.uint8))
+    said = way(columns_of)(lengths, counts, width, np.array(keys, dtype=np.int64), *out)
     return bool(said), [column.tolist() for column in out]
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, snapshots
+from workers.runtime.sizes import VALUE_BYTES
 
 
 def tick(release: Any) -> ReleasedTick:
@@ -33,6 +35,14 @@ def tick(release: Any) -> ReleasedTick:
     )
 
 
+def pages(
+    release: Any, ledger: Ledger, max_bytes: int = VALUE_BYTES, keys: str = "k"
+) -> list[bytes]:
+    """Return the snapshots of a release, of single-letter stream keys."""
+    made = release if isinstance(release, ReleasedTick) else tick(release)
+    return [value for _, value in snapshots(made, ledger, list(keys), LabelCache(), max_bytes)]
+
+
 def columns(labels: list[tuple[int, str]]) -> Ledger:
     out = Ledger()
     for key, label in labels:
@@ -41,6 +51,14 @@ def columns(labels: list[tuple[int, str]]) -> Ledger:
             NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), Texts.of([text])
         )
     return out
+
+
+def items_of(pages: list[bytes]) -> list[list[Any]]:
+    """Return the items of all pages, which are numbered in their order."""
+    bodies = [json.loads(page) for page in pages]
+    numbers = [(body["page"], body["pages"]) for body in bodies]
+    assert numbers == [(i, len(pages)) for i in range(1, len(pages) + 1)]
+    return [item for body in bodies for item in body["items"]]
 
 
 def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
@@ -80,9 +98,7 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
     names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
     table = columns([(0, name) for name in names])
     counts = np.array([5, 5, 5, 5, 5, -3, 9])
-    [(_, value)] = snapshots(
-        tick(Release(np.arange(7), counts, 1.0, None)), table, ["k"], LabelCache()
-    )
+    [value] = pages(Release(np.arange(7), counts, 1.0, None), table)
     expected = sorted(
         zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0])
     )
@@ -98,23 +114,11 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
     rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
     table, cache = columns(rows), LabelCache()
     known: list[int] = []
-    for new, scale in [
-        (1, 1),
-        (200, 1),
-        (0, 1),
-        (0, 1),
-        (3, 1 << 40),
-        (1, 1),
-        (0, 1),
-        (60, 1 << 60),
-        (0, 1 << 60),
-        (2, 1),
-        (0, 1),
-    ]:
-        known = rng.sample(
-            [*known, *range(len(known), min(len(known) + new, len(rows)))],
-            min(len(known) + new, len(rows)),
-        )
+    wide, very_wide = 1 << 40, 1 << 60
+    steps = [(1, 1), (200, 1), (0, 1), (0, 1), (3, wide), (1, 1), (0, 1)]
+    for new, scale in [*steps, (60, very_wide), (0, very_wide), (2, 1), (0, 1)]:
+        size = min(len(known) + new, len(rows))
+        known = rng.sample([*known, *range(len(known), size)], size)
         counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
         release = Release(np.array(known), counts, 1.0, None)
         for key, value in snapshots(tick(release), table, ["0", "1", "2"], cache):
@@ -144,12 +148,8 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
     table, cache = columns(rows), LabelCache()
     for shown in ([2, 0, 5], list(range(len(rows))), [], [7]):
         counts = np.array([numbers[row % len(numbers)] for row in shown], dtype=np.int64)
-        for key, value in snapshots(
-            tick(Release(np.array(shown, np.int64), counts, 1.0, None)),
-            table,
-            ["0", "1", "2"],
-            cache,
-        ):
+        made = tick(Release(np.array(shown, np.int64), counts, 1.0, None))
+        for key, value in snapshots(made, table, ["0", "1", "2"], cache):
             own = [
                 (rows[row][1], n)
                 for row, n in zip(shown, counts.tolist(), strict=True)
@@ -162,39 +162,21 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
 def test_lists_of_items_are_the_same_uncompiled() -> None:
     text = np.frombuffer(b'["a",["bc",["",' + bytes(8), dtype=np.uint8)
     begins, lengths = np.array([0, 5, 11]), np.array([5, 6, 4], dtype=np.int16)
-    key_of, ranks, by_rank = (
-        np.array([0, 2, 0], dtype=np.int32),
-        np.array([1, 2, 0]),
-        np.array([2, 0, 1]),
-    )
-    rows, counts = np.array([1, 0, 2]), np.array([1 << 50, -10, -10])
+    key_of, ranks = np.array([0, 2, 0], dtype=np.int32), np.array([1, 2, 0])
+    rows, counts, by_rank = np.array([1, 0, 2]), np.array([1 << 50, -10, -10]), np.array([2, 0, 1])
     for way in WAYS:
-        numbers, ends, out = (
-            np.empty(3, dtype=np.int64),
-            np.empty(3, dtype=np.int64),
-            np.empty(200, dtype=np.uint8),
-        )
-        of_rows = (
-            readonly_contiguous(key_of),
-            readonly_contiguous(ranks),
-            readonly_contiguous(lengths),
-        )
+        numbers, ends = np.empty(3, dtype=np.int64), np.empty(3, dtype=np.int64)
+        out = np.empty(200, dtype=np.uint8)
+        of_rows = map(readonly_contiguous, (key_of, ranks, lengths))
         with np.errstate(over="ignore"):  # the span of counts is a difference without a sign
             shift, *how, size = way(items_as_numbers)(
                 readonly_contiguous(rows), readonly_contiguous(counts), *of_rows, 3, numbers
             )
         assert (shift, how, size) == (53, [2, 1 << 50], 15)
-        labels = (
-            readonly_contiguous(text),
-            readonly_contiguous(begins),
-            readonly_contiguous(lengths),
-            readonly_contiguous(by_rank),
-        )
-        way(numbers_as_json)(*labels, readonly_contiguous(np.sort(numbers)), shift, *how, ends, out)
-        parts = [
-            out[start:end].tobytes()
-            for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)
-        ]
+        labels = map(readonly_contiguous, (text, begins, lengths, by_rank))
+        packing = shift, *how
+        way(numbers_as_json)(*labels, readonly_contiguous(np.sort(numbers)), packing, ends, out)
+        parts = [out[start:end].tobytes() for start, end in pairwise([0, *ends.tolist()])]
         assert parts == [b'[["",-10],["a",-10]]', b"[]", b'[["bc",1125899906842624]]']
 
 
@@ -207,8 +189,8 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
     def made(rows: list[int], counts: list[int], keys: int = 3) -> int:
         given = (readonly_contiguous(np.array(each, dtype=np.int64)) for each in (rows, counts))
         known, numbers = (
-            (readonly_contiguous(key_of), readonly_contiguous(ranks), readonly_contiguous(lengths)),
-            np.empty(len(rows), dtype=np.int64),
+            map(readonly_contiguous, (key_of, ranks, lengths)),
+            np.empty(len(rows), int),
         )
         with np.errstate(over="ignore"):
             shift: int = way(items_as_numbers)(*given, *known, keys, numbers)[0]
@@ -225,21 +207,12 @@ def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
     """A running histogram is written whole first, and cut only then."""
     names = [f"label-{i:03}" for i in range(200)]
     table, counts = columns([(0, name) for name in names]), np.arange(200) % 7
-    values = [
-        v
-        for _, v in snapshots(
-            tick(Release(np.arange(200), counts, 1.0, 5)), table, ["k"], LabelCache(), 1_000
-        )
-    ]
-    pages = [json.loads(value) for value in values]
-    assert len(pages) > 3 and max(map(len, values)) <= 1_000
-    assert [(page["page"], page["pages"]) for page in pages] == [
-        (i, len(pages)) for i in range(1, len(pages) + 1)
-    ]
+    values = pages(Release(np.arange(200), counts, 1.0, 5), table, 1_000)
+    assert len(values) > 3 and max(map(len, values)) <= 1_000
     expected = sorted(
         zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0])
     )
-    assert [tuple(item) for page in pages for item in page["items"]] == expected
+    assert [tuple(item) for item in items_of(values)] == expected
 
 
 @pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])
@@ -247,49 +220,31 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
     """Messages over Kafka's limit could never be published; items lost at page edges are errors."""
     labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
     release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
-    pages = [
-        value for _, value in snapshots(tick(release), Ledger(), ["k"], LabelCache(), max_bytes)
-    ]
-    bodies = [json.loads(value) for value in pages]
-    assert all(len(value) <= max_bytes for value in pages)
-    assert [(body["page"], body["pages"]) for body in bodies] == [
-        (i + 1, len(pages)) for i in range(len(pages))
-    ]
-    assert [item for body in bodies for item in body["items"]] == [
-        [labels[i].decode(), i] for i in range(299, -1, -1)
-    ]
+    values = pages(release, Ledger(), max_bytes)
+    assert all(len(value) <= max_bytes for value in values)
+    assert items_of(values) == [[labels[i].decode(), i] for i in range(299, -1, -1)]
 
 
 def test_an_answer_stands_where_the_items_would() -> None:
     answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
     _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
-    assert (key, body["query"], body["value"], body["sd"], "items" in body) == (
-        "s2",
-        "max",
-        3,
-        None,
-        False,
-    )
+    assert (key, body["query"], body["value"], body["sd"]) == ("s2", "max", 3, None)
+    assert "items" not in body
 
 
 def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> None:
     """Whole and paged snapshots have the same fields in the same order."""
     labels = Buckets((0, 10, 50)).labels
-    table, release = (
-        columns([(0, label) for label in labels]),
-        Release(np.arange(4), np.array([1, 900, 50, 7]), 5.0, None),
-    )
+    table = columns([(0, label) for label in labels])
+    release = Release(np.arange(4), np.array([1, 900, 50, 7]), 5.0, None)
     made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), ()))
-    [(_, whole)] = snapshots(made, table, ["s"], LabelCache())
+    [whole] = pages(made, table, keys="s")
     assert (
         b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],"sd":5.0,'
         in whole
     )
-    pages = [
-        json.loads(value)
-        for _, value in snapshots(made, table, ["s"], LabelCache(), len(whole) - 1)
-    ]
-    assert len(pages) > 1
-    assert all(page["edges"] == [0, 10, 50] for page in pages)
-    assert [item for page in pages for item in page["items"]] == json.loads(whole)["items"]
+    values = pages(made, table, len(whole) - 1, "s")
+    assert len(values) > 1
+    assert all(json.loads(value)["edges"] == [0, 10, 50] for value in values)
+    assert items_of(values) == json.loads(whole)["items"]

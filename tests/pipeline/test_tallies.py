@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from workers.arrays import tallies as kernels
 from workers.arrays.texts import Texts
 from workers.events.columns import NO_AMOUNTS, EventColumns
 from workers.events.vocabulary import Vocabulary
@@ -14,12 +15,10 @@ from workers.pipeline.tallies import Tally
 def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     """Return the tally's counts by the codes of key and label, each from one row."""
     n = len(tally)
-    pairs, labels, counts = (
-        np.empty(n, dtype=np.uint64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
+    out = pairs, labels, counts = kernels.LabelRows(
+        np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     )
-    keys = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, pairs, labels, counts)
+    keys = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, out)
     used = int(keys.starts[-1])
     of_rows = [
         (int(pair) >> 32, label)
@@ -53,6 +52,6 @@ def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> N
         )
         tally.add(columns, np.arange(n), NO_AMOUNTS, 1, 1)
         expected.update(zip(of_keys.tolist(), of_labels.tolist(), strict=True))
-        tables.add(tally._bits >= 0)
+        tables.add(tally._table.bits >= 0)
         assert count_of(tally) == expected
     assert tables == {True, False}

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline import users as kernels
-from workers.pipeline import users as user_epoch
-from workers.pipeline.users import UserEpoch
+from workers.pipeline.users import Batch, UserEpoch
 
 Event = tuple[int, list[tuple[int, int]]]  # user, rows of pair and amount
 EVENT = st.tuples(
@@ -54,7 +53,8 @@ def take(epoch: UserEpoch, events: list[Event], *, ones: bool = False) -> list[i
     amounts: NDArray[np.int64] = np.array([] if ones else [n for _, n in rows], dtype=np.int64)
     counted = np.zeros(len(rows), dtype=np.int64)
     at = np.cumsum(number) - number
-    epoch.take(np.arange(len(events)), users, at, number, pairs, amounts, counted)
+    batch = Batch(users, at, number, pairs, amounts)
+    epoch.take(np.arange(len(events)), batch, counted)
     return [int(n) for n in counted]
 
 
@@ -69,7 +69,7 @@ def test_what_counts_is_what_a_dictionary_says(
 ) -> None:
     """Tables begin with room for one row, so they grow within batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(user_epoch, "_ROOM", 1)
+        patch.setattr(kernels, "_ROOM", 1)
         epoch = UserEpoch(lane(most, max_count), keeps=True)
         found = [n for events in batches for n in take(epoch, events)]
     assert found == by_hand(batches, most, max_count)
@@ -111,17 +111,9 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     """Python source and compiled code agree; a hash affects look-up time only."""
-    monkeypatch.setattr(user_epoch, "_ROOM", 1)
+    monkeypatch.setattr(kernels, "_ROOM", 1)
     if not compiled:
-        for name in (
-            "mark",
-            "guess_users",
-            "guess_pairs",
-            "user_slot",
-            "pair_slot",
-            "number_users",
-            "count_pairs",
-        ):
+        for name in ("mark", "user_slot", "pair_slot", "number_users", "count_pairs"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
         for name in ("index_users", "index_pairs", "entries"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
@@ -133,11 +125,8 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
         ]
         for _ in range(2)
     ]
-    spreads = (
-        [kernels.spread]
-        if compiled
-        else [cast(Any, kernels.spread).py_func, flat(0), flat(2**31 - 1)]
-    )
+    plain: Any = getattr(kernels.spread, "py_func", None)
+    spreads = [kernels.spread] if compiled else [plain, flat(0), flat(2**31 - 1)]
     for spread in spreads:
         monkeypatch.setattr(kernels, "spread", spread)
         epoch = UserEpoch(lane(3, 2), keeps=True)
@@ -162,8 +151,8 @@ def test_hashes_differ_with_the_seed_and_spread_over_all_slots() -> None:
 
 def test_room_has_an_end_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of 31 bits must not wrap into other users'."""
-    monkeypatch.setattr(user_epoch, "_ROOM", 1)
-    monkeypatch.setattr(user_epoch, "_NUMBERS", 3)
+    monkeypatch.setattr(kernels, "_ROOM", 1)
+    monkeypatch.setattr(kernels, "_NUMBERS", 3)
     epoch = UserEpoch(lane(2, 1), keeps=False)
     with pytest.raises(MemoryError, match="users or pairs in one epoch: at most 3"):
         take(epoch, [(user, [(1, 1)]) for user in range(9)])

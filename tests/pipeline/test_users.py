@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.events import reading
 from tests.events.reading import ANY, event_reader, one
+from tests.pipeline.pipeline import rows_of
 from workers.events.columns import Events
 from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
@@ -26,10 +27,9 @@ from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseCo
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
 from workers.pipeline import users as module
-from workers.pipeline import users as user_epoch
 from workers.pipeline.contributions import Message
 from workers.pipeline.intake import Intake
-from workers.pipeline.users import Users
+from workers.pipeline.users import Batch, Users
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import EventsSettings
 
@@ -38,12 +38,9 @@ LANE = Lane(10, 0, 3, 1, 2, 4)
 ENDLESS = Lane(10, 0, 3, 1, 2, None)
 WEIGHTED = Lane(10, 0, 3, 3, 2, 4)
 Visit = tuple[str, str, list[str], int]  # user, stream key, items, time
-VISIT = st.tuples(
-    st.sampled_from(["u1", "u2", "u3"]),
-    st.sampled_from(["k1", "k2"]),
-    st.lists(st.sampled_from("abcde"), max_size=4),
-    st.integers(0, 150),
-)
+LABELS = st.lists(st.sampled_from("abcde"), max_size=4)
+NAMES = st.sampled_from(["u1", "u2", "u3"]), st.sampled_from(["k1", "k2"])
+VISIT = st.tuples(*NAMES, LABELS, st.integers(0, 150))
 
 
 def columns(visits: Sequence[Visit]) -> Events:
@@ -56,11 +53,8 @@ def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int,
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     for _, message in messages:
         for section in message.sections:
-            found = section.contributions(KEY)
-            for at, label, n in zip(
-                found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True
-            ):
-                total[section.lane, section.tick, found.keys[at], label.decode()] += n
+            for key, label, n in rows_of(section):
+                total[section.lane, section.tick, key, label] += n
     return total
 
 
@@ -116,9 +110,9 @@ def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts
     """A cap lost in a crash counts a user again, once for every crash."""
     with pytest.MonkeyPatch.context() as patch:
         tail = data.draw(st.integers(1, 6))
-        patch.setattr(user_epoch, "TAIL_ROWS", tail)
-        patch.setattr(user_epoch, "BLOCK_ROWS", tail + data.draw(st.integers(0, 5)))
-        patch.setattr(user_epoch, "_ROOM", data.draw(st.sampled_from([4, 1_024])))
+        patch.setattr(module, "TAIL_ROWS", tail)
+        patch.setattr(module, "BLOCK_ROWS", tail + data.draw(st.integers(0, 5)))
+        patch.setattr(module, "_ROOM", data.draw(st.sampled_from([4, 1_024])))
         source = Source([LANE, ENDLESS, WEIGHTED])
         at = 0
         while at < len(visits):
@@ -185,7 +179,7 @@ def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
 
 def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One block a commit would be a million names a year, all read by a new owner."""
-    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 10)
+    monkeypatch.setattr(module, "TAIL_ROWS", 10)
     source = Source([ENDLESS])
     for i in range(35):
         source.run([(f"u{i}", "k", ["a"], 5)])
@@ -200,15 +194,10 @@ def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
     """Fail closed: users would count again. The intake never asks, as the ticks are closed."""
     held = Users([LANE])
-    ask: Any = (
-        np.array([0, 1, -1]),
-        np.ones((3, 2), np.uint64),
-        np.arange(3),
-        np.ones(3, np.int64),
-        np.ones(3, np.uint64),
-    )
+    ones = np.ones(3, np.int64)
+    batch = Batch(np.ones((3, 2), np.uint64), np.arange(3), ones, np.ones(3, np.uint64), ones)
     held.committed(40)
-    assert held.take(LANE, *ask).tolist() == [0, 1, 0]
+    assert held.take(LANE, np.array([0, 1, -1]), batch).tolist() == [0, 1, 0]
 
 
 def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
@@ -216,7 +205,7 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
 ) -> None:
     """Unbounded state fills the disk; deleting everything at once exceeds one transaction."""
     monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
-    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 1)
+    monkeypatch.setattr(module, "TAIL_ROWS", 1)
     source = Source([LANE])
     for i in range(10):
         source.run([(f"u{i}", "k", ["a"], 5)])
@@ -234,78 +223,20 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
     assert len(list(source.store.items(b"U"))) == 3  # of five, 33 bytes each, the first two
 
 
-def entry(
-    lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]
-) -> tuple[bytes, bytes]:
-    place = (
-        b"u"
-        + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest()
-        + epoch.to_bytes(8)
-    )
-    digests = [
-        blake2b(
-            len(key.encode()).to_bytes(4) + key.encode() + label.encode(),
-            digest_size=8,
-            person=b"qc-pair",
-        ).digest()
-        for key, label in pairs
-    ]
-    return place + blake2b(
-        user.encode(), digest_size=16, person=b"qc-user"
-    ).digest(), b"\x01" + b"".join(sorted(digests))
-
-
-def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -> None:
-    """An upgrade in mid-epoch must not count its users again."""
-    source = Source([LANE])
-    old = [
-        entry(LANE, 0, "ann", [("k", "a"), ("k", "b")]),
-        entry(LANE, 0, "größe", [("köln", "a")]),
-        entry(LANE, 1, "ann", [("k", "c")]),
-    ]
-    source.store.write(old, 0)
-    source.run(
-        [
-            ("ann", "k", ["a", "b", "c"], 5),
-            ("größe", "köln", ["a", "b", "c"], 6),
-            ("bob", "k", ["a"], 7),
-        ]
-    )
-    assert {(key, label): n for (_, _, key, label), n in source.total.items()} == {
-        ("köln", "b"): 1,
-        ("k", "a"): 1,
-    }
-    source.restart()
-    source.run([("größe", "köln", ["d"], 8), ("bob", "k", ["a", "d", "e"], 9)])
-    assert source.total == {
-        (LANE, 1, "köln", "b"): 1,
-        (LANE, 1, "k", "a"): 1,
-        (LANE, 1, "k", "d"): 1,
-    }
-    source.run([("ann", "k", ["c", "d", "e"], 41)])
-    assert source.total[LANE, 5, "k", "d"] == 1 and (LANE, 5, "k", "c") not in source.total
-    assert [name for name, _ in source.store.items(b"u")] == [old[2][0]]
-    source.run([("ann", "k", [], 81)])
-    assert not list(source.store.items(b"u")) and not list(source.store.items(b"U"))
-
-
 def test_pairs_of_another_version_are_refused() -> None:
     """Misreading them would let a user count again."""
     source = Source([LANE])
     source.run([("u", "k", ["a"], 5)])
     ((name, value),) = source.store.items(b"U")
-    old, of_old = entry(LANE, 0, "u", [("k", "a")])
     changed = value[:29] + b"\2\0\0\0"
-    for key, broken, says in (
-        (name, b"\x02" + value[1:], "another version"),
-        (name, value[:-1], "another version"),
-        (name, b"", "another version"),
-        (name, changed, "more than their settings allow"),
-        (old, b"\x02" + of_old[1:], "another version"),
-        (old, of_old[:-1], "another version"),
+    for broken, says in (
+        (b"\x02" + value[1:], "another version"),
+        (value[:-1], "another version"),
+        (b"", "another version"),
+        (changed, "more than their settings allow"),
     ):
         store = Store(None, Changelog("state", 0)).open()
-        store.write([(key, broken)], 1)
+        store.write([(name, broken)], 1)
         with pytest.raises(StateRefused, match=says):
             Users([LANE], store).restore(5)
 
@@ -315,11 +246,8 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
     reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
-    bad = [
-        b'{"shop":"s","q":["a"]}',
-        b'{"shop":"s","q":["a"],"who":1.5}',
-        b'{"shop":"s","q":["a"],"who":true}',
-    ]
+    whos = (b"", b',"who":1.5', b',"who":true')
+    bad = [b'{"shop":"s","q":["a"]' + who + b"}" for who in whos]
     found, rejects = one(reader.read(Records.of(good + bad)))
     assert users_of(found) == [digest("ann"), digest("17")]
     assert [r.reason for r in rejects] == ["missing field 'who'"] + [

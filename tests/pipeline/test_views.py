@@ -9,10 +9,11 @@ from typing import Any
 
 from tests.events.reading import one
 from tests.events.shapes_corpus import document
-from workers.events.reader import EventReader
+from tests.pipeline.pipeline import rows_of
+from workers.events.columns import Events
+from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message
 from workers.pipeline.factory import declared_keys, lanes
@@ -39,32 +40,27 @@ def worker(
     own: list[dict[str, Any]], user: str | None = None, **events: Any
 ) -> tuple[Settings, SourceReader, Intake]:
     given = settings_of(document(EVENTS | events, own, user), Path())
-    return (
-        given,
-        SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0),
-        Intake(lanes(given), 0, KEY),
-    )
+    reader = SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0)
+    return given, reader, Intake(lanes(given), 0, KEY)
 
 
 def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
     found = [Counter[tuple[str, str]]() for _ in given.histograms]
     for _, message in messages:
         for section in message.sections:
-            contributions = section.contributions(KEY)
             for histogram, config in enumerate(given.histograms):
                 if config.lane == section.lane:
-                    for row in rows(contributions):
-                        found[histogram][row[0], row[1]] += row[2]
+                    for key, label, count in rows_of(section):
+                        found[histogram][key, label] += count
     return found
-
-
-def rows(part: Contributions) -> list[tuple[str, str, int]]:
-    columns = zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True)
-    return [(part.keys[key], label.decode(), count) for key, label, count in columns]
 
 
 def records(*events: dict[str, Any]) -> Records:
     return Records.of([json.dumps(event).encode() for event in events])
+
+
+def read(reader: SourceReader, *events: dict[str, Any]) -> tuple[Events, list[Reject]]:
+    return one(reader.read(records(*events)))
 
 
 ORDER = {
@@ -81,10 +77,8 @@ PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 def test_each_lane_counts_what_its_own_view_sees() -> None:
     """One pass over the topic; events excluded by a condition count nowhere and are no rejects."""
     given, reader, intake = worker(OWN)
-    events, rejects = one(
-        reader.read(
-            records(ORDER, PAGE, ORDER | {"country": "cz", "total": 250.5}, PAGE | {"shop": 1})
-        )
+    events, rejects = read(
+        reader, ORDER, PAGE, ORDER | {"country": "cz", "total": 250.5}, PAGE | {"shop": 1}
     )
     assert not rejects
     intake.add(events)
@@ -100,10 +94,8 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
     """One view must not count an event that another one looking at it cannot."""
     given, reader, intake = worker(OWN)
     bad = ORDER | {"country": ["at", 1.5]}
-    events, rejects = one(
-        reader.read(
-            records(bad, bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5})
-        )
+    events, rejects = read(
+        reader, bad, bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5}
     )
     assert [(reject.index, reject.reason) for reject in rejects] == [
         (0, "field 'country' has an item that is not a string, whole number or boolean"),
@@ -145,8 +137,8 @@ def test_each_histogram_serves_its_own_keys() -> None:
     ]
     own.append({"items": "page.type", "keys": ["3"]})
     _, reader, _ = worker(own, missing="empty")
-    events, rejects = one(
-        reader.read(records(ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}))
+    events, rejects = read(
+        reader, ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}
     )
     assert [(reject.index, reject.reason) for reject in rejects] == [
         (2, "key not declared"),

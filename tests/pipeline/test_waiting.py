@@ -16,7 +16,7 @@ LANE = Lane(1000, 0, 3, 1)
 
 
 def part(tick: int) -> Section:
-    return Section(LANE, tick, [f"key {tick}"], [1], b"\x01\x00", b"a", 1, bytes([tick]))
+    return Section(LANE, tick, [f"key {tick}"], [1], b"\x01\x00", b"a", 1, bytes([tick]), b"")
 
 
 def test_beyond_the_limit_parts_lie_in_a_file_whose_room_is_used_again(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from tests.pipeline.pipeline import KEY, Partition, contribute, unk
+from tests.pipeline.pipeline import Partition, contribute, histogram_of, unk
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.pipeline.histogram import Histogram
 from workers.pipeline.snapshots import Windows
 
 pytestmark = pytest.mark.slow
@@ -41,23 +40,13 @@ def known(**changes: Any) -> HistogramConfig:
 
 def snapshots(config: HistogramConfig) -> dict[int, dict[str, Any]]:
     """Return one epoch's snapshots without events, by tick."""
-    histogram = Histogram(
-        config,
-        build(config),
-        worker="w",
-        topic="w.h",
-        stream="test",
-        events={"items": "items"},
-        key=KEY,
-        owner=(0, 1),
-    )
+    histogram = histogram_of(config)
     histogram.start_at(1)
     found: dict[int, dict[str, Any]] = {}
     for _ in range(TICKS):
         pages = [json.loads(snapshot.value) for snapshot in histogram.step([])]
-        found[pages[0]["tick"]] = pages[0] | {
-            "items": [item for page in pages for item in page["items"]]
-        }
+        items = [item for page in pages for item in page["items"]]
+        found[pages[0]["tick"]] = pages[0] | {"items": items}
     return found
 
 
@@ -88,18 +77,15 @@ def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_standard_deviatio
     assert sorted(bodies) == list(range(1, TICKS + 1))
     for tick, body in bodies.items():
         assert [window["ms"] for window in body["windows"]] == list(config.windows)
-        assert [window["ticks"] for window in body["windows"]] == [
-            min(ms // 10, tick) for ms in config.windows
-        ]
+        ticks = [min(ms // 10, tick) for ms in config.windows]
+        assert [window["ticks"] for window in body["windows"]] == ticks
         if tick not in (1, 4, 8, 13, 16, 19):
             continue
         for window in body["windows"]:
             found = (counts_at(bodies, tick) - counts_at(bodies, tick - window["ticks"])).var()
             for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
-                assert bool(abs(found / (window["sd"] ** 2 * factor) - 1) < 0.05) is accepted, (
-                    tick,
-                    window,
-                )
+                near = abs(found / (window["sd"] ** 2 * factor) - 1) < 0.05
+                assert bool(near) is accepted, (tick, window)
 
 
 def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
@@ -115,21 +101,18 @@ def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
 def test_stored_state_goes_on_with_other_windows() -> None:
     """They cost nothing, so there is no new charge and no new generation."""
     config = unk(horizon=32)
-    [messages] = contribute(
-        [[("k", {"a": 1}, 10 * tick) for tick in range(TICKS)]], [config], owners=1
-    )
+    events = [("k", {"a": 1}, 10 * tick) for tick in range(TICKS)]
+    [messages] = contribute([events], [config], owners=1)
     partition = Partition([config], 1)
     partition.receive(messages[:2], 0)
     before = partition.release_all()
     partition.configs = [structs.replace(config, windows=(20,))]
-    position = partition.restart()
-    partition.receive(messages[position:], position)
+    partition.go_on(messages)
     after = [json.loads(snapshot.value) for snapshot in partition.release_all()]
     assert before and after and after[0]["tick"] == json.loads(before[-1].value)["tick"] + 1
     assert all("windows" in body for body in after)
-    assert {body["id"] for body in after if body["epoch"] == 1} == {
-        json.loads(before[0].value)["id"]
-    }
+    [own] = {body["id"] for body in after if body["epoch"] == 1}
+    assert own == json.loads(before[0].value)["id"]
 
 
 def test_the_fields_are_those_of_the_reference() -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.broker import LASTING, broker
-from tests.worker.harness import Contributed, Site, assert_contiguous, known, unk
+from tests.worker.harness import Contributed, Site, assert_contiguous, known, now_ms, sale, unk
 from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
@@ -57,18 +57,16 @@ class Oracle:
             counts = items if isinstance(items, dict) else Counter(items)
             for label, n in list(counts.items())[: lane.max_items]:
                 if n:
-                    self.total[Contributed(lane, tick, event["key"], label)] += min(
-                        n, lane.max_count
-                    )
+                    what = Contributed(lane, tick, event["key"], label)
+                    self.total[what] += min(n, lane.max_count)
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:
-    labels = [
-        LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)]
-        for _ in range(rng.choice((1, 2, 2, 3, 4)))
-    ]
+    most = len(LABELS) - 1
+    number = rng.choice((1, 2, 2, 3, 4))
+    labels = [LABELS[min(int(rng.paretovariate(0.9)) - 1, most)] for _ in range(number)]
     items: object = labels if rng.random() < 0.8 else {label: rng.randrange(4) for label in labels}
-    return {"key": rng.choice(KEYS), "items": items, "ts": at}
+    return sale(items, at, rng.choice(KEYS))
 
 
 def backlog(
@@ -102,20 +100,13 @@ def chaos(
         topics: partitions of each events topic, `SOURCES` in all; one topic if left out.
     """
     rng = random.Random(seed)
-    site = Site(
-        bootstrap,
-        directory,
-        HISTOGRAMS,
-        partitions=SOURCES,
-        topics=topics,
-        owners=OWNERS,
-        events={"grace": f"{GRACE_MS}ms"},
-    )
+    events_of = {"grace": f"{GRACE_MS}ms"}
+    site = Site(bootstrap, directory, HISTOGRAMS, topics=topics, owners=OWNERS, events=events_of)
     lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
     oracle = Oracle(lanes)
     # The backlog lies in the past: an event dated ahead moves the watermark no further than the
     # clock.
-    begun_ms = time.time_ns() // 1_000_000
+    begun_ms = now_ms()
     for partition, event in backlog(rng, events // 2, begun_ms - GRACE_MS, 60_000):
         site.produce(partition, [event], flush=False)
         oracle.take(partition, event)
@@ -130,23 +121,18 @@ def chaos(
         while killed < kills or sent < events - events // 2:
             due = min(int((time.monotonic() - started) * rate) + 1, events - events // 2)
             for _ in range(due - sent):
-                last = time.time_ns() // 1_000_000 + AHEAD_MS
-                partition, event = (
-                    rng.randrange(SOURCES),
-                    make_event(rng, last - rng.randrange(2_000)),
-                )
+                last = now_ms() + AHEAD_MS
+                partition = rng.randrange(SOURCES)
+                event = make_event(rng, last - rng.randrange(2_000))
                 site.produce(partition, [event], flush=False)
                 oracle.take(partition, event)
             sent = max(sent, due)
-            site.produce(
-                0, []
-            )  # flush: an event is in the log long before the clock can close its tick
+            # flush: an event is in the log long before the clock can close its tick
+            site.produce(0, [])
             if killed < kills and time.monotonic() >= next_kill:
                 victim = rng.randrange(2)
-                if not workers[victim].running():
-                    raise AssertionError(
-                        f"a worker ended by itself:\n{workers[victim].output()[-3000:]}"
-                    )
+                log = workers[victim].output()[-3000:]
+                assert workers[victim].running(), f"a worker ended by itself:\n{log}"
                 workers[victim].kill()
                 killed += 1
                 restarts.append((time.monotonic() + rng.uniform(0, 1.5), victim))
@@ -159,17 +145,13 @@ def chaos(
         for _, victim in restarts:
             workers[victim] = site.worker(("one", "two")[victim])
         site.wait_published(last + 2_000)
-        assert [worker.stop() for worker in workers] == [0, 0], "\n".join(
-            worker.output()[-2000:] for worker in workers
-        )
+        ended = [worker.stop() for worker in workers]
+        assert ended == [0, 0], "\n".join(worker.output()[-2000:] for worker in workers)
     finally:
         for worker in workers:
             worker.kill()
-    return check(site, oracle) | {
-        "seconds": round(time.monotonic() - started, 1),
-        "kills": killed,
-        "events": events,
-    }
+    seconds = round(time.monotonic() - started, 1)
+    return check(site, oracle) | {"seconds": seconds, "kills": killed, "events": events}
 
 
 def check(site: Site, oracle: Oracle) -> dict[str, Any]:
@@ -186,11 +168,8 @@ def check(site: Site, oracle: Oracle) -> dict[str, Any]:
     assert served == {(name, key) for name in ("unknown", "known") for key in KEYS}
     audit = site.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr
-    return {
-        "counted": found.total(),
-        "snapshots": len(snapshots),
-        "ticks": len({(s["histogram"], s["end"]) for s in snapshots}),
-    }
+    ticks = len({(s["histogram"], s["end"]) for s in snapshots})
+    return {"counted": found.total(), "snapshots": len(snapshots), "ticks": ticks}
 
 
 def main() -> None:
@@ -202,33 +181,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--least-gap", type=float, default=1.0)
     parser.add_argument("--most-gap", type=float, default=18.0)
-    parser.add_argument(
-        "--topics",
-        type=int,
-        nargs="*",
-        default=(),
-        help=f"partitions of each events topic, {SOURCES} in all",
-    )
-    parser.add_argument(
-        "--directory", type=Path, default=None, help="kept; default: a temporary one"
-    )
+    which = f"partitions of each events topic, {SOURCES} in all"
+    parser.add_argument("--topics", type=int, nargs="*", default=(), help=which)
+    kept = "kept; default: a temporary one"
+    parser.add_argument("--directory", type=Path, default=None, help=kept)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         gap = (given.least_gap, given.most_gap)
-        print(
-            chaos(
-                bootstrap,
-                directory,
-                events=given.events,
-                kills=given.kills,
-                seed=seed,
-                gap_s=gap,
-                topics=given.topics,
-            )
-        )
+        sizes: dict[str, Any] = {
+            "events": given.events,
+            "kills": given.kills,
+            "topics": given.topics,
+        }
+        print(chaos(bootstrap, directory, seed=seed, gap_s=gap, **sizes))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import KafkaException, Message, Producer
@@ -29,12 +28,14 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests import ROOT
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
+from tests.pipeline.pipeline import rows_of
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message as Contributions
 from workers.pipeline.contributions import decode
 from workers.pipeline.rejected import OWN
 from workers.settings.durations import parse_duration
@@ -73,6 +74,14 @@ def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
         time.sleep(0.25)
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def sale(items: object, at: int, key: object = "k", **more: object) -> dict[str, object]:
+    return {"key": key, "items": items, "ts": at} | more
+
+
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """Return an unk_base histogram with so little noise that items show."""
     return {
@@ -89,6 +98,15 @@ def unk(name: str = "items", **changes: object) -> dict[str, object]:
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
     return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
+
+
+def contents(messages: Iterable[Contributions]) -> Counter[Contributed]:
+    """Add up the contributions in messages."""
+    total: Counter[Contributed] = Counter()
+    for section in (section for message in messages for section in message.sections):
+        for key, label, count in rows_of(section):
+            total[Contributed(section.lane, section.tick, key, label)] += count
+    return total
 
 
 class Worker:
@@ -110,12 +128,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.kill()
         if kind is not None:
             print(f"--- {self.log.name}\n{self.output()}", file=sys.stderr)
@@ -135,12 +148,13 @@ class Worker:
             self.process.kill()
         self.process.wait()
 
+    def at_work(self) -> None:
+        """Wait until the worker has taken partitions over, or has ended."""
+        until(lambda: "took over" in self.output() or not self.running(), "it is at work")
+
     def stop(self) -> int:
         """Send SIGTERM once the worker can handle it; return the exit status."""
-        until(
-            lambda: "took over" in self.output() or not self.running(),
-            "it has taken partitions over",
-        )
+        self.at_work()
         self.signal(signal.SIGTERM)
         return self.ended()
 
@@ -170,20 +184,19 @@ class Site:
         self.directory = directory
         self.connection = Connection(bootstrap)
         self.name = f"t{uuid.uuid4().hex[:12]}"
-        self._made_ms = time.time_ns() // 1_000_000
+        self._made_ms = now_ms()
         self.topic = f"{self.name}-events"
         self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {
             self.topic: partitions
         }
-        self.places = [
-            (topic, partition) for topic, n in self.topics.items() for partition in range(n)
-        ]
+        self.places = [(topic, i) for topic, n in self.topics.items() for i in range(n)]
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
         self._workers = 0
         self._next: dict[tuple[str, int], int] = {}
         self._ends: dict[str, dict[bytes | None, int]] = {}
-        self._producer = self.connection.producer(
+        #: Of `produce`, and for records that it cannot make.
+        self.producer: Producer = self.connection.producer(
             None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
         )
         self.document: dict[str, Any] = {
@@ -215,10 +228,7 @@ class Site:
 
     def write(self, document: Mapping[str, Any], name: str = "settings.toml") -> Path:
         path = self.directory / name
-        calm = [
-            {**histogram, "horizon": self._horizon(histogram)}
-            for histogram in document["histogram"]
-        ]
+        calm = [one | {"horizon": self._horizon(one)} for one in document["histogram"]]
         path.write_text(toml({**document, "histogram": calm}))
         return path
 
@@ -229,13 +239,11 @@ class Site:
         if histogram["horizon"] != HORIZON or "start" in histogram:
             return histogram["horizon"]
         tick = self._made_ms // parse_duration(str(histogram["tick"]))
-        calm = {
-            horizon: min(tick % horizon, horizon - tick % horizon)
-            for horizon in (HORIZON, *OTHER_HORIZONS)
-        }
-        return (
-            HORIZON if calm[HORIZON] > CALM_TICKS else max(calm, key=lambda horizon: calm[horizon])
-        )
+
+        def calm(horizon: int) -> int:
+            return min(tick % horizon, horizon - tick % horizon)
+
+        return HORIZON if calm(HORIZON) > CALM_TICKS else max(OTHER_HORIZONS, key=calm)
 
     @property
     def settings(self) -> Settings:
@@ -244,11 +252,6 @@ class Site:
     @property
     def partitions(self) -> int:
         return len(self.places)
-
-    @property
-    def producer(self) -> Producer:
-        """Return the producer of `produce`, for records that `produce` cannot make."""
-        return self._producer
 
     @property
     def key(self) -> NoiseKey:
@@ -268,9 +271,18 @@ class Site:
 
         until(visible, f"{topic} appears")
 
-    def set(self, section: str, **changes: object) -> None:
-        self.document[section] |= changes
+    def delete_topic(self, topic: str) -> None:
+        for future in self.admin.delete_topics([topic]).values():
+            future.result()
+        until(lambda: topic not in self.admin.list_topics(timeout=60).topics, f"{topic} is gone")
+
+    def rewrite(self, **sections: object) -> None:
+        """Write the settings file again, with other sections where given."""
+        self.document |= sections
         self.config = self.write(self.document)
+
+    def set(self, section: str, **changes: object) -> None:
+        self.rewrite(**{section: self.document[section] | changes})
 
     def create_topics(self) -> None:
         """Run `quietcount topics --create` in this process, which is faster."""
@@ -287,6 +299,19 @@ class Site:
         )
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
+
+    def run_until(self, time_ms: int) -> None:
+        """Run a worker until it has published up to a time, and stop it."""
+        with self.worker() as worker:
+            self.wait_published(time_ms)
+            assert worker.stop() == 0
+
+    def run_once(self, label: str = "a", sources: Iterable[int] = (0,)) -> None:
+        """Send one current event to each of some source partitions, and run until it is published."""
+        at = now_ms()
+        for source in sources:
+            self.produce(source, [sale(label, at)])
+        self.run_until(at)
 
     def run_to_end(self) -> subprocess.CompletedProcess[str]:
         return quietcount("run", "-c", str(self.write(self.document)))
@@ -312,18 +337,11 @@ class Site:
         """Send events (objects become JSON, bytes are unchanged) to one partition."""
         place = self.places[partition] if topic is None else (topic, partition)
         for event in events:
-            value = (
-                event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
-            )
-            while True:
-                try:
-                    self._producer.produce(place[0], value, key, place[1])
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
-            self._producer.poll(0)
+            as_is = event is None or isinstance(event, bytes)
+            value = cast(bytes | None, event) if as_is else json.dumps(event).encode()
+            produce(self.producer, place[0], value, key, place[1])
         if flush:
-            assert self._producer.flush(PATIENCE_S) == 0
+            assert self.producer.flush(PATIENCE_S) == 0
 
     def read(self, topic: str) -> Iterator[Message]:
         found = self.admin.list_topics(timeout=60).topics[topic]
@@ -333,9 +351,7 @@ class Site:
     def snapshots(self) -> list[dict[str, Any]]:
         settings = self.settings
         topics = [settings.output_topic(histogram) for histogram in settings.histograms]
-        return [
-            json.loads(message.value() or b"") for topic in topics for message in self.read(topic)
-        ]
+        return [json.loads(one.value() or b"") for topic in topics for one in self.read(topic)]
 
     def published_to(self) -> dict[str, int]:
         """Return by histogram the least end over stream keys, in ms; 0 without snapshots."""
@@ -345,52 +361,44 @@ class Site:
             ends = self._ends.setdefault(topic, {})
             for partition in self.admin.list_topics(timeout=60).topics[topic].partitions:
                 # Callers poll four times a second, so earlier records are not read again.
-                for message in read_partition(
-                    self.connection, topic, partition, since=self._next.get((topic, partition), 0)
-                ):
+                since = self._next.get((topic, partition), 0)
+                for message in read_partition(self.connection, topic, partition, since=since):
                     self._next[topic, partition] = (message.offset() or 0) + 1
-                    ends[message.key()] = max(
-                        ends.get(message.key(), 0), message.timestamp()[1]
-                    )  # a snapshot's is its end
+                    end = message.timestamp()[1]  # a snapshot's is its end
+                    ends[message.key()] = max(ends.get(message.key(), 0), end)
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 
     def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:
         """Wait for a snapshot of a tick after `time_ms`, for every key and histogram."""
+        what = f"snapshots up to {time_ms}"
+        until(lambda: min(self.published_to().values()) > time_ms, what, patience_s)
 
+    def published_or_ended(self, worker: Worker, time_ms: int) -> None:
+        """Wait for snapshots up to a time, or for the end of the worker."""
         until(
-            lambda: min(self.published_to().values()) > time_ms,
-            f"snapshots up to {time_ms}",
-            patience_s,
+            lambda: not worker.running() or min(self.published_to().values()) >= time_ms,
+            "all is published",
         )
 
     def contributed(self) -> Counter[Contributed]:
-        total: Counter[Contributed] = Counter()
-        for message in self.read(self.settings.contributions_topic):
-            for section in decode(message.value() or b"").sections:
-                columns = section.contributions(self.key)
-                rows = zip(
-                    columns.key_of_row.tolist(),
-                    columns.labels,
-                    columns.counts.tolist(),
-                    strict=True,
-                )
-                for index, label, count in rows:
-                    total[
-                        Contributed(section.lane, section.tick, columns.keys[index], label.decode())
-                    ] += count
+        values = (message.value() for message in self.read(self.settings.contributions_topic))
+        return contents(decode(value or b"") for value in values)
+
+    def counted(self) -> Counter[str]:
+        """Return the contributed counts by label, over all lanes, ticks and stream keys."""
+        total: Counter[str] = Counter()
+        for what, count in self.contributed().items():
+            total[what.label] += count
         return total
 
     def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
-        """Return (value, headers except the record's own) of every reject, by source partition and
-        offset.
-        """
+        """Return (value, headers but the record's own) of all rejects, by place of the original."""
         found = []
         for message in self.read(self.settings.rejects_topic):
             named = cast(list[tuple[str, bytes]], message.headers())
-            headers = {
-                name: bytes(value).decode() for name, value in named if not name.startswith(OWN)
-            }
+            own = [(name, bytes(value)) for name, value in named if not name.startswith(OWN)]
+            headers = {name: value.decode() for name, value in own}
             if "reason" in headers:
                 found.append((message.value(), headers))
 
@@ -398,6 +406,17 @@ class Site:
             return reject[1]["topic"], int(reject[1]["partition"]), int(reject[1]["offset"])
 
         return sorted(found, key=place)
+
+
+def produce(producer: Producer, *record: Any) -> None:
+    """Send a record, once the producer's queue has room."""
+    while True:
+        try:
+            producer.produce(*record)
+            break
+        except BufferError:
+            producer.poll(0.1)
+    producer.poll(0)
 
 
 def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
@@ -441,13 +460,8 @@ def toml_value(value: object) -> str:
     if isinstance(value, Bare):
         return value
     if isinstance(value, Mapping):
-        return (
-            "{ "
-            + ", ".join(
-                f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()
-            )
-            + " }"
-        )
+        pairs = [f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()]
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker.harness import Site, known, unk
+from tests.worker.harness import Site, known, now_ms, unk
 from workers.cli import execute
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
@@ -41,28 +40,22 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def burst(site: Site) -> None:
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     for partition in range(site.partitions):
         site.produce(
             partition,
             ({"key": f"k{i % 4}", "items": ["a", f"secret-{i % 7}"], "ts": at} for i in range(101)),
         )
-    site.wait_published(
-        time.time_ns() // 1_000_000
-    )  # a busy broker may have taken longer than a tick
+    # a busy broker may have taken longer than a tick
+    site.wait_published(now_ms())
 
 
 def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     bootstrap: str, tmp_path: Path, command: Command
 ) -> None:
     """What left the settings was still published: its price must not vanish."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)],
-        partitions=2,
-        owners=2,
-    )
+    histograms = [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)]
+    site = Site(bootstrap, tmp_path, histograms, partitions=2)
     nothing = command.json(site)
     assert (nothing["state"], nothing["histograms"], nothing["total"]) == ("empty", [], None)
     assert nothing["not_begun"] == ["items", "known", "gone"]
@@ -81,14 +74,10 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
         2,
     )  # one for each owner's first tick
 
-    site.document["histogram"] = [unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)]
-    site.config = site.write(site.document)
+    site.rewrite(histogram=[unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)])
     before = command.json(site)
-    assert {(h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]} == {
-        ("items", "left out"),
-        ("known", "running"),
-        ("gone", "left out"),
-    }
+    states = {(h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]}
+    assert states == {("items", "left out"), ("known", "running"), ("gone", "left out")}
     assert before["not_begun"] == ["items"]
     assert execute(["retire", "-c", str(site.config), "gone"]) == 0
     with site.worker() as worker:
@@ -108,11 +97,8 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     assert found["not_begun"] == []
     # Before the change one event counted in all three: the largest sum there was.
     costs = [build(config).cost() for config in site.settings.histograms]
-    assert {part["histogram"]: part["generation"] for part in found["total"]["parts"]} == {
-        "items": 1,
-        "known": 1,
-        "gone": 1,
-    }
+    parts = {part["histogram"]: part["generation"] for part in found["total"]["parts"]}
+    assert parts == {"items": 1, "known": 1, "gone": 1}
     assert found["total"]["delta"] == 3e-6
     assert found["total"]["epsilon"] > epsilon_of(compose(costs).rho, 1e-6)
 
@@ -141,12 +127,9 @@ def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, A
         assert all(s["guarantee"] == promise for s in own)
     for histogram in found["histograms"]:
         own = [s for s in snapshots if s["histogram"] == histogram["name"]]
-        assert max(s["end"] for s in own) == max(
-            g["published_to"] for g in histogram["generations"]
-        )
-        assert min(s["start"] for s in own) >= min(
-            g["published_from"] for g in histogram["generations"]
-        )
+        generations = histogram["generations"]
+        assert max(s["end"] for s in own) == max(g["published_to"] for g in generations)
+        assert min(s["start"] for s in own) >= min(g["published_from"] for g in generations)
 
 
 def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_clear_line(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker.harness import Site, unk, until
+from tests.worker.harness import Site, now_ms, sale, unk, until
 from workers.cli import execute
 
 pytestmark = pytest.mark.waits
@@ -21,37 +20,22 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [unk(**users)],
-        partitions=1,
-        owners=1,
-        events={"user": "user"},
-        privacy=privacy,
-    )
-    at = time.time_ns() // 1_000_000
-    site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": at} for _ in range(5)])
-    with site.worker() as worker:
-        site.wait_published(at)
-        assert worker.stop() == 0
+    kinds: dict[str, Any] = {"events": {"user": "user"}, "privacy": privacy}
+    site = Site(bootstrap, tmp_path, [unk(**users)], partitions=1, owners=1, **kinds)
+    at = now_ms()
+    site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
+    site.run_until(at)
     before = site.snapshots()
     # Alone the other histogram fits; with the releases of this epoch it does not.
-    site.document["histogram"] = [unk("other", **(users | {"epsilon": 1.6}))]
-    site.config = site.write(site.document)
+    site.rewrite(histogram=[unk("other", **(users | {"epsilon": 1.6}))])
     site.create_topics()
     assert execute(["retire", "-c", str(site.config), "items"]) == 0
     site.set("privacy", max_epsilon=_just_enough(site, capsys))
     with site.worker() as worker:
-        site.produce(
-            0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}]
-        )
+        site.produce(0, [sale(["a"], now_ms(), user="u")])
         assert worker.ended() == 2
-        said = [
-            line
-            for line in worker.output().splitlines()
-            if "would bring one user to epsilon" in line
-        ]
+        lines = worker.output().splitlines()
+        said = [line for line in lines if "would bring one user to epsilon" in line]
     assert said and "No tick of it is published, and its contributions wait" in said[0]
     assert site.snapshots() == []
     capsys.readouterr()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, until
+from tests.worker.harness import Site, known, now_ms, sale, until
 
 pytestmark = pytest.mark.waits
+
+
+def one_partition(bootstrap: str, directory: Path, **events: object) -> Site:
+    return Site(bootstrap, directory, [known(keys=["k"])], partitions=1, owners=1, events=events)
 
 
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
     """A quiet shop must not hold up all others; empty ticks are published as well."""
     site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
-    at = time.time_ns() // 1_000_000
-    site.produce(
-        2, [{"key": "k", "items": "a", "ts": at}]
-    )  # partitions 0, 1 and 3 never see an event
-    with site.worker() as worker:
-        site.wait_published(at + 5_000)
-        assert worker.stop() == 0
+    at = now_ms()
+    # partitions 0, 1 and 3 never see an event
+    site.produce(2, [sale("a", at)])
+    site.run_until(at + 5_000)
     site.assert_clean()
     snapshots = site.snapshots()
     assert {s["key"] for s in snapshots} == {"k", "silent"}
@@ -33,22 +33,14 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """A closed tick never changes, and one wrong clock must not close the ticks of all."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [known(keys=["k"])],
-        partitions=1,
-        owners=1,
-        events={"max_ahead": "10s"},
-    )
-    at = time.time_ns() // 1_000_000
-    site.produce(
-        0, [{"key": "k", "items": "a", "ts": at}]
-    )  # before the worker is there: it is not late, whatever this machine does
+    site = one_partition(bootstrap, tmp_path, max_ahead="10s")
+    at = now_ms()
+    # before the worker is there: it is not late, whatever this machine does
+    site.produce(0, [sale("a", at)])
     with site.worker() as worker:
         site.wait_published(at)
-        site.produce(0, [{"key": "k", "items": "b", "ts": at}])  # its tick is closed
-        site.produce(0, [{"key": "k", "items": "c", "ts": at + 3_600_000}])
+        site.produce(0, [sale("b", at)])  # its tick is closed
+        site.produce(0, [sale("c", at + 3_600_000)])
         until(
             lambda: any(what.label == "b" for what in site.contributed()),
             "the late event is contributed",
@@ -69,16 +61,11 @@ def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histog
     bootstrap: str, tmp_path: Path
 ) -> None:
     """First events once did: seconds read as ms, and a time of 2001 with ticks of a second."""
-    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
-    at = time.time_ns() // 1_000_000
+    site = one_partition(bootstrap, tmp_path)
+    at = now_ms()
     times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)
-    site.produce(
-        0,
-        [{"key": "k", "items": label, "ts": ts} for label, ts in zip("abcde", times, strict=True)],
-    )
-    with site.worker() as worker:
-        site.wait_published(at + 2_000)
-        assert worker.stop() == 0
+    site.produce(0, [sale(label, ts) for label, ts in zip("abcde", times, strict=True)])
+    site.run_until(at + 2_000)
     assert {what.label for what in site.contributed()} == {"c"}
     assert min(snapshot["end"] for snapshot in site.snapshots()) > at
     assert [headers["reason"] for _, headers in site.rejects()] == [
@@ -94,22 +81,20 @@ def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """A fast clock must not show in the ticks of others: it once closed them early."""
-    site = Site(
-        bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"}
-    )
+    site = one_partition(bootstrap, tmp_path, max_ahead="1m")
     with site.worker() as worker:
-        at = time.time_ns() // 1_000_000
-        site.produce(0, [{"key": "k", "items": "ahead", "ts": at + 8_000}])
+        at = now_ms()
+        site.produce(0, [sale("ahead", at + 8_000)])
         latest: dict[str, int] = {}
         for label in ("a", "b", "c"):
-            now = time.time_ns() // 1_000_000
-            site.produce(0, [{"key": "k", "items": label, "ts": now}])
+            now = now_ms()
+            site.produce(0, [sale(label, now)])
             wanted = {"ahead", *latest, label}
             until(
                 lambda: wanted <= {what.label for what in site.contributed()},  # noqa: B023  # called at once
                 f"{label} is contributed",
             )
-            latest[label] = time.time_ns() // 1_000_000 // 1_000 + 1
+            latest[label] = now_ms() // 1_000 + 1
         site.wait_published(at + 9_000)
         assert worker.stop() == 0
     ticks = {what.label: what.tick for what in site.contributed()}

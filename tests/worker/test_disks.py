@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import resource
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, Worker, unk, until
+from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
 from tests.worker.test_metrics import total
 
 pytestmark = pytest.mark.waits
@@ -32,11 +31,11 @@ def limit(worker: Worker, most_bytes: int) -> None:
 
 def send(site: Site, number: int) -> int:
     """Send events with new labels; return their time, once they are published."""
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     for i in range(LABELS // 10):
         items = [f"label {number} {i} {j}" for j in range(10)]
-        site.produce(i % 2, [{"key": "k", "items": items, "ts": at}], flush=False)
-    site.produce(0, [{"key": "k", "items": [], "ts": at}])
+        site.produce(i % 2, [sale(items, at)], flush=False)
+    site.produce(0, [sale([], at)])
     return at
 
 

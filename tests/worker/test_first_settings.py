@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 import uuid
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -24,7 +23,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.admin import admin_of
 from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
-from tests.worker.harness import Worker, quietcount, until
+from tests.worker.harness import Worker, now_ms, quietcount, until
 from workers.events.project import time_ms
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
@@ -87,11 +86,8 @@ def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, s
     pairs: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     for _, event in events:
         at = time_ms(event["context"]["when"], "iso")
-        assert (
-            at is not None
-            and isinstance(histogram.horizon, int)
-            and histogram.max_items_per_user is not None
-        )
+        assert at is not None and isinstance(histogram.horizon, int)
+        assert histogram.max_items_per_user is not None
         used = pairs[at // (histogram.tick_ms * histogram.horizon), event["session"]]
         for tag in event["tags"][: histogram.max_items]:
             if used[tag] < histogram.max_count and (
@@ -193,7 +189,7 @@ def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
         None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS}
     )
     rng, found = random.Random(kind), []
-    start = time.time_ns() // 1_000_000 - AGO_MS - SPAN_MS // 2
+    start = now_ms() - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
         key, event = TOPICS[kind](rng, start + i * (SPAN_MS // 2) // EVENTS)
         producer.produce(topic, encode(event), key, partition_of(key, i, PARTITIONS))
@@ -234,13 +230,8 @@ def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -
                 exact[label] += n
         found = dict(snapshot["items"])
         for label, n in found.items():
-            assert abs(n - exact[label]) <= SDS * sd + 1, (
-                snapshot["key"],
-                snapshot["tick"],
-                label,
-                n,
-                exact[label],
-            )
+            place = snapshot["key"], snapshot["tick"], label, n, exact[label]
+            assert abs(n - exact[label]) <= SDS * sd + 1, place
         passing = snapshot["threshold"] or 0
         missing = {
             label for label, n in exact.items() if label not in found and n > passing + SDS * sd

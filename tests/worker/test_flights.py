@@ -42,14 +42,10 @@ def departures() -> list[Event]:
     ]
     today = datetime.datetime.now(tz=datetime.UTC).date()
     moved = datetime.timedelta(days=(today - moments[-1][0].date()).days - 1)
-    events = [
-        {
-            "origin": r.origin,
-            "what": [r.dest, r.carrier],
-            "ts": int((at + moved).timestamp() * 1000),
-        }
-        for at, r in moments
-    ]
+    events = []
+    for at, r in moments:
+        ts = int((at + moved).timestamp() * 1000)
+        events.append({"origin": r.origin, "what": [r.dest, r.carrier], "ts": ts})
     assert len(events) == DEPARTURES
     return sorted(events, key=lambda event: int(event["ts"]))
 
@@ -58,12 +54,8 @@ def departures() -> list[Event]:
 def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
     """Return two histograms: over an unknown domain, and over the carriers."""
     carriers = sorted({event["what"][1] for event in departures})
-    common = {
-        "tick": "1d",
-        "horizon": 256,
-        "epsilon": 1.0,
-        "delta": 1e-9,
-    }  # an epoch of 256 days: a year has two
+    # An epoch of 256 days: a year has two.
+    common = {"tick": "1d", "horizon": 256, "epsilon": 1.0, "delta": 1e-9}
     return [
         unk("seen", **common),
         known("carriers", domain=carriers, keys=["EWR", "JFK", "LGA"], **common),
@@ -79,9 +71,7 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
         site.produce(partition, departures[partition::PARTITIONS], flush=False)
     site.produce(0, [])
     last_tick_ends = (departures[-1]["ts"] // DAY_MS + 1) * DAY_MS
-    with site.worker() as worker:
-        site.wait_published(last_tick_ends - 1)
-        assert worker.stop() == 0
+    site.run_until(last_tick_ends - 1)
     site.assert_clean()
     released = [
         s for s in site.snapshots() if s["end"] <= last_tick_ends
@@ -98,17 +88,8 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     assert not ids & check(site.settings, site.key, departures, replayed)
 
     def place(s: Mapping[str, Any]) -> tuple[object, ...]:
-        return (
-            s["histogram"],
-            s["key"],
-            s["epoch"],
-            s["tick"],
-            s["start"],
-            s["end"],
-            s["sd"],
-            s["threshold"],
-            s["page"],
-        )
+        names = "histogram key epoch tick start end sd threshold page"
+        return tuple(s[name] for name in names.split())
 
     assert sorted(map(place, released), key=str) == sorted(map(place, replayed), key=str)
 
@@ -146,20 +127,16 @@ def check(
                         running[label] = running.get(label, 0) + n
                 labels = list(running)
                 noise = build(config).noise(key.stream(bytes.fromhex(snapshot["id"])))
-                drawn = noise.at(
-                    snapshot["tick"], key.tags(name, [label.encode() for label in labels])
-                )
-                noisy = dict(
-                    zip(labels, (np.array(list(running.values())) + drawn).tolist(), strict=True)
+                tags = key.tags(name, [label.encode() for label in labels])
+                counts = np.array(list(running.values())) + noise.at(snapshot["tick"], tags)
+                noisy, least = (
+                    dict(zip(labels, counts.tolist(), strict=True)),
+                    snapshot["threshold"],
                 )
                 if not domain:
-                    shown |= {
-                        label for label, count in noisy.items() if count > snapshot["threshold"]
-                    }
-                wanted = sorted(
-                    ([label, noisy[label]] for label in shown),
-                    key=lambda item: (-int(item[1]), item[0]),
-                )
+                    shown |= {label for label, count in noisy.items() if count > least}
+                wanted = [[label, noisy[label]] for label in shown]
+                wanted.sort(key=lambda item: (-int(item[1]), item[0]))
                 assert snapshot["items"] == wanted, f"{config.name}, {name}, {snapshot['start']}"
                 ids.add(snapshot["id"])
     assert not by_place

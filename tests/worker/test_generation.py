@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kafka.harness import read
-from tests.worker.harness import Site, known, until
+from tests.worker.harness import Site, known, now_ms, sale, until
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
 from workers.kafka.offsets import End
@@ -30,7 +30,7 @@ def contribute_up_to_now(factory: Factory) -> None:
     """Close every tick by the clock, as stage 1 does at the end of its log."""
     shard = factory.contribute(factory.sources.topics[0], 0)
     shard.open()
-    shard.reached(End(time.time_ns() // 1_000_000, shard.offset or 0))
+    shard.reached(End(now_ms(), shard.offset or 0))
     assert shard.stats.transactions == 1
     shard.close()
 
@@ -83,11 +83,9 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     site = Site(
         bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
     )
-    at = time.time_ns() // 1_000_000
-    site.produce(0, [{"key": "k", "items": "a", "ts": at}])
-    with site.worker() as worker:
-        site.wait_published(at)
-        assert worker.stop() == 0
+    at = now_ms()
+    site.produce(0, [sale("a", at)])
+    site.run_until(at)
     topics = [f"{site.name}.items", f"{site.name}.known"]
     time.sleep(3)  # ticks that nobody has worked on
     before = [ends(site, topic, "read_uncommitted") for topic in topics]
@@ -98,8 +96,8 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     die_before_the_commit(factory, site, monkeypatch)
     raised: dict[str, Any] = site.document["histogram"][0]
     raised["generation"] = 2
-    site.config = site.write(site.document)
-    began = time.time_ns() // 1_000_000
+    site.rewrite()
+    began = now_ms()
     with site.worker() as worker:
         for topic in topics:
             until(partial(published_after, site, topic, began), topic)

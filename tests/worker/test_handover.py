@@ -5,18 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, unk, until
+from tests.worker.harness import Site, known, now_ms, unk, until
 
 pytestmark = pytest.mark.waits
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def burst(site: Site, number: int) -> int:
@@ -48,9 +43,8 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(
             until(lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move")
             burst(site, 5_000)  # at work while it freezes
             one.signal(signal.SIGSTOP)
-            site.wait_published(
-                burst(site, 500)
-            )  # every partition goes on: the other one has them all
+            # every partition goes on: the other one has them all
+            site.wait_published(burst(site, 500))
             one.signal(signal.SIGCONT)
             burst(site, 5_000)
             site.wait_published(burst(site, 500))

@@ -10,14 +10,13 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, unk, until
+from tests.worker.harness import Site, known, now_ms, produce, sale, unk, until
 
 pytestmark = [
     pytest.mark.waits,
@@ -33,22 +32,10 @@ EDGES = {"from": 0, "to": 999, "count": 999}
 
 def hostile(**fields: bytes) -> bytes:
     """Return a record with the stream key "hostile" and these fields verbatim."""
-    given = {
-        "key": b'"hostile"',
-        "items": b'["x"]',
-        "price": b"1",
-        "ts": b"%d" % now_ms(),
-        **fields,
-    }
-    return (
-        b"{"
-        + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in given.items())
-        + b"}"
-    )
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    given = {"key": b'"hostile"', "items": b'["x"]', "price": b"1", "ts": b"%d" % now_ms()}
+    given |= fields
+    members = [b'"%s":%s' % (name.encode(), value) for name, value in given.items()]
+    return b"{" + b",".join(members) + b"}"
 
 
 def listed(one: bytes, number: int) -> bytes:
@@ -89,23 +76,16 @@ ATTACKS: dict[str, Callable[[], tuple[list[bytes | None], dict[str, object]]]] =
 
 def honest(begin: int) -> Iterator[dict[str, object]]:
     for i in range(begin, begin + HONEST):
-        yield {
-            "key": "s1",
-            "items": [f"item{i % 7}", f"item{i % 11}"],
-            "price": i % 5,
-            "ts": now_ms(),
-        }
+        items = [f"item{i % 7}", f"item{i % 11}"]
+        yield sale(items, now_ms(), "s1", price=i % 5)
 
 
 def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """Content must neither stop nor silence a worker with 1 GiB, nor affect other events."""
-    prices = {
-        name: value
-        for name, value in known("prices", max_items=1, items="price", buckets=EDGES).items()
-        if name != "domain"
-    }
+    prices = known("prices", max_items=1, items="price", buckets=EDGES)
+    del prices["domain"]
     site = Site(bootstrap, tmp_path, [unk(), prices], partitions=2)
     expected: Counter[str] = Counter()
     sent = 0
@@ -121,17 +101,11 @@ def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
             None, **{"compression.type": "zstd", "linger.ms": 50, **options}
         )
         for value in values:
-            while True:
-                try:
-                    producer.produce(site.topic, value, partition=1)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            producer.poll(0)
+            produce(producer, site.topic, value, None, 1)
         assert producer.flush(300) == 0
     with site.worker() as worker:
         resource.prlimit(worker.process.pid, resource.RLIMIT_DATA, (LIMIT, LIMIT))
-        until(lambda: "took over" in worker.output() or not worker.running(), "it is at work")
+        worker.at_work()
         last = list(honest(0))[:1]
         expected.update({"item0": 1, "[0,1)": 1})
         for partition in range(site.partitions):
@@ -151,29 +125,11 @@ def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
     site.assert_clean()
     reasons = Counter(headers["reason"] for _, headers in site.rejects())
     assert reasons["no value"] == 300_000
-    for arguments in (
-        ["check", "-c", str(site.config)],
-        [
-            "replay",
-            "-c",
-            str(site.config),
-            "--topic",
-            "--snapshots",
-            str(tmp_path / "snapshots.jsonl"),
-        ],
-        [
-            "init",
-            "--bootstrap",
-            bootstrap,
-            "--topic",
-            site.topic,
-            "--keys",
-            "public",
-            "--output",
-            str(tmp_path / "new.toml"),
-        ],
-        ["rejects", "-c", str(site.config)],
-    ):
+    config, new = str(site.config), ["--output", str(tmp_path / "new.toml")]
+    init = ["init", "--bootstrap", bootstrap, "--topic", site.topic, "--keys", "public", *new]
+    out = ["--snapshots", str(tmp_path / "snapshots.jsonl")]
+    replay = ["replay", "-c", config, "--topic", *out]
+    for arguments in (["check", "-c", config], replay, init, ["rejects", "-c", config]):
         done = subprocess.run(
             [sys.executable, "-m", "workers.cli", *arguments],
             check=False,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, unk, until
+from tests.worker.harness import Site, now_ms, unk, until
 
 pytestmark = pytest.mark.waits
 
@@ -42,7 +41,7 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
             "items", mechanism="pay_what_you_get", k=3, kbar=100, labels=60_000, queries=10_000
         ),
     }[mechanism]
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     for world in ("without", "with"):
         site = Site(bootstrap, tmp_path / world, [histogram], partitions=1, owners=1)
         site.produce(0, fillers(at))

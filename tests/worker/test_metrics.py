@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.worker.harness import Site, Worker, known, quietcount, unk, until
+from tests.worker.harness import Site, Worker, known, now_ms, quietcount, sale, unk, until
 
 pytestmark = pytest.mark.waits
 
@@ -72,9 +71,9 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
 
     def send(number: int) -> None:
         nonlocal sent
-        at = time.time_ns() // 1_000_000
+        at = now_ms()
         for partition in range(4):
-            site.produce(partition, [{"key": "k", "items": ["a"], "ts": at}] * number + [b"{"])
+            site.produce(partition, [sale(["a"], at)] * number + [b"{"])
         sent += 4 * number
 
     send(500)
@@ -106,15 +105,14 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
             assert total("quietcount_events_total", one, two) == sent
             assert total("quietcount_partitions_given_up_total", one) >= 6
             assert total("quietcount_recovery_seconds_count", one) >= 2
-            last_ms = time.time_ns() // 1_000_000
+            last_ms = now_ms()
             site.wait_published(last_ms)
             assert two.stop() == 0
         until(lambda: owned(one, "release") == {"0", "1"}, "all is back")
         until(lambda: ready(one), "and caught up")
         seen = metrics(one)
-        snapshots = Counter(
-            s["histogram"] for s in site.snapshots()
-        )  # asked for later: it goes on publishing
+        # asked for later: it goes on publishing
+        snapshots = Counter(s["histogram"] for s in site.snapshots())
         assert seen["quietcount_snapshots_total"][0][1] <= snapshots["items"]
         rows = {
             labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value

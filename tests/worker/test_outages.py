@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests import ROOT
 from tests.broker import OwnBroker, fixed_port, own_broker
 from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
-from tests.worker.harness import PATIENCE_S, Site, Worker, unk, until
+from tests.worker.harness import PATIENCE_S, Site, Worker, now_ms, sale, unk, until
 from tests.worker.test_metrics import ask, ready, total
 from workers.kafka import transaction
 from workers.kafka.records import Outgoing
@@ -57,35 +56,22 @@ class Counted:
     """A site with all three stages, and events from distinct users, so that all of them count."""
 
     def __init__(self, kafka: OwnBroker, directory: Path) -> None:
-        self.site = Site(
-            kafka.bootstrap,
-            directory,
-            [unk(max_items_per_user=1)],
-            partitions=2,
-            owners=1,
-            events={"user": "who"},
-            worker={"metrics_port": 0, "user_partitions": 2},
-            privacy={"unit": "user", "rekey": True},
-        )
+        kinds: dict[str, Any] = {
+            "events": {"user": "who"},
+            "worker": {"metrics_port": 0, "user_partitions": 2},
+            "privacy": {"unit": "user", "rekey": True},
+        }
+        histograms = [unk(max_items_per_user=1)]
+        self.site = Site(kafka.bootstrap, directory, histograms, partitions=2, owners=1, **kinds)
         self.sent: Counter[str] = Counter()
         self.broken = 0
 
     def send(self, label: str, events: int, *, flush: bool = True) -> int:
         """Send events and one invalid record; return their time."""
-        at = time.time_ns() // 1_000_000
+        at = now_ms()
         for i in range(events):
-            self.site.produce(
-                i % 2,
-                [
-                    {
-                        "key": "k",
-                        "items": [label],
-                        "ts": at,
-                        "who": f"{label}-{self.sent[label] + i}",
-                    }
-                ],
-                flush=False,
-            )
+            who = f"{label}-{self.sent[label] + i}"
+            self.site.produce(i % 2, [sale([label], at, who=who)], flush=False)
         self.sent[label] += events
         self.site.produce(0, [f"broken {self.broken}".encode()], flush=flush)
         self.broken += 1
@@ -93,10 +79,7 @@ class Counted:
 
     def assert_exact(self) -> None:
         """Assert that every event, tick and reject is there exactly once and correct."""
-        found: Counter[str] = Counter()
-        for what, count in self.site.contributed().items():
-            found[what.label] += count
-        assert found == self.sent
+        assert self.site.counted() == self.sent
         assert len(self.site.rejects()) == self.broken
         self.site.assert_clean()
 
@@ -128,24 +111,11 @@ def away(worker: Worker) -> bool:
 @contextmanager
 def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     log = site.directory / "dashboard.log"
-    command = [
-        sys.executable,
-        "-m",
-        "workers.cli",
-        "dashboard",
-        "-c",
-        str(site.config),
-        "--port",
-        "0",
-    ]
+    options = ["dashboard", "-c", str(site.config), "--port", "0"]
+    command = [sys.executable, "-m", "workers.cli", *options]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=dict(os.environ),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
         )
     try:
         assert process.stdout is not None

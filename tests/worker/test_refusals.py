@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
-from tests.worker.harness import Bare, Site, quietcount, unk, until
+from tests.worker.harness import Bare, Site, now_ms, quietcount, sale, unk, until
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
 from workers.runtime.errors import StateRefused
@@ -22,11 +21,8 @@ pytestmark = pytest.mark.waits
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    lines = [
-        line
-        for line in done.stderr.splitlines()
-        if " INFO " not in line and " WARNING " not in line
-    ]
+    lines = done.stderr.splitlines()
+    lines = [line for line in lines if " INFO " not in line and " WARNING " not in line]
     assert len(lines) == 1, done.stderr
     for word in words:
         assert word in lines[0]
@@ -48,16 +44,8 @@ def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     refused before the damage of an earlier one could be.
     """
     site = Site(bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1)
-    run_once(site)
+    site.run_once()
     return site
-
-
-def run_once(site: Site) -> None:
-    at = time.time_ns() // 1_000_000
-    site.produce(0, [{"key": "k", "items": "a", "ts": at}])
-    with site.worker() as worker:
-        site.wait_published(at)
-        assert worker.stop() == 0
 
 
 def test_key_file_that_is_missing_or_readable_by_others_is_refused(bare: Site) -> None:
@@ -125,11 +113,11 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     histogram["epsilon"] = 2.0
     assert_refused(site.run_to_end(), "'items'", "generation = 2")
     histogram["generation"] = 2
-    site.config = site.write(site.document)
+    site.rewrite()
     old = {s["id"] for s in site.snapshots()}
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     with site.worker() as worker:
-        site.produce(1, [{"key": "k", "items": "b", "ts": at}])
+        site.produce(1, [sale("b", at)])
         until(
             lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()),
             "the new generation publishes",
@@ -165,13 +153,11 @@ def test_changed_number_of_owners_is_refused(ran: Site) -> None:
 
 def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
     """Its offsets mean other events now."""
-    run_once(site)
-    for future in site.admin.delete_topics([site.topic]).values():
-        future.result()
-    until(lambda: site.topic not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    site.run_once()
+    site.delete_topic(site.topic)
     site.create_events()
     for partition in range(2):
-        site.produce(partition, [{"key": "k", "items": "a", "ts": 1}] * 10)
+        site.produce(partition, [sale("a", 1)] * 10)
     assert_refused(site.run_to_end(), "deleted and created again", "new worker name")
 
 

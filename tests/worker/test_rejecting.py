@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, unk, until
+from tests.worker.harness import Site, now_ms, unk, until
 from tests.worker.test_metrics import ask, ready, total
 
 pytestmark = pytest.mark.waits
 
 
 def event(i: int, **changes: object) -> dict[str, object]:
-    return {
-        "key": "k",
-        "items": [f"p{i % 3}"],
-        "ts": time.time_ns() // 1_000_000 - 1_000 + i,
-    } | changes
+    return {"key": "k", "items": [f"p{i % 3}"], "ts": now_ms() - 1_000 + i} | changes
 
 
 def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
@@ -29,7 +24,7 @@ def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
     site.produce(0, [event(i, key=None) for i in range(300)])
     with site.worker() as worker:
         until(lambda: "nearly all records are rejected (" in worker.output(), "the line")
-        until(lambda: "took over" in worker.output(), "it is at work")
+        worker.at_work()
         assert not ready(worker)
         body = ask(worker, "/readyz")[1]
         assert "nearly all records are rejected" in body and "quietcount check -c FILE" in body

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,19 @@ import msgspec
 import pytest
 from aiokafka.partitioner import murmur2
 
-from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
+from tests.worker.harness import (
+    Bare,
+    Contributed,
+    Site,
+    contents,
+    known,
+    now_ms,
+    quietcount,
+    sale,
+    unk,
+    until,
+)
 from tests.worker.test_refusals import assert_refused
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
 from workers.pipeline.rekey_markers import HEADER
@@ -70,17 +79,8 @@ def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
         at = end_ms - 60_000 + 60_000 * i // EVENTS - (20_000 if origin == ORIGINS - 1 else 0)
         at -= rng.randrange(3 * GRACE_MS) if rng.random() < 0.1 else 0
-        out.append(
-            (
-                origin,
-                {
-                    "key": rng.choice(KEYS),
-                    "items": rng.choices(LABELS, k=rng.randint(1, 3)),
-                    "ts": at,
-                    "who": user,
-                },
-            )
-        )
+        key, items = rng.choice(KEYS), rng.choices(LABELS, k=rng.randint(1, 3))
+        out.append((origin, sale(items, at, key, who=user)))
     return out
 
 
@@ -145,7 +145,7 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
     """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     sent = backlog(rng, now - 2 * GRACE_MS)
     send(site, sent)
     for least in (0, 2_000, 10_000):
@@ -167,20 +167,11 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
 
 
 class Collected:
-    def __init__(self, key: NoiseKey) -> None:
+    def __init__(self) -> None:
         self.total: Counter[Contributed] = Counter()
-        self._key = key
 
     def take(self, message: Message, offset: int) -> None:
-        for section in message.sections:
-            columns = section.contributions(self._key)
-            rows = zip(
-                columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True
-            )
-            for index, label, count in rows:
-                self.total[
-                    Contributed(section.lane, section.tick, columns.keys[index], label.decode())
-                ] += count
+        self.total += contents([message])
 
     def reached(self, position: int) -> None: ...
 
@@ -191,15 +182,10 @@ class Collected:
 
 
 def replayed(site: Site) -> dict[Contributed, int]:
-    collected = Collected(site.key)
+    collected = Collected()
     with open_topic(site.settings, None, None) as source:
-        offline = Offline(
-            site.settings,
-            site.key,
-            fresh_histograms(site.settings, site.key),
-            partitions=source.partitions,
-            merge=collected,
-        )
+        given = site.settings, site.key, fresh_histograms(site.settings, site.key)
+        offline = Offline(*given, partitions=source.partitions, merge=collected)
         for batch in source.batches():
             offline.add(batch, source.ended())
         offline.finish()
@@ -207,7 +193,7 @@ def replayed(site: Site) -> dict[Contributed, int]:
 
 
 def event(who: object, label: object, at: int, **more: object) -> dict[str, object]:
-    return {"key": "k", "items": label, "ts": at, "who": who} | more
+    return sale(label, at, who=who, **more)
 
 
 def counted(site: Site) -> Counter[tuple[str, str]]:
@@ -234,7 +220,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         },
         privacy={"unit": "user", "rekey": True},
     )
-    at = time.time_ns() // 1_000_000 - 5_000
+    at = now_ms() - 5_000
     one, two = site.topics
     escaped = (
         b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
@@ -247,7 +233,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         (two, 1, b"session-1", escaped, []),
         (two, 1, b"s", event(None, "c", at, type="ping"), []),
         (two, 1, b"s", event(None, "c", at), []),
-        (two, 1, b"s", {"key": "k", "items": "c", "ts": at}, []),
+        (two, 1, b"s", sale("c", at), []),
         (two, 1, b"s", b"no JSON", []),
         (two, 1, b"s", None, []),
         (two, 1, b"s", event("ann", "c", at + 86_400_000), []),
@@ -273,12 +259,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
         assert worker.stop() == 0
-    assert counted(site) == {
-        ("session-1", "a"): 1,
-        ("session-2", "a"): 1,
-        ("session-1", "b"): 2,
-        ("session-3", "d"): 1,
-    }
+    counts = {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2}
+    assert counted(site) == counts | {("session-3", "d"): 1}
     rejects = Counter(
         (headers["topic"].removeprefix(site.name), headers["reason"])
         for _, headers in site.rejects()
@@ -296,11 +278,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         (".by-user", "field 'items' is not a string, list or object"): 1,
     }
     found = by_user(site)
-    assert Counter(message.key() for message in found) == {
-        b"ann": 8,
-        b"17": 1,
-        'bob\u00e4"'.encode(): 1,
-    }
+    users = Counter(message.key() for message in found)
+    assert users == {b"ann": 8, b"17": 1, 'bob\u00e4"'.encode(): 1}
     assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
     assert sorted(map(repr, filter(None, own))) == sorted(
@@ -320,7 +299,7 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
 ) -> None:
     """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
-    at = time.time_ns() // 1_000_000 - 5_000
+    at = now_ms() - 5_000
     site.produce(0, [event("ann", "item-1", at)])
     with site.worker() as worker:
         until(lambda: len(site.contributed()) > 0, "something is contributed")
@@ -332,37 +311,26 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     del site.document["worker"]["user_partitions"]
     events = site.document["events"]["topic"]
     site.set("events", topic=events[1])
-    assert_refused(
-        site.run_to_end(),
-        f"{events[1]} has 3 partitions",
-        f"{site.name}.rekey-state was made for 4",
-    )
+    made_for = f"{site.name}.rekey-state was made for 4"
+    assert_refused(site.run_to_end(), f"{events[1]} has 3 partitions", made_for)
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[events[1], f"{site.topic}-9"])
     # Both stages refuse it with their own messages; which one is first varies.
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(
-        done,
-        *(["events.topic"] if of_release else ["the state was made with", "another set of topics"]),
-    )
+    of_stage = ["the state was made with", "another set of topics"]
+    assert_refused(done, *(["events.topic"] if of_release else of_stage))
     site.set("events", topic=events[1])
     site.set("privacy", rekey=False)
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(
-        done,
-        "events.rekey = true became null"
-        if of_release
-        else "privacy.rekey = false, but the state was made with it",
-    )
+    of_rekey = "privacy.rekey = false, but the state was made with it"
+    assert_refused(done, "events.rekey = true became null" if of_release else of_rekey)
     site.set("events", topic=events)
     site.set("privacy", rekey=True)
     # Deleting the state of the stage makes it send everything again.
     state = f"{site.name}.rekey-state"
-    for future in site.admin.delete_topics([state]).values():
-        future.result()
-    until(lambda: state not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    site.delete_topic(state)
     refused = quietcount("replay", "-c", str(site.config), "--topic")
     assert refused.returncode == 0, refused.stderr
     assert_refused(site.run_to_end(), f"missing topics: {state}")

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
-from tests.worker.harness import Site, Worker, known, unk, until
+from tests.worker.harness import Site, Worker, known, now_ms, sale, unk, until
 from tests.worker.test_metrics import ask, ready
 
 pytestmark = pytest.mark.waits
@@ -58,21 +56,10 @@ main(sys.argv[1:])
 @pytest.fixture(scope="module")
 def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site with all secrets planted, not yet run."""
-    made = Site(
-        bootstrap,
-        tmp_path_factory.mktemp("secrets"),
-        [unk(max_count=30_000, horizon=4096), known(domain=["PlantedDomain"])],
-        partitions=2,
-        owners=1,
-        worker={"metrics_port": 0},
-    )
-    at = time.time_ns() // 1_000_000
-    event = {
-        "key": "PlantedKey",
-        "items": {"PlantedLabel": COUNT},
-        "ts": at,
-        "customer": "PlantedUser",
-    }
+    histograms = [unk(max_count=30_000, horizon=4096), known(domain=["PlantedDomain"])]
+    directory, worker = tmp_path_factory.mktemp("secrets"), {"metrics_port": 0}
+    made = Site(bootstrap, directory, histograms, partitions=2, owners=1, worker=worker)
+    event = sale({"PlantedLabel": COUNT}, now_ms(), "PlantedKey", customer="PlantedUser")
     for partition in range(2):
         made.produce(partition, [event] * EVENTS, key=b"PlantedRecordKey")
         made.produce(
@@ -94,24 +81,15 @@ class Run(Worker):
         self.log = site.directory / f"{name}.log"
         start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "workers.cli"]
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*start, *arguments, "-c", str(site.config)],
-                cwd=ROOT,
-                stdout=output,
-                stderr=output,
-                env=dict(os.environ),
-            )
+            command = [*start, *arguments, "-c", str(site.config)]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
 
 
 def assert_silent(site: Site, text: str) -> None:
     """Assert that a text holds no planted secret and no form of the key."""
     key = (site.directory / "key").read_bytes()
-    forms = (
-        key.hex(),
-        base64.b64encode(key).decode(),
-        base64.urlsafe_b64encode(key).decode(),
-        repr(key)[2:-1],
-    )
+    base64s = base64.b64encode(key), base64.urlsafe_b64encode(key)
+    forms = key.hex(), repr(key)[2:-1], *(form.decode() for form in base64s)
     assert text
     for secret in (*SECRETS, *(form[:10] for form in forms)):
         assert secret not in text, [line for line in text.splitlines() if secret in line]
@@ -153,7 +131,7 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     site: Site, options: tuple[str, ...], form: str
 ) -> None:
     """Library exceptions quote their input; readers of the log need the location, not the data."""
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
     with Run(
         site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING
@@ -183,22 +161,9 @@ def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
 
 def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(tmp_path: Path) -> None:
     """A log collector that expects JSON would lose the one line that matters."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "workers.cli",
-            "run",
-            "--log-format",
-            "json",
-            "-c",
-            str(tmp_path / "none.toml"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["run", "--log-format", "json", "-c", str(tmp_path / "none.toml")]
+    command = [sys.executable, "-m", "workers.cli", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     [entry] = objects(done.stderr)
     assert (entry["level"], "no such file" in str(entry["message"])) == ("critical", True)

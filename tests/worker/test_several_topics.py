@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.worker.chaos import SOURCES, chaos
-from tests.worker.harness import Site, quietcount, unk, until
+from tests.worker.harness import Site, now_ms, quietcount, sale, unk, until
 from tests.worker.test_refusals import assert_refused, enlarge
 from workers.agents import topics as module
 from workers.agents.topics import check_topics, watching
@@ -20,30 +19,6 @@ from workers.runtime.metrics import Metrics
 pytestmark = pytest.mark.waits
 
 TOPICS = (1, SOURCES - 1)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def event(label: str, at: int) -> dict[str, object]:
-    return {"key": "k", "items": label, "ts": at}
-
-
-def run_once(site: Site, label: str = "a") -> None:
-    at = now_ms()
-    for source in range(site.partitions):
-        site.produce(source, [event(label, at)])
-    with site.worker() as worker:
-        site.wait_published(at)
-        assert worker.stop() == 0
-
-
-def counted(site: Site) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for what, n in site.contributed().items():
-        total[what.label] = total.get(what.label, 0) + n
-    return total
 
 
 @pytest.fixture
@@ -66,23 +41,20 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
     """Operators look for the record there; the next start must know what the numbers mean."""
     at = now_ms()
     for source in range(3):
-        site.produce(source, [b"broken", event(f"from-{source}", at)])
+        site.produce(source, [b"broken", sale(f"from-{source}", at)])
     with site.worker() as worker:
         site.wait_published(at)
         until(lambda: len(site.rejects()) == 3, "all rejects")
         assert worker.stop() == 0
         log = worker.output()
     eu, us = site.topics
-    assert [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()] == [
-        (eu, "0", "0"),
-        (us, "0", "0"),
-        (us, "1", "0"),
-    ]
+    places = [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()]
+    assert places == [(eu, "0", "0"), (us, "0", "0"), (us, "1", "0")]
     assert (
         f"{us}[1]: records rejected: not JSON" in log
         and f"source partitions 1 to 2 are those of topic {us}" in log
     )
-    assert counted(site) == {"from-0": 1, "from-1": 1, "from-2": 1}
+    assert site.counted() == {"from-0": 1, "from-1": 1, "from-2": 1}
     keys = [
         (message.partition() or 0, message.key())
         for message in site.read(f"{site.name}.contribute-state")
@@ -96,15 +68,11 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
 def test_another_set_of_topics_is_refused(site: Site) -> None:
     """The same numbers would mean other partitions: offsets would be used in another topic."""
     eu, us = site.topics
-    run_once(site)
+    site.run_once(sources=range(site.partitions))
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[eu, us, f"{site.topic}-9"])
-    assert_refused(
-        site.run_to_end(),
-        f"{eu}, {us}, {site.topic}-9 together have 4 partitions",
-        "made for 3",
-        "set of topics",
-    )
+    together = f"{eu}, {us}, {site.topic}-9 together have 4 partitions"
+    assert_refused(site.run_to_end(), together, "made for 3", "set of topics")
     site.set("events", topic=[us, f"{site.topic}-9"])  # as many, but the other numbers
     site.document["histogram"][0]["generation"] = 2  # what is counted is part of the mechanism too
     assert_refused(site.run_to_end(), f"the state was made with {eu}, {us}", "new worker name")
@@ -112,7 +80,7 @@ def test_another_set_of_topics_is_refused(site: Site) -> None:
     assert_refused(site.run_to_end(), f"{us} has 2 partitions", "made for 3")
     del site.document["histogram"][0]["generation"]
     site.set("events", topic=[us, eu])  # the order means nothing
-    run_once(site)
+    site.run_once(sources=range(site.partitions))
     enlarge(site, us, 3)
     assert_refused(site.run_to_end(), f"{eu}, {us} together have 4 partitions", "made for 3")
 
@@ -120,14 +88,12 @@ def test_another_set_of_topics_is_refused(site: Site) -> None:
 def test_a_topic_of_several_that_was_made_anew_is_refused(site: Site) -> None:
     """Its offsets mean other events now."""
     us = list(site.topics)[1]
-    run_once(site)
-    for future in site.admin.delete_topics([us]).values():
-        future.result()
-    until(lambda: us not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    site.run_once(sources=range(site.partitions))
+    site.delete_topic(us)
     assert_refused(site.run_to_end(), f"events.topic = '{us}': no such topic")
     site.create_topic(us, 2)
     for source in (1, 2):
-        site.produce(source, [event("b", 1)] * 10)
+        site.produce(source, [sale("b", 1)] * 10)
     assert_refused(
         site.run_to_end(), f"the events topic {us} was deleted and created again", "new worker name"
     )
@@ -141,9 +107,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
 ) -> None:
     """A later topic would shift the numbers, and nobody may assume that it is counted."""
     site = Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1, create=False)
-    site.set(
-        "events", topic=f"^{site.name}.*"
-    )  # its own topics, and everything that begins like them
+    # its own topics, and everything that begins like them
+    site.set("events", topic=f"^{site.name}.*")
     refused = quietcount("topics", "-c", str(site.config))
     assert (
         refused.returncode == 2
@@ -151,8 +116,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     )
     site.create_events()
     site.create_topics()
-    run_once(site)
-    assert counted(site) == {"a": 3}
+    site.run_once(sources=range(site.partitions))
+    assert site.counted() == {"a": 3}
     shown = names_on(site.connection)
     assert site.topic + "-0" in shown and "__transaction_state" not in shown, (
         "Kafka's own are no events"
@@ -170,25 +135,20 @@ def test_a_regular_expression_means_what_it_matched_at_first(
             "it is noticed",
         )
     site.create_topic(late, 1)
-    site.produce(0, [event("never", now_ms())], topic=late)
+    site.produce(0, [sale("never", now_ms())], topic=late)
     with site.worker() as worker:
         at = now_ms()
-        site.produce(2, [event("b", at)])
+        site.produce(2, [sale("b", at)])
         site.wait_published(at)
         assert worker.stop() == 0
         for name in (early, late):
             assert worker.output().count(f"topic {name} matches events.topic") == 1
-    assert counted(site) == {"a": 3, "b": 1}
+    assert site.counted() == {"a": 3, "b": 1}
     site.assert_clean()
     capsys.readouterr()
     assert execute(["topics", "-c", str(site.config)]) == 0
     said = capsys.readouterr()
     assert f"{late} matches events.topic too, but is not counted" in said.err
     assert all(name in said.out for name in site.topics) and late not in said.out
-    for future in site.admin.delete_topics([next(iter(site.topics))]).values():
-        future.result()
-    until(
-        lambda: next(iter(site.topics)) not in site.admin.list_topics(timeout=60).topics,
-        "the topic is gone",
-    )
+    site.delete_topic(next(iter(site.topics)))
     assert_refused(site.run_to_end(), f"events.topic = '{next(iter(site.topics))}': no such topic")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.worker.harness import Bare, Site, known, unk, until
+from tests.worker.harness import Bare, Site, known, now_ms, unk, until
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.histogram import Histogram
 from workers.replay.offline import fresh_histograms, replay
@@ -100,11 +99,8 @@ def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
 
 def written(at_ms: int, unit: str) -> object:
     if unit == "iso":
-        return (
-            datetime.fromtimestamp(at_ms / 1000, tz=UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
+        at = datetime.fromtimestamp(at_ms / 1000, tz=UTC)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return at_ms / 1000 if unit == "s" else at_ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
 
 
@@ -154,15 +150,10 @@ def test_every_way_in_counts_what_plain_python_counts(
     bootstrap: str, tmp_path: Path, unit: str
 ) -> None:
     """An invalid field rejects its own event and no other."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        HISTOGRAMS,
-        partitions=PARTITIONS,
-        events={**EVENTS, "timestamp_unit": unit},
-    )
+    given = {**EVENTS, "timestamp_unit": unit}
+    site = Site(bootstrap, tmp_path, HISTOGRAMS, partitions=PARTITIONS, events=given)
     rng = random.Random(7)
-    events = list(generated(rng, unit, time.time_ns() // 1_000_000))
+    events = list(generated(rng, unit, now_ms()))
     broken = [
         {**events[0], "order": {**events[0]["order"], "shop": 1.5}},
         {**events[0], "type": "purchase", "order": {"shop": 17}},
@@ -172,7 +163,7 @@ def test_every_way_in_counts_what_plain_python_counts(
     wanted = reference(events)
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == len(broken), "the rejects are there")
-        site.wait_published(time.time_ns() // 1_000_000)
+        site.wait_published(now_ms())
         assert worker.stop() == 0
     contributed: Counts = Counter()
     lanes = {config.lane: config.name for config in site.settings.histograms}
@@ -214,11 +205,8 @@ def test_every_way_in_counts_what_plain_python_counts(
             event | {"meta": {"created.at": float(event["meta"]["created.at"]), "id": 0}}
             for event in rows
         ]
-    pq.write_table(
-        pa.Table.from_pylist([row | {"latency": float(row["latency"])} for row in rows]),
-        table,
-        row_group_size=97,
-    )
+    floats = [row | {"latency": float(row["latency"])} for row in rows]
+    pq.write_table(pa.Table.from_pylist(floats), table, row_group_size=97)
     assert replayed(site.settings, key, lambda: open_source(site.settings, str(table))) == (
         reference(rows),
         0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from tests.broker import local_broker
 from tests.deploy.messages import GUIDE, HOLE, rows
-from tests.worker.harness import Site, known, quietcount, unk, until
+from tests.worker.harness import Site, known, now_ms, quietcount, sale, unk
 from tests.worker.test_refusals import assert_refused
 
 pytestmark = pytest.mark.waits
@@ -49,11 +48,8 @@ STEPS = "no whole number of ticks of …; nearest: …"
 
 def said(output: str, message: str) -> str:
     """Return the only line that matches; docs/operations.md must contain the message."""
-    documented = [
-        cell
-        for row in rows("## Messages", GUIDE.read_text())
-        for cell in re.findall(r"`([^`]+)`", row[0])
-    ]
+    table = rows("## Messages", GUIDE.read_text())
+    documented = [cell for row in table for cell in re.findall(r"`([^`]+)`", row[0])]
     assert message in documented, f"not in docs/operations.md: {message}"
     shape = re.compile(".*".join(map(re.escape, message.split(HOLE))))
     lines = [line for line in output.splitlines() if shape.search(line)]
@@ -66,32 +62,22 @@ def refused(done: subprocess.CompletedProcess[str], message: str) -> str:
     return said(done.stderr, message)
 
 
-def run_once(site: Site, label: str = "a") -> None:
-    at = time.time_ns() // 1_000_000
-    site.produce(0, [{"key": "k", "items": label, "ts": at}])
-    with site.worker() as worker:
-        site.wait_published(at)
-        assert worker.stop() == 0
-
-
 @pytest.fixture(scope="module")
 def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Two histograms with state. The tests below change the settings in turn and restore them."""
     site = Site(
         bootstrap, tmp_path_factory.mktemp("slips"), [unk(), known()], partitions=2, owners=2
     )
-    run_once(site)
+    site.run_once()
     return site
 
 
 @pytest.fixture
 def without(site: Site) -> Iterator[Site]:
     both = site.document["histogram"]
-    site.document["histogram"] = both[:1]
-    site.config = site.write(site.document)
+    site.rewrite(histogram=both[:1])
     yield site
-    site.document["histogram"] = both
-    site.config = site.write(site.document)
+    site.rewrite(histogram=both)
 
 
 def ends(site: Site) -> dict[str, list[int]]:
@@ -107,7 +93,7 @@ def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_writ
 ) -> None:
     """Stage 1 must not continue without it until stage 2 of another worker notices."""
     before = ends(without)
-    without.produce(0, [{"key": "k", "items": "b", "ts": time.time_ns() // 1_000_000}])
+    without.produce(0, [sale("b", now_ms())])
     assert "'known'" in refused(without.run_to_end(), LEFT)
     assert ends(without) == before
     shown = quietcount("topics", "-c", str(without.config))
@@ -116,7 +102,7 @@ def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_writ
 
 def test_put_back_it_goes_on_where_it_was(site: Site) -> None:
     """Nothing was counted without it, and no tick is missing; the audit recomputes all of it."""
-    run_once(site, "c")
+    site.run_once("c")
     site.assert_clean()
     assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2, (
         "one for each owner"
@@ -133,7 +119,7 @@ def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
         "it has items, known"
     )
     with site.worker() as worker:
-        until(lambda: "took over" in worker.output(), "it is at work")
+        worker.at_work()
         other = site.write(
             site.document | {"histogram": site.document["histogram"][:1]}, "without.toml"
         )
@@ -189,7 +175,7 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
     assert quietcount("retire", "-c", str(without.config), "known").returncode == 2, (
         "there is nothing more to end"
     )
-    run_once(without, "d")
+    without.run_once("d")
     without.assert_clean()
     spent = json.loads(quietcount("budget", "-c", str(without.config), "--json").stdout)
     [one] = [h for h in spent["histograms"] if h["name"] == "known"]
@@ -218,8 +204,8 @@ def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
         site = Site(
             address, tmp_path, [unk()], partitions=2, owners=1, worker={"log_format": "json"}
         )
-        at = time.time_ns() // 1_000_000
-        site.produce(0, [{"key": "k", "items": "a", "ts": at}])
+        at = now_ms()
+        site.produce(0, [sale("a", at)])
         with site.worker() as worker:
             site.wait_published(at)
             assert worker.stop() == 0

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, unk
+from tests.worker.harness import Site, known, now_ms, unk
 
 pytestmark = pytest.mark.waits
 
 
 def burst(site: Site) -> None:
-    at = time.time_ns() // 1_000_000
+    at = now_ms()
     for partition in range(site.partitions):
         site.produce(
             partition,
             ({"key": f"k{i % 5}", "items": [f"x{i % 1_500}", "a"], "ts": at} for i in range(3_000)),
         )
-    site.wait_published(
-        time.time_ns() // 1_000_000
-    )  # a busy broker may have taken longer than a tick
+    # a busy broker may have taken longer than a tick
+    site.wait_published(now_ms())
 
 
 def test_state_is_recovered_without_and_from_an_old_local_copy(

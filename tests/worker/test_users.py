@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.partitioner import murmur2
 
-from tests.worker.harness import Contributed, Site, known, quietcount, unk, until
+from tests.worker.harness import Contributed, Site, known, now_ms, quietcount, sale, unk, until
 
 pytestmark = pytest.mark.waits
 
@@ -37,12 +36,8 @@ def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
         items = rng.choices(LABELS, k=rng.randint(1, 3))
         at = end_ms - 60_000 + 60_000 * i // EVENTS
         wrong = rng.random() < 0.01
-        out.append(
-            (
-                (place(user) + wrong) % SOURCES,
-                {"key": rng.choice(KEYS), "items": items, "ts": at, "who": user},
-            )
-        )
+        event = sale(items, at, rng.choice(KEYS), who=user)
+        out.append(((place(user) + wrong) % SOURCES, event))
     return out
 
 
@@ -97,7 +92,7 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
         worker={"commit_interval": "100ms"},
         privacy={"unit": "user"},
     )
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     sent = events(rng, now - 2_000)
     for partition, event in sent:
         site.produce(partition, [event], flush=False)
@@ -118,11 +113,8 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
     site.assert_clean()
     assert {snapshot["guarantee"]["unit"] for snapshot in site.snapshots()} == {"user"}
 
-    one = [
-        json.dumps(event)
-        for partition, event in sent
-        if partition == 0 and place(event["who"]) == 0
-    ]
+    of_0 = [event for partition, event in sent if partition == place(event["who"]) == 0]
+    one = [json.dumps(event) for event in of_0]
     (tmp_path / "events.jsonl").write_text("\n".join(one) + "\n")
     done = quietcount("replay", "-c", str(site.config), "--input", str(tmp_path / "events.jsonl"))
     assert done.returncode == 0, done.stderr

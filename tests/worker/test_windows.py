@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known
+from tests.worker.harness import Site, known, now_ms, sale
 from workers.mechanisms.registry import build
 
 pytestmark = pytest.mark.waits
@@ -22,11 +21,9 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
     seen: list[tuple[int, ...]] = []
     for windows in ([], ["1s"], ["2s", "5s"]):
         site.document["histogram"][0] |= {"windows": windows}
-        site.config = site.write(site.document)
-        reached = (
-            time.time_ns() // 1_000_000
-        )  # later than every tick that an earlier run has published
-        site.produce(0, [{"key": "k", "items": "a", "ts": reached}])
+        site.rewrite()
+        reached = now_ms()  # later than every tick that an earlier run has published
+        site.produce(0, [sale("a", reached)])
         with site.worker() as worker:
             site.wait_published(reached)
             assert worker.stop() == 0
@@ -55,12 +52,8 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
 
     producer = site.connection.producer(None)
     forged = bodies[-1] | {"items": [["a", bodies[-1]["items"][0][1] + 1]]}
-    producer.produce(
-        site.settings.output_topic(site.settings.histograms[0]),
-        json.dumps(forged, separators=(",", ":")).encode(),
-        b"k",
-        0,
-    )
+    topic = site.settings.output_topic(site.settings.histograms[0])
+    producer.produce(topic, json.dumps(forged, separators=(",", ":")).encode(), b"k", 0)
     assert producer.flush(60) == 0
     done = site.audit()
     assert done.returncode == 1 and "does not follow from the contributions" in done.stdout

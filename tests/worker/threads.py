@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import ROOT
-from tests.worker.harness import HORIZON, Site, until
+from tests.worker.harness import HORIZON, Site, sale
 from workers.mechanisms.registry import MECHANISMS
 from workers.pipeline.histogram import owner_of
 
@@ -51,57 +51,21 @@ def picking() -> list[dict[str, object]]:
     """Return histograms that pick one label with noise of a scale above 1.43: up to that scale a
     gap of 256 alone has no weight.
     """
-    base: dict[str, object] = {
-        "tick": "1s",
-        "horizon": HORIZON,
-        "max_items": 2,
-        "max_count": MAX_COUNT,
-        "delta": 1e-6,
-    }
+    base: dict[str, object] = {"tick": "1s", "horizon": HORIZON, "delta": 1e-6}
+    base |= {"max_items": 2, "max_count": MAX_COUNT}
     of_two: dict[str, object] = {"domain": ["a", "b"]}
+    two: dict[str, object] = {"k": 1, "kbar": 2}
+    answers: dict[str, object] = {"labels": 8, "queries": 8, "every": 1}
+    made: list[tuple[str, str, list[str], float, dict[str, object]]] = [
+        ("gumbel", "known_gumbel", BY_TICK, 4.0, of_two | {"k": 1}),
+        ("limit", "limit_dom", BY_TICK, 4.0, two),
+        ("cells", "meta", BY_TICK, 16.0, of_two | {"algorithm": "known_gumbel", "k": 1}),
+        ("sparse", "sparse_gumb", RUNNING, 8.0, of_two | {"top_k": 1, "switches": 1}),
+        ("pay", "pay_what_you_get", RUNNING, 12.0, two | answers),
+    ]
     return [
-        base
-        | of_two
-        | {"name": "gumbel", "mechanism": "known_gumbel", "rho": 4.0, "k": 1, "keys": BY_TICK},
-        base
-        | {
-            "name": "limit",
-            "mechanism": "limit_dom",
-            "rho": 4.0,
-            "k": 1,
-            "kbar": 2,
-            "keys": BY_TICK,
-        },
-        base
-        | of_two
-        | {
-            "name": "cells",
-            "mechanism": "meta",
-            "algorithm": "known_gumbel",
-            "rho": 16.0,
-            "k": 1,
-            "keys": BY_TICK,
-        },
-        base
-        | of_two
-        | {
-            "name": "sparse",
-            "mechanism": "sparse_gumb",
-            "rho": 8.0,
-            "top_k": 1,
-            "switches": 1,
-            "keys": RUNNING,
-        },
-        base
-        | {
-            "name": "pay",
-            "mechanism": "pay_what_you_get",
-            "rho": 12.0,
-            "k": 1,
-            "kbar": 2,
-            "keys": RUNNING,
-        }
-        | {"labels": 8, "queries": 8, "every": 1},
+        base | {"name": name, "mechanism": mechanism, "rho": rho, "keys": keys} | more
+        for name, mechanism, keys, rho, more in made
     ]
 
 
@@ -112,25 +76,16 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
     site = Site(bootstrap, directory, picking(), partitions=1, owners=OWNERS)
     base = int(time.time()) * 1000 - 1000 * TICKS
     for tick in range(TICKS):
+        at = base + 1000 * tick
         for key in BY_TICK:
-            site.produce(
-                0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - GAPS[tick % 2]), flush=False
-            )
+            events = _events(key, at, A_COUNT, A_COUNT - GAPS[tick % 2])
+            site.produce(0, events, flush=False)
         for i, key in enumerate(RUNNING):
-            first = tick == 0
-            site.produce(
-                0,
-                _events(key, base + 1000 * tick, A_COUNT, A_COUNT - (GAPS[i % 2] if first else 0)),
-                flush=False,
-            )
+            gap = 0 if tick else GAPS[i % 2]
+            site.produce(0, _events(key, at, A_COUNT, A_COUNT - gap), flush=False)
     site.produce(0, [])
     with site.worker(runner=switching("1e-6", OWNERS)) as worker:
-        until(
-            lambda: (
-                not worker.running() or min(site.published_to().values()) >= base + 1000 * TICKS
-            ),
-            "all is published",
-        )
+        site.published_or_ended(worker, base + 1000 * TICKS)
         assert worker.stop() == 0, worker.output()
     site.assert_clean()
     found: Counter[tuple[str, str]] = Counter()
@@ -143,14 +98,8 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
 
 
 def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
-    """Run every mechanism under random switch intervals, assert that audit finds nothing, and
-    return the number of snapshots.
-
-    Args:
-        directory: for settings, data and logs.
-        seed: of the events and of the intervals.
-    """
-    keys = one_key_an_owner("k")
+    """Run every mechanism under random switch intervals; return the number of audited snapshots."""
+    keys, weights = one_key_an_owner("k"), [3.0**-i for i in range(len(LABELS))]
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
         [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["histogram"]
@@ -161,23 +110,14 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
     base = int(time.time()) * 1000 - 1000 * ticks
     for tick in range(ticks):
         for key in keys:
-            events = [
-                {
-                    "key": key,
-                    "items": rng.choices(LABELS, [3.0**-i for i in range(len(LABELS))], k=2),
-                    "ts": base + 1000 * tick + 10 * i,
-                }
-                for i in range(rng.choice([0, 3, 10, 40]))
-            ]
+            events = []
+            for i in range(rng.choice([0, 3, 10, 40])):
+                items = rng.choices(LABELS, weights, k=2)
+                events.append(sale(items, base + 1000 * tick + 10 * i, key))
             site.produce(rng.randrange(2), events, flush=False)
     site.produce(0, [])
     with site.worker(runner=switching(f"random:{seed}", OWNERS)) as worker:
-        until(
-            lambda: (
-                not worker.running() or min(site.published_to().values()) >= base + 1000 * ticks
-            ),
-            "all is published",
-        )
+        site.published_or_ended(worker, base + 1000 * ticks)
         assert worker.stop() == 0, worker.output()[-3000:]
     site.assert_clean()
     snapshots = site.snapshots()
@@ -200,11 +140,7 @@ def _events(key: str, time_ms: int, a: int, b: int) -> Iterator[dict[str, Any]]:
 
 
 def _labels(body: dict[str, Any]) -> list[str]:
-    return (
-        [str(label) for label, _ in body["items"]]
-        if "items" in body
-        else [str(label) for label in body.get("labels", [])]
-    )
+    return [str(label) for label, _ in body["items"]] if "items" in body else body.get("labels", [])
 
 
 def report(found: dict[str, tuple[int, int]]) -> str:

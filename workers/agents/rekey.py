@@ -144,7 +144,7 @@ class RekeyShard(SourceShard):
             return
         self._check_sources(progress.sources, progress.topic_id)
         refuse_other_topic(self._stream.topic, progress.users, progress.users_id)
-        self._clock.go_on(progress.watermark)
+        self._clock.resume(progress.watermark)
         self._sequence, self.offset = progress.sequence, progress.offset
 
     def process(self, batch: Batch) -> None:

@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
+from workers.arrays.types import Bytes, Longs, Words
 
 BLOCK_BYTES: Final = 128
 PERSON_BYTES: Final = 16
@@ -74,13 +74,13 @@ class State(NamedTuple):
     """The digest state before the text: pass it to `digests` as `*state`. Secret if the key is.
 
     Attributes:
-        words: uint64 (8,), after all complete blocks that are followed by more.
-        rest: uint8 (0 to 128,), bytes absorbed after those blocks.
+        words: (8,), after all complete blocks that are followed by more.
+        rest: (0 to 128,), bytes absorbed after those blocks.
         length: bytes absorbed in all, the key's block included.
     """
 
-    words: NDArray[np.uint64]
-    rest: NDArray[np.uint8]
+    words: Words
+    rest: Bytes
     length: int
 
     def __repr__(self) -> str:
@@ -88,15 +88,9 @@ class State(NamedTuple):
 
 
 def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: int) -> State:
-    """Return the state after a prefix.
+    """Return the state after a prefix; raise ValueError for an argument out of range.
 
-    Args:
-        key: at most 64 bytes; empty for a digest without a key.
-        person: at most 16 bytes.
-        digest_size: bytes of a digest, 1 to 64.
-
-    Raises:
-        ValueError: an argument is out of range.
+    `key` has at most 64 bytes (0: a digest without a key), `person` 16, `digest_size` is 1 to 64.
     """
     if len(key) > KEY_BYTES_MAX:
         raise ValueError(f"key = {len(key)} bytes: at most {KEY_BYTES_MAX}")
@@ -115,9 +109,7 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     for at in range(0, done, BLOCK_BYTES):
         block = np.frombuffer(absorbed, dtype=np.uint64, count=16, offset=at)
         compress(words, block, np.uint64(at + BLOCK_BYTES), _MORE)
-    rest = (
-        np.frombuffer(absorbed, dtype=np.uint8, offset=done) if absorbed else np.empty(0, np.uint8)
-    )
+    rest = np.frombuffer(absorbed[done:], dtype=np.uint8)
     # Frozen, as threads share it; and one array type for the compiler, whatever the prefix.
     words.flags.writeable = rest.flags.writeable = False
     return State(words, rest, len(absorbed))
@@ -144,14 +136,12 @@ def mix(
 
 
 @kernel
-def compress(
-    words: NDArray[np.uint64], block: NDArray[np.uint64], length: np.uint64, last: np.uint64
-) -> None:
+def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> None:
     """Absorb a block into the state words, in place: F of RFC 7693.
 
     Args:
-        words: uint64 (8,), changed.
-        block: uint64 (16,).
+        words: (8,), changed.
+        block: (16,).
         length: bytes absorbed, this block's included.
         last: all ones for the last block, else 0.
     """
@@ -181,13 +171,13 @@ def compress(
 
 
 @kernel_part
-def round_side_by_side(v: NDArray[np.uint64]) -> None:
+def round_side_by_side(v: Words) -> None:
     """Run one round of F on the states of LANES digests.
 
     The compiler vectorizes the loop because every row has its place in one array.
 
     Args:
-        v: uint64 (32 LANES,), in rows of LANES: 16 of states, changed, and the 16 of words in the
+        v: (32 LANES,), in rows of LANES: 16 of states, changed, and the 16 of words in the
             order in which this round takes them.
     """
     for lane in range(LANES):
@@ -212,24 +202,16 @@ def round_side_by_side(v: NDArray[np.uint64]) -> None:
 
 @kernel_part
 def last_blocks(
-    words: NDArray[np.uint64],
-    blocks: NDArray[np.uint64],
-    lengths: NDArray[np.uint64],
-    rows: NDArray[np.int64],
-    number: int,
-    v: NDArray[np.uint64],
-    out: NDArray[np.uint64],
+    words: Words, blocks: Words, lengths: Words, rows: Longs, number: int, v: Words, out: Words
 ) -> None:
     """Write the digests of up to LANES texts of one block each, side by side.
 
     Args:
-        words: uint64 (8,), the state before the block.
-        blocks: uint64 (16 LANES,): word w of the block in lane i is blocks[w * LANES + i].
-        lengths: uint64 (LANES,), bytes absorbed with it.
-        rows: int64 (LANES,), the row of `out` that each lane is for.
-        number: how many lanes are.
-        v: uint64 (32 LANES,), scratch.
-        out: uint64 (n, 2), written.
+        words: (8,), the state before the block.
+        blocks: (16 LANES,): word w of the block in lane i is blocks[w * LANES + i].
+        lengths, rows: (LANES,), bytes absorbed with each block, and its row of `out` (n, 2).
+        number: of lanes in use.
+        v: (32 LANES,), scratch.
     """
     for lane in range(LANES):
         for row in range(8):
@@ -250,13 +232,7 @@ def last_blocks(
 
 @kernel_with_arrays
 def digests(
-    words: NDArray[np.uint64],
-    rest: NDArray[np.uint8],
-    length: int,
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    out: NDArray[np.uint64],
+    words: Words, rest: Bytes, length: int, data: Bytes, starts: Longs, stops: Longs, out: Words
 ) -> None:
     """Write the digest of prefix + data[start:stop] for each of n spans.
 
@@ -264,10 +240,7 @@ def digests(
 
     Args:
         words, rest, length: of a `State`.
-        data: uint8 (bytes,), the texts.
-        starts: int64 (n,).
-        stops: int64 (n,).
-        out: uint64 (n, 2): the first 16 bytes of each digest as little-endian words. Of a digest of
+        out: (n, 2): the first 16 bytes of each digest as little-endian words. Of a digest of
             8 bytes that is column 0.
 
     Raises:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Floats, Longs
 
 
 @kernel_part
-def bucket(value: float, edges: NDArray[np.float64]) -> int:
-    """Return the number of edges at or below a number; -1 if it is not a number.
-
-    Args:
-        value: any; infinities lie in the first and the last bucket.
-        edges: (n,), ascending.
-    """
+def bucket(value: float, edges: Floats) -> int:
+    """Return the number of ascending edges at or below a number; -1 if it is not a number."""
     if math.isnan(value):
         return -1
     low, high = 0, len(edges)
@@ -31,16 +24,8 @@ def bucket(value: float, edges: NDArray[np.float64]) -> int:
 
 
 @kernel
-def buckets(
-    values: NDArray[np.float64], edges: NDArray[np.float64], found: NDArray[np.int64]
-) -> None:
-    """Find the bucket of every number in a column.
-
-    Args:
-        values: (m,).
-        edges: (n,), ascending.
-        found: (m,), the result: 0..n, or -1 where it is not a number.
-    """
+def buckets(values: Floats, edges: Floats, found: Longs) -> None:
+    """Write the bucket of every number in a column, 0 to len(edges); -1 if it is not a number."""
     for i in range(len(values)):
         found[i] = bucket(values[i], edges)
 
@@ -67,11 +52,8 @@ def root(
     Args:
         bucket: its number, and that of buckets below it.
         start: G at its lower edge.
-        count: of the bucket.
-        others: number of buckets above it.
-        times: number of standard deviations added.
-        sd: of each count.
-        q: the quantile's level.
+        count, others: of the bucket; number of buckets above it.
+        times: number of standard deviations added; `sd` is that of each count.
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low, high = 0.0, 1.0
@@ -87,13 +69,12 @@ def root(
 
 @kernel
 def quantile(
-    counts: NDArray[np.float64], sd: float, q: float, normal: float, g: NDArray[np.float64]
+    counts: Floats, sd: float, q: float, normal: float, g: Floats
 ) -> tuple[int, float, int, float, int, float]:
     """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
 
     Args:
-        counts: (n + 1,), of the buckets in their order.
-        sd: of each count.
+        counts: (n + 1,), of the buckets in their order; `sd` is that of each.
         q: above 0 and below 1.
         normal: how many standard deviations the interval reaches.
         g: (n,), scratch.

@@ -58,12 +58,10 @@ _OTHERS_KEPT = 7
 def _name() -> str:
     """Return the cache directory's name for these kernels on this machine."""
     config = cast(Any, numba.config)
-    target = (
-        config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
-        config.CPU_FEATURES,
-        sys.version_info[:2],
-    )
-    text = blake2b(repr((numba.__version__, llvmlite.__version__, *target)).encode(), digest_size=8)
+    processor = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
+    versions = numba.__version__, llvmlite.__version__
+    target = repr((*versions, *processor, sys.version_info[:2]))
+    text = blake2b(target.encode(), digest_size=8)
     for path in sorted(_PACKAGE.rglob("*.py")):
         code = path.read_bytes()
         if _IMPORT in code or path == Path(__file__):
@@ -147,49 +145,46 @@ def mark_all_compiled() -> None:
 
 def kernel(function: F) -> F:
     """Compile a loop with indices that follow from its arrays' lengths; it makes no arrays."""
-    return _kept_kernel(function, boundscheck=False)
+    return _kept_kernel(function)
 
 
 def kernel_with_arrays(function: F) -> F:
     """Compile like `kernel` a loop that makes arrays."""
-    return _kept_kernel(function, boundscheck=False, counts_references=True)
+    return _kept_kernel(function, counts_references=True)
 
 
 def kernel_part(function: F) -> F:
     """Compile a function that only kernels call, without a Python entry point."""
-    return _part(function, boundscheck=False)
+    return _part(function)
 
 
 def kernel_inline(function: F) -> F:
     """Compile like `kernel_part`, inlined at every call."""
-    return _part(function, boundscheck=False, in_place=True)
+    return _part(function, in_place=True)
 
 
 def checked_kernel(function: F) -> F:
     """Compile a loop over bytes from outside: an index beyond an array raises IndexError."""
-    return _kept_kernel(function, boundscheck=True)
+    return _kept_kernel(function, checked=True)
 
 
 def checked_kernel_with_arrays(function: F) -> F:
     """Compile like `checked_kernel` a loop that makes arrays."""
-    return _kept_kernel(function, boundscheck=True, counts_references=True)
+    return _kept_kernel(function, checked=True, counts_references=True)
 
 
 def checked_part(function: F) -> F:
     """Compile a function called only by kernels that read from outside."""
-    return _part(function, boundscheck=True)
+    return _part(function, checked=True)
 
 
 def checked_inline(function: F) -> F:
-    """Compile like `checked_part`, inlined at every call.
-
-    A call with two arrays takes as long as reading a short string.
-    """
-    return _part(function, boundscheck=True, in_place=True)
+    """Compile like `checked_part`, inlined: a call costs as much as a short string."""
+    return _part(function, checked=True, in_place=True)
 
 
 def _options(
-    *, boundscheck: bool, counts_references: bool = False, in_place: bool = False
+    *, checked: bool = False, counts_references: bool = False, in_place: bool = False
 ) -> dict[str, Any]:
     """Return numba's options, without reference counting where no array is made.
 
@@ -198,11 +193,10 @@ def _options(
     """
     return {
         "nogil": True,
-        "boundscheck": boundscheck,
+        "boundscheck": checked,
         "_nrt": counts_references,
         "forceinline": in_place,
-        # The unused C entry point.
-        "no_cfunc_wrapper": True,
+        "no_cfunc_wrapper": True,  # the unused C entry point
     }
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel
+from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 
-Integers = NDArray[np.int64]
 # Noise in as few bytes as hold it, and sums of it.
-Narrow = NDArray[np.int16] | NDArray[np.int32]
-Sums = NDArray[np.int32] | NDArray[np.int64]
+Narrow = NDArray[np.int16] | Codes
+Sums = Codes | Longs
 
 # Rows checked together for any that is shown.
 LOOKED_AT_ONCE = 64
@@ -24,13 +24,10 @@ TILE_ROWS = 1024
 
 
 @kernel
-def xor(words: NDArray[np.uint64], others: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
-    """Write the exclusive or of every 128-bit word with every one of some others.
+def xor(words: Words, others: Words, out: Words) -> None:
+    """Write the exclusive or of all 128-bit words (n, 2) with each of some others (k, 2).
 
-    Args:
-        words: uint64 (n, 2).
-        others: uint64 (k, 2).
-        out: (k n, 2), the result: all words with the first of the others, then with the second, ...
+    `out` is (k n, 2): all words with the first of the others, then with the second, ...
     """
     n = len(words)
     for j in range(len(others)):
@@ -45,10 +42,10 @@ def look_up(
     guide: Narrow,
     shift: np.uint64,
     open_mark: int,
-    high: NDArray[np.uint64],
-    low: NDArray[np.uint64],
+    high: Words,
+    low: Words,
     lowest: int,
-    words: NDArray[np.uint64],
+    words: Words,
     out: Narrow,
 ) -> None:
     """Write `lowest` plus the number of thresholds at or below each word: all 128 bits count.
@@ -59,7 +56,7 @@ def look_up(
         open_mark: no value.
         high, low: (k,), the halves of the thresholds, ascending.
         lowest: the value of a word below all of them.
-        words: uint64 (n, 2), column 0 the more significant half.
+        words: (n, 2), column 0 the more significant half.
         out: (n,), of the guide's type; the result.
     """
     for i in range(len(words)):
@@ -79,12 +76,7 @@ def look_up(
 
 @kernel
 def add_up(
-    narrow: NDArray[np.int16],
-    wide: NDArray[np.int32],
-    terms: Integers,
-    sums: Integers,
-    short: NDArray[np.int32],
-    out: Integers,
+    narrow: NDArray[np.int16], wide: Codes, terms: Longs, sums: Longs, short: Codes, out: Longs
 ) -> None:
     """Sum multiples of noise columns in a chain of sums, each shifted and carried into the next.
 
@@ -93,9 +85,9 @@ def add_up(
 
     Args:
         narrow, wide: (columns, n or more), noise.
-        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
+        terms: (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
             column, and its factor.
-        sums: int64 (m, 4): the number of terms up to its last one, a constant to add, the right
+        sums: (m, 4): the number of terms up to its last one, a constant to add, the right
             shift, and 1 where 32 bits suffice for it.
         short: room for the sums of a tile.
         out: (n,), the result: the last sum.
@@ -135,14 +127,14 @@ def add_up(
 
 @kernel
 def passed(
-    counts: Integers,
-    noise: Integers,
+    counts: Longs,
+    noise: Longs,
     shown: Sums,
     threshold: int,
     tests: bool,
-    new: Integers,
-    rows: Integers,
-    noisy: Integers,
+    new: Longs,
+    rows: Longs,
+    noisy: Longs,
 ) -> tuple[int, int]:
     """Find the rows that pass a threshold for the first time, and all rows shown before or now.
 
@@ -179,7 +171,7 @@ def passed(
 
 
 @kernel
-def mark_blocks(rows: Integers, block_bits: int, blocks: NDArray[np.bool_]) -> None:
+def mark_blocks(rows: Longs, block_bits: int, blocks: Bools) -> None:
     """Mark the blocks, of 2^block_bits rows each, that contain any of `rows`."""
     for i in range(len(rows)):
         blocks[rows[i] >> block_bits] = True
@@ -187,12 +179,7 @@ def mark_blocks(rows: Integers, block_bits: int, blocks: NDArray[np.bool_]) -> N
 
 @kernel
 def pack_blocks(
-    column: Integers | NDArray[np.int32],
-    blocks: Integers,
-    block_rows: int,
-    version: int,
-    ends: Integers,
-    packed: NDArray[np.uint8],
+    column: Longs | Codes, blocks: Longs, block_rows: int, version: int, ends: Longs, packed: Bytes
 ) -> None:
     """Write some blocks of a column end to end, each behind its head of `HEAD_BYTES`.
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Longs, Words
 
-Tags = NDArray[np.uint64]
-Rows = NDArray[np.int64]
+Rows = Longs
+Tags = Words
 
 _FIRST_SLOTS = 2048
 # A slot holds a row's number in 32 bits.
@@ -34,35 +35,18 @@ class TagIndex:
         find_rows(self._slots, of_rows, readonly_contiguous(tags), rows)
         return rows
 
-    def add(
-        self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]
-    ) -> tuple[Rows, int]:
-        """Add counts to the totals of the rows of `tags`.
+    def add(self, totals: Longs, of_rows: Tags, tags: Tags, counts: Longs) -> tuple[Rows, int]:
+        """Add counts (n,) to the totals of the rows of `tags` (n, 2); `of_rows` is as in `find`.
 
-        Args:
-            totals: int64, of every row; changed.
-            of_rows: uint64 (rows, 2), the tag of every row.
-            tags: uint64 (n, 2).
-            counts: int64 (n,).
-
-        Returns:
-            The rows, -1 where absent, and the number of absent ones.
+        Return the rows, -1 where absent, and the number of absent ones.
         """
         from workers.arrays.tag_table import AT_ONCE, add_to_rows
 
         if len(counts) != len(tags):
             raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
         rows, room = np.empty(len(tags), dtype=np.int64), np.empty(AT_ONCE, dtype=np.int64)
-        unknown = add_to_rows(
-            self._slots,
-            of_rows,
-            totals,
-            readonly_contiguous(tags),
-            readonly_contiguous(counts),
-            rows,
-            room,
-        )
-        return rows, unknown
+        tags, counts = readonly_contiguous(tags), readonly_contiguous(counts)
+        return rows, add_to_rows(self._slots, of_rows, totals, tags, counts, rows, room)
 
     def enter(self, n: int, of_rows: Tags) -> None:
         """Enter all rows up to n - 1 not yet in the index; their tags must be new and distinct."""
@@ -73,11 +57,7 @@ class TagIndex:
         self._used = n
 
     def reserve(self, n: int, of_rows: Tags) -> None:
-        """Make room for n rows.
-
-        Raises:
-            OverflowError: a slot cannot hold such a row number.
-        """
+        """Make room for n rows; raise OverflowError if a slot cannot hold such a row number."""
         from workers.arrays.tag_table import enter_rows
 
         slots = len(self._slots)

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Longs, Tags
 
 Slots = NDArray[np.uint32]
-Tags = NDArray[np.uint64]
-Rows = NDArray[np.int64]
+Rows = Longs
 
 # Tags per batch of lookups: their scratch space stays in the nearest cache.
 AT_ONCE = 1024
@@ -30,11 +30,9 @@ AT_ONCE = 1024
 
 @kernel_part
 def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> int:
-    """Return the row of a tag, or -1 - s where it is absent, with s the free slot for it.
+    """Return the row of the tag (first, second), or -1 - s if absent, with s the free slot for it.
 
-    Args:
-        of_rows: (n, 2), the tag of every row.
-        first, second: the halves of the tag.
+    `of_rows` (n, 2) has the tag of every row.
     """
     mask = np.int64(len(slots) - 1)
     fingerprint = np.int64(second >> np.uint64(32)) & ~mask
@@ -51,13 +49,7 @@ def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> 
 
 @kernel
 def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
-    """Find the row of each tag.
-
-    Args:
-        of_rows: (n, 2), the tag of every row.
-        tags: (m, 2), the tags to find.
-        rows: (m,), the result, -1 where absent.
-    """
+    """Write the row of each of m tags, -1 where absent."""
     for i in range(len(tags)):
         rows[i] = max(row_of(slots, of_rows, tags[i, 0], tags[i, 1]), -1)
 
@@ -66,18 +58,12 @@ def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
 def add_to_rows(
     slots: Slots, of_rows: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows, elsewhere: Rows
 ) -> int:
-    """Add the counts of tags that have a row to the totals of these rows.
+    """Add the counts of m tags to the totals of their rows; return the number of tags without one.
 
     Args:
-        of_rows: (n, 2), the tag of every row.
-        totals: (n,), changed.
-        tags: (m, 2).
-        counts: (m,), of the tags.
+        of_rows, totals: (n, 2) and (n,), the tag and the total of every row.
         rows: (m,), the result, -1 where absent.
         elsewhere: room for `AT_ONCE` numbers.
-
-    Returns:
-        The number of tags without a row.
     """
     mask = np.int64(len(slots) - 1)
     unknown = 0
@@ -121,10 +107,7 @@ def add_to_rows(
 def enter_rows(slots: Slots, of_rows: Tags, first: int, stop: int) -> None:
     """Enter the rows first..stop-1, whose tags are not in the table and differ from each other.
 
-    Args:
-        slots: the table, changed; it has free slots behind these rows too.
-        of_rows: (n, 2), the tag of every row.
-        first, stop: the rows.
+    The table has free slots behind these rows too.
     """
     mask = np.int64(len(slots) - 1)
     for row in range(first, stop):

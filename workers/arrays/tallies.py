@@ -9,15 +9,12 @@ its hash is mixed with a secret of this process, since events choose the pairs.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel, kernel_part
-
-Codes = NDArray[np.int32]
-Flags = NDArray[np.bool_]
-Longs = NDArray[np.int64]
-Words = NDArray[np.uint64]
+from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
+from workers.arrays.types import Bools, Codes, Longs, Words
 
 NO_LABEL = (1 << 32) - 1
 # Up to this many labels of an event are compared pairwise; longer events look up each label's last
@@ -25,16 +22,67 @@ NO_LABEL = (1 << 32) - 1
 PAIRWISE_MAX = 16
 
 
+class LabelledEvents(NamedTuple):
+    """Events of a batch with their labels.
+
+    Attributes:
+        seen: (n,), others add nothing, not even their stream key; (0,): all are.
+        keys: (n,), code of each event's stream key.
+        ends: (n,), end of each event's labels, which are distinct.
+        labels: (m,), codes.
+        amounts: (m,), of the labels; (0,): all 1.
+    """
+
+    seen: Bools
+    keys: Codes
+    ends: Longs
+    labels: Codes
+    amounts: Longs
+
+
+class Table(NamedTuple):
+    """Rows of a tally, and the slots by which they are found. Sensitive.
+
+    Attributes:
+        secret: of the hash.
+        bits: of a label in the number of a pair's slot; below 0: slots are found by the hash.
+        slots: -1 where free: one per possible pair, or (a power of two, at least twice the possible
+            rows,).
+        told: (codes of keys,), which stream keys have a row of their own.
+        pairs, counts: (possible rows,).
+    """
+
+    secret: np.uint64
+    bits: int
+    slots: Codes
+    told: Bools
+    pairs: Words
+    counts: Longs
+
+    def __repr__(self) -> str:
+        return "Table(<sensitive>)"
+
+
+class LabelRows(NamedTuple):
+    """Rows of labels: their pairs, the codes of the labels, and their counts. Sensitive."""
+
+    pairs: Words
+    labels: Longs
+    counts: Longs
+
+    def __repr__(self) -> str:
+        return "LabelRows(<sensitive>)"
+
+
 @kernel
 def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
     """Write the effective time of every event, and return the watermark after them.
 
     Args:
-        times: int64 (n,), the events' own.
-        latest: upper limit of times that move the watermark.
-        grace: the watermark's lag.
+        times: (n,), the events' own.
+        latest, grace: upper limit of times that move the watermark; its lag.
         mark: the watermark before them.
-        out: int64 (n,), written: an event's time, or the watermark at it if that is later.
+        out: (n,), written: an event's time, or the watermark at it if that is later.
     """
     for i in range(len(times)):
         mark = max(mark, min(times[i], latest) - grace)
@@ -49,10 +97,10 @@ def ticks_of(
     """Write the tick that holds each event's effective time.
 
     Args:
-        times, effective: int64 (n,), own and effective times; effective ones are not earlier.
+        times, effective: (n,), own and effective times; effective ones are not earlier.
         start: start of tick 1. width: of a tick.
-        ticks: int64 (n,), written; 0 for an event dated before tick 1.
-        begins: int64 (n,), written: where the tick differs from the one before, the first event
+        ticks: (n,), written; 0 for an event dated before tick 1.
+        begins: (n,), written: where the tick differs from the one before, the first event
             included.
 
     Returns:
@@ -87,23 +135,23 @@ def distinct_labels(
     last: bool,
     met: Longs,
     ends: Longs,
-    seen: Flags,
+    seen: Bools,
     out_labels: Codes,
     out_amounts: Longs,
 ) -> tuple[bool, bool]:
     """Write each event's distinct labels in order of first occurrence, with their summed amounts.
 
     Args:
-        first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]];
+        first, number: (n,): event i brings labels[first[i] : first[i] + number[i]];
             number[i] < 0: it is not seen, and brings none.
-        labels: int32 (m,), codes.
-        amounts: int64 (m,), or (0,): all 1.
+        labels: (m,), codes.
+        amounts: (m,), or (0,): all 1.
         amount_max: limit on the amount for one label of one event.
         last: whether the last amount of a repeated label counts, instead of the sum.
-        met: int64 (labels' codes,), last position of each code; scratch, -1 before and after.
-        ends: int64 (n,), written: end of each event's labels in `out_labels`.
-        seen: bool (n,), written.
-        out_labels, out_amounts: int32 and int64 (total of all events,), written; amounts only if
+        met: (labels' codes,), last position of each code; scratch, -1 before and after.
+        ends: (n,), written: end of each event's labels in `out_labels`.
+        seen: (n,), written.
+        out_labels, out_amounts: (total of all events,), written; amounts only if
             any of them is not 1.
 
     Returns:
@@ -141,9 +189,8 @@ def distinct_labels(
                 for j in range(at):
                     out_amounts[j] = 1
             if found >= 0:
-                out_amounts[found] = (
-                    amount if last else min(out_amounts[found] + amount, amount_max)
-                )
+                amount = amount if last else min(out_amounts[found] + amount, amount_max)
+                out_amounts[found] = amount
                 continue
             if not short:
                 met[label] = at
@@ -184,42 +231,21 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 
 @kernel
 def count_events(
-    events: Longs,
-    seen: Flags,
-    keys: Codes,
-    ends: Longs,
-    labels: Codes,
-    amounts: Longs,
-    max_items: int,
-    max_count: int,
-    told: Flags,
-    secret: np.uint64,
-    bits: int,
-    slots: Codes,
-    pairs: Words,
-    counts: Longs,
-    used: int,
+    events: Longs, batch: LabelledEvents, max_items: int, max_count: int, table: Table, used: int
 ) -> int:
     """Add bounded events to a tally: each one's first `max_items` labels, at most `max_count` each.
 
     Args:
-        events: int64 (k,), the events to add, in order.
-        seen: bool (n,), others add nothing, not even their stream key; (0,): all are.
-        keys: int32 (n,), code of each event's stream key.
-        ends: int64 (n,), end of each event's labels, which are distinct.
-        labels, amounts: int32 and int64 (m,); amounts may be (0,): all 1.
+        events: (k,), the events to add, in order.
         max_items, max_count: D0 and Dinf.
-        told: bool (codes of keys,), which stream keys have a row of their own; advanced.
-        secret: of the hash.
-        bits: of a label in the number of a pair's slot; below 0: slots are found by the hash.
-        slots: int32, -1 where free: one per possible pair, or (a power of two, at least twice the
-            possible rows,).
-        pairs, counts: uint64 and int64 (possible rows,).
+        table: with free slots for all; changed.
         used: number of rows.
 
     Returns:
         The number of rows, new ones included.
     """
+    seen, keys, ends, labels, amounts = batch
+    secret, bits, slots, told, pairs, counts = table
     weighted, all_seen = len(amounts) > 0, len(seen) == 0
     for i in events:
         if not all_seen and not seen[i]:
@@ -252,27 +278,20 @@ def count_events(
 
 @kernel
 def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, out: Longs) -> None:
-    """Write the bounded amount of every label, as `count_events` would add it.
-
-    Args:
-        ends: int64 (n,), end of each event's labels.
-        amounts: int64 (m,), or (0,): all 1.
-        max_items, max_count: D0 and Dinf.
-        out: int64 (m,), written.
-    """
+    """Write the bounded amount of every label, as `count_events` would add it, to `out` (m,)."""
     weighted = len(amounts) > 0
     begin = 0
     for i in range(len(ends)):
         for k in range(begin, ends[i]):
-            out[k] = (
-                0 if k >= begin + max_items else (min(amounts[k], max_count) if weighted else 1)
-            )
+            amount = min(amounts[k], max_count) if weighted else 1
+            out[k] = amount if k < begin + max_items else 0
         begin = ends[i]
 
 
 @kernel
-def refill(pairs: Words, used: int, secret: np.uint64, bits: int, slots: Codes) -> None:
-    """Enter the rows of labels into an empty table; see `count_events`."""
+def refill(table: Table, used: int) -> None:
+    """Enter the rows of labels into a table whose slots are all free."""
+    secret, bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):
         label = pairs[row] & np.uint64(NO_LABEL)
@@ -287,38 +306,26 @@ def refill(pairs: Words, used: int, secret: np.uint64, bits: int, slots: Codes) 
         slots[slot] = row
 
 
-@kernel
+@kernel_with_arrays
 def group_by_owner(
-    pairs: Words,
-    counts: Longs,
-    used: int,
-    owner_of: Codes,
-    bounds: Longs,
-    places: Codes,
-    met: Codes,
-    starts: Longs,
-    out_pairs: Words,
-    out_labels: Longs,
-    out_counts: Longs,
-) -> int:
+    table: Table, used: int, owner_of: Codes, owners: int, out: LabelRows
+) -> tuple[Codes, Longs, Longs]:
     """Write a tally's label rows by stream key, and the keys by owner partition.
 
     An owner's keys, and a key's labels, are in order of first occurrence.
 
     Args:
-        pairs, counts: uint64 and int64 (used or more,).
         used: number of rows, those of keys included.
-        owner_of: int32 (codes of keys or more,), the owner partition of each key.
-        bounds: int64 (owners + 1,), zeros; written: start of each owner's keys.
-        places: int32 (codes of keys,), scratch.
-        met: int32 (possible keys,), written: the codes of the keys.
-        starts: int64 (possible keys + 1,), zeros; written: start of each key's rows.
-        out_pairs, out_labels, out_counts: uint64, int64 and int64 (rows of labels or more,),
-            written: pair, code of the label and count of each row.
+        owner_of: (codes of keys or more,), the owner partition of each key.
+        out: (rows of labels or more,), written.
 
     Returns:
-        The number of keys.
+        the codes of the keys, (keys,); where each owner's keys begin, and their number,
+        (owners + 1,); where each key's rows begin, and their number, (keys + 1,).
     """
+    pairs, counts, codes = table.pairs, table.counts, len(table.told)
+    bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
+    places, met = np.empty(codes, dtype=np.int32), np.empty(codes, dtype=np.int32)
     keys = 0
     for row in range(used):
         if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
@@ -345,21 +352,17 @@ def group_by_owner(
         if label != np.uint64(NO_LABEL):
             place = places[pairs[row] >> np.uint64(32)]
             at = starts[place]
-            out_pairs[at], out_labels[at], out_counts[at] = pairs[row], label, counts[row]
+            out.pairs[at], out.labels[at], out.counts[at] = pairs[row], label, counts[row]
             starts[place] += 1
     for key in range(keys, 0, -1):
         starts[key] = starts[key - 1]
     starts[0] = 0
-    return keys
+    return met[:keys], bounds, starts[: keys + 1]
 
 
 @kernel
 def are_alone(first: Longs, number: Longs) -> bool:
-    """Return whether every event i brings exactly one label, the i-th.
-
-    Args:
-        first, number: int64 (n,): event i brings `number[i]` labels, starting at first[i].
-    """
+    """Return whether every event i brings exactly one label, the i-th; see `distinct_labels`."""
     i = 0
     while i < len(first) and number[i] == 1 and first[i] == i:
         i += 1

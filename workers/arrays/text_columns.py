@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Bytes, Codes, Longs
 from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 
 # Of an item in JSON, behind its label: the longest int64, a bracket and a comma.
 ITEM_BYTES = 20 + 2
-# Of a number that says an item's list, count and rank; and what is said where there is none.
+# Bits of a number that encodes an item's list, count and rank; codes where there is none.
 NUMBER_BITS = 63
 UNMET, TOO_LONG = -1, -2
 # Of the largest int64.
@@ -21,16 +22,10 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 
 @kernel
-def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[np.int64]) -> int:
-    """Write the ends of the chosen texts once they lie end to end.
+def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
+    """Write the ends of the texts `rows` (m,) once they lie end to end, given those of all n texts.
 
-    Args:
-        ends: (n,), end of each text.
-        rows: (m,), which texts, each from 0 to n - 1.
-        taken: (m,), the result.
-
-    Returns:
-        The bytes of the chosen texts, or -1 where a row is out of range.
+    Return the bytes of the chosen texts, or -1 where a row is not from 0 to n - 1.
     """
     at = 0
     for i in range(len(rows)):
@@ -43,21 +38,10 @@ def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[
 
 
 @kernel
-def take_text(
-    text: NDArray[np.uint8],
-    ends: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> None:
-    """Copy the chosen texts, end to end.
+def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
+    """Copy the texts `rows`, which `taken_ends` accepted, end to end.
 
     Texts of eight bytes or more are copied eight bytes at a time, the last eight at the end.
-
-    Args:
-        text: (bytes,), of all texts.
-        ends: (n,), end of each text.
-        rows: (m,), which texts: those that `taken_ends` accepted.
-        out: the result, with room for them.
     """
     at = 0
     for i in range(len(rows)):
@@ -77,19 +61,18 @@ def take_text(
 @kernel
 def columns_of(
     lengths: NDArray[np.uint16],
-    packed: NDArray[np.uint8],
+    packed: Bytes,
     width: int,
-    rows_of_key: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    key_of_row: NDArray[np.int32],
+    rows_of_key: Longs,
+    ends: Longs,
+    counts: Longs,
+    key_of_row: Codes,
 ) -> bool:
     """Write the label end, the count and the stream key of every row.
 
     Args:
         lengths: (n,), bytes of each label.
-        packed: (n << width,), the counts.
-        width: 0 to 3 for counts of 1, 2, 4 or 8 bytes, the lowest first.
+        packed: (n << width,), the counts, of 1, 2, 4 or 8 bytes (width 0 to 3), the lowest first.
         rows_of_key: (k,), number of rows of each stream key.
         ends, counts, key_of_row: (n,), the results.
 
@@ -136,13 +119,13 @@ def bits_of(number: np.uint64) -> int:
 
 @kernel
 def items_as_numbers(
-    rows: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    key_of: NDArray[np.int32],
-    ranks: NDArray[np.int64],
+    rows: Longs,
+    counts: Longs,
+    key_of: Codes,
+    ranks: Longs,
     lengths: NDArray[np.int16],
     keys: int,
-    numbers: NDArray[np.int64],
+    numbers: Longs,
 ) -> tuple[int, int, int, int]:
     """Encode items as numbers that sort by list, then descending count, then rank.
 
@@ -166,11 +149,8 @@ def items_as_numbers(
         row = rows[i]
         if row >= len(ranks) or ranks[row] < 0:
             return UNMET, 0, 0, 0
-        largest, least, highest = (
-            max(largest, counts[i]),
-            min(least, counts[i]),
-            max(highest, ranks[row]),
-        )
+        largest, least = max(largest, counts[i]), min(least, counts[i])
+        highest = max(highest, ranks[row])
         size += lengths[row]
     rank_bits = bits_of(np.uint64(highest))
     # Their difference may have 64 bits; a number without a sign holds it.
@@ -187,16 +167,14 @@ def items_as_numbers(
 
 @kernel
 def numbers_as_json(
-    text: NDArray[np.uint8],
-    begins: NDArray[np.int64],
+    text: Bytes,
+    begins: Longs,
     lengths: NDArray[np.int16],
-    by_rank: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-    shift: int,
-    rank_bits: int,
-    largest: int,
-    ends: NDArray[np.int64],
-    out: NDArray[np.uint8],
+    by_rank: Longs,
+    numbers: Longs,
+    packing: tuple[int, int, int],
+    ends: Longs,
+    out: Bytes,
 ) -> None:
     """Write lists of items as JSON, end to end: [["a",3],["b",-1]], one list after the other.
 
@@ -204,17 +182,16 @@ def numbers_as_json(
     item, byte by byte 45).
 
     Args:
-        text: what stands before the count of each row, ["a", with its bracket and comma; and
-            `WORD` bytes more.
+        text: the part before each row's count, ["a", and `WORD` bytes more.
         begins, lengths: (rows,), where each row's begins in `text`, and its bytes.
         by_rank: the row of each rank.
         numbers: (n,), the items in their order, as `items_as_numbers` made them.
-        shift, rank_bits, largest: what it said.
+        packing: the shift, the bits of a rank and the largest count, as it returned them.
         ends: (k,), the result: where each list ends in `out`.
         out: the result, with room for 2 bytes a list, ITEM_BYTES and its text an item, and `WORD`
             bytes more.
     """
-    ten = np.uint64(10)
+    (shift, rank_bits, largest), ten = packing, np.uint64(10)
     of_rank, of_list = (np.int64(1) << rank_bits) - 1, (np.int64(1) << shift) - 1
     at, k = 0, 0
     for i in range(len(ends)):
@@ -222,10 +199,8 @@ def numbers_as_json(
         at += 1
         first = k
         while k < len(numbers) and numbers[k] >> shift == i:
-            row, count = (
-                by_rank[numbers[k] & of_rank],
-                largest - ((numbers[k] & of_list) >> rank_bits),
-            )
+            row = by_rank[numbers[k] & of_rank]
+            count = largest - ((numbers[k] & of_list) >> rank_bits)
             begin, length = begins[row], lengths[row]
             for place in range(0, length, WORD):
                 put_word(out, at + place, word_at(text, begin + place))
@@ -254,15 +229,10 @@ def numbers_as_json(
 
 
 @kernel
-def find_lines(data: NDArray[np.uint8], places: NDArray[np.int64]) -> int:
-    """Find the lines of a text, each up to its newline, eight bytes at a time.
+def find_lines(data: Bytes, places: Longs) -> int:
+    """Find the lines of a text, each up to its newline, and return their number.
 
-    Args:
-        data: (n,), the text.
-        places: (room, 2), the result: start and stop of each line, as far as there is room.
-
-    Returns:
-        The number of lines.
+    `places` (room, 2) gets start and stop of each line, as far as there is room.
     """
     n, found, start = len(data), 0, 0
     whole = n - n % WORD

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.types import Bytes, Longs
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
@@ -25,8 +27,8 @@ class Texts:
         ValueError: the texts do not end where the bytes do.
     """
 
-    text: NDArray[np.uint8]
-    ends: NDArray[np.int64]
+    text: Bytes
+    ends: Longs
 
     def __post_init__(self) -> None:
         last = int(self.ends[-1]) if len(self.ends) else 0
@@ -84,7 +86,7 @@ class Texts:
             start = end
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Longs:
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths

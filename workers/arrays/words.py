@@ -9,11 +9,9 @@ Places are checked only against the array's ends; callers check the rest.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel_inline
-
-Bytes = NDArray[np.uint8]
+from workers.arrays.types import Bytes
 
 WORD = 8
 ONES = np.uint64(0x0101010101010101)

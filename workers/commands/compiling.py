@@ -246,7 +246,7 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
                 store.write(intake.user_changes(), 0)
                 for _, message in intake.commit(source=0, sequences=sequences, offset=0):
                     for section in decode(message.encoded()).sections:
-                        section.contributions(_KEY)
+                        section.contributions()
 
 
 def _of_replay() -> None:

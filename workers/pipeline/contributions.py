@@ -1,5 +1,4 @@
-"""Messages of the contributions topic, from one commit of one source partition to one owner
-partition.
+"""Messages of the contributions topic: from a commit of a source partition to an owner partition.
 
 A message is versioned MessagePack, with whole columns as byte strings. It holds exact data and
 stays with the operator.
@@ -18,29 +17,25 @@ its text, its length and its number of rows; a row its label, 2, at most 8, and 
 escaped. Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 
 Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
-counts only on the last page. Version 1 had no tags: the reader of such a message makes them.
+counts only on the last page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Tags
 from workers.arrays.texts import Texts
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.ledger_blocks import pack
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
-VERSIONS = (1, VERSION)
 _LENGTH = np.dtype("<u2")
 _HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 96, 100, 10, 26
 
@@ -56,7 +51,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     labels: bytes
     width: int
     counts: bytes
-    tags: bytes = b""
+    tags: bytes
 
     def __repr__(self) -> str:
         return f"Section(tick {self.tick}, {len(self.keys)} keys)"
@@ -74,23 +69,21 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def encoded(self) -> bytes:
         return _encoder.encode(self)
 
-    def contributions(self, key: NoiseKey) -> Contributions:
-        """Return the columns, tagged with `key` if untagged; raise StateRefused if damaged."""
+    def contributions(self) -> Contributions:
+        """Return the columns; raise StateRefused if they are damaged."""
         try:
-            return self._contributions(key)
+            return self._contributions()
         except (ValueError, IndexError) as error:
             raise StateRefused(
                 f"the contributions topic holds a damaged section ({error}): was it written by something else?"
             ) from error
 
-    def _contributions(self, key: NoiseKey) -> Contributions:
+    def _contributions(self) -> Contributions:
         # Imported here because most commands never need numba.
         from workers.arrays.text_columns import columns_of
 
-        lengths, packed = (
-            np.frombuffer(self.lengths, dtype=_LENGTH),
-            np.frombuffer(self.counts, dtype=np.uint8),
-        )
+        lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
+        packed = np.frombuffer(self.counts, dtype=np.uint8)
         n = len(lengths)
         if not 0 <= self.width <= 3 or len(packed) != n << self.width:
             raise ValueError(f"counts: {len(packed)} bytes for {n} rows of width {self.width}")
@@ -101,32 +94,22 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         if not written or len(rows_of_key) != len(self.keys):
             raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
         labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
-        if self.tags or not self.labels:
-            tags = (
-                np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
-            )
-        else:
-            tags = np.empty((len(labels), 2), dtype=np.uint64)
-            for name, (start, stop) in zip(
-                self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True
-            ):
-                tags[start:stop] = key.tags(name, list(labels.part(start, stop)))
+        tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
         return Contributions(tuple(self.keys), key_of_row, tags, labels, counts)
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one (lane, tick), ordered by stream key. Sensitive.
 
-    `starts` is where each key's rows begin, int64 (keys + 1,). `counts` are above 0, int64 (n,).
-    `tags` are uint64 (n, 2).
+    `starts` (keys + 1,) is where each key's rows begin. `counts` (n,) are above 0.
     """
 
     lane: Lane
     tick: int
     names: list[str]
-    starts: NDArray[np.int64]
+    starts: Longs
     labels: Texts
-    counts: NDArray[np.int64]
+    counts: Longs
     tags: Tags
 
     def __repr__(self) -> str:
@@ -135,24 +118,21 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
         """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
         k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
-        whole = (
-            _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
-        )
+        whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text)
+        whole += len(self.labels) * _ROW_BYTES
         if room is None or whole <= room:
             yield self._section(0, k, 0, len(self.counts)), whole
             return
-        key_sizes, row_sizes = np.array(of_keys, dtype=np.int64), self.labels.lengths + _ROW_BYTES
         # Keys, each followed by its rows; a cut may fall between any two of them.
         heads = self.starts[:-1] + np.arange(k)
-        sizes = np.zeros(k + len(self.counts), dtype=np.int64)
-        sizes[heads] = key_sizes
-        of_row = np.ones(len(sizes), dtype=np.bool_)
+        of_row = np.ones(k + len(self.counts), dtype=np.bool_)
         of_row[heads] = False
-        sizes[of_row] = row_sizes
+        sizes = np.empty(len(of_row), dtype=np.int64)
+        sizes[heads], sizes[of_row] = of_keys, self.labels.lengths + _ROW_BYTES
         # A key on both sides of a cut is named twice.
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)
-        before: NDArray[np.int64] = np.cumsum(of_row) - of_row
+        before: Longs = np.cumsum(of_row) - of_row
         for start, stop in split_by_size(sizes, room - _SECTION_BYTES - named):
             first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
             first_key = int(np.searchsorted(heads, start, side="right")) - 1
@@ -189,7 +169,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     watermark: int | None
     first: int | None
     sections: list[Section]
-    key: bytes = b""
+    key: bytes
 
     def encoded(self) -> bytes:
         return _encoder.encode(self)
@@ -229,10 +209,9 @@ def messages(
                 left = room
             pages[-1].append(section)
             left -= size
+    behind = len(pages), offset, watermark, first
     return [
-        Message(
-            VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page, key
-        )
+        Message(VERSION, source, sequence + i, i + 1, *behind, page, key)
         for i, page in enumerate(pages)
     ]
 
@@ -245,7 +224,7 @@ def decode(value: bytes) -> Message:
         raise StateRefused(
             f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"
         ) from error
-    if message.version not in VERSIONS:
+    if message.version != VERSION:
         raise StateRefused(
             f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}"
         )

@@ -33,17 +33,15 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
     found: dict[str, frozenset[str] | None] = {}
     for config in settings.histograms:
         before = found.get(config.view, frozenset())
-        found[config.view] = (
-            None if before is None or config.keys == "public" else before.union(config.keys)
-        )
+        served = None if before is None or config.keys == "public" else before.union(config.keys)
+        found[config.view] = served
     return found
 
 
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
     """Return the event reader that a worker's threads share; `shape` replaces the settings'."""
-    return EventReader(
-        settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes
-    )
+    shape = settings.shape if shape is None else shape
+    return EventReader(shape, max_bytes=settings.events.max_bytes)
 
 
 def source_reader_of(

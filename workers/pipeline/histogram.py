@@ -10,15 +10,14 @@ partition of a stream key.
 from __future__ import annotations
 
 import re
-import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Codes
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
@@ -27,37 +26,16 @@ from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
-from workers.pipeline.snapshots import (
-    LabelCache,
-    Numeric,
-    ReleasedTick,
-    Snapshot,
-    Windows,
-    snapshots,
-)
+from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, Snapshot, Windows
+from workers.pipeline.snapshots import snapshots as snapshots_of
 from workers.runtime.errors import StateRefused
-from workers.runtime.sizes import VALUE_BYTES, Change
+from workers.runtime.sizes import Change
 
 # Names in a description derived from settings: a message names the settings instead. The same
 # holds for a delta nested in something else.
-DERIVED = frozenset(
-    (
-        "above",
-        "column",
-        "first",
-        "intervals",
-        "levels",
-        "mu_scale",
-        "noise",
-        "scale",
-        "scales",
-        "sigma_squared",
-        "sums",
-        "tau_scale",
-        "threshold",
-        "update",
-    )
-)
+_SCALES = frozenset(("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale"))
+_SIZES = frozenset(("above", "column", "first", "intervals", "levels", "sums", "threshold"))
+DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
 CALLED = MappingProxyType(
     {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
@@ -110,10 +88,8 @@ def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 def short(value: object) -> str:
     text = msgspec.json.encode(value).decode()
-    if isinstance(value, str) and _NUMBER.fullmatch(
-        value
-    ):  # a number stored as text, so that no digit is lost
-        text = value
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        text = value  # a number stored as text, so that no digit is lost
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -147,9 +123,8 @@ class Histogram:
         enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
-        self.grid = TickGrid(
-            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
-        )
+        grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
+        self.grid = TickGrid(horizon=config.horizon_ticks, **grid)
         self.lane = config.lane
         self._key = key
         self._public = config.keys == "public"
@@ -158,12 +133,11 @@ class Histogram:
             worker=worker,
             histogram=config.name,
             generation=config.generation,
-            tick_ms=config.tick_ms,
-            start_ms=config.start_ms,
             stream=stream,
             topic=topic,
             events=events,
             mechanism=mechanism.public(),
+            **grid,
         )
         self.life = HistogramProgress(
             generation=config.generation,
@@ -185,13 +159,15 @@ class Histogram:
         self._gone: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
-        self._numeric = (
-            None if config.buckets is None else Numeric(config.buckets, config.shown_quantiles)
-        )
+        buckets = config.buckets
+        self._numeric = None if buckets is None else Numeric(buckets, config.shown_quantiles)
         self._windows = Windows(config, mechanism)
 
     def __repr__(self) -> str:
         return f"Histogram({self.config.name!r}, next={self.life.next})"
+
+    def _refused(self, why: str) -> StateRefused:
+        return StateRefused(f"histogram {self.name!r}: {why}")
 
     @property
     def name(self) -> str:
@@ -228,9 +204,8 @@ class Histogram:
     def begin(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
-        With a stated start it is tick 1 of the event's epoch, so that it depends on the
-        configuration; without one, or when tick 1 is more than LEADING_TICKS_MAX ticks back, the
-        event's own tick.
+        That is the event's own tick; with a stated start tick 1 of its epoch, so that it depends on
+        the configuration, unless that is more than LEADING_TICKS_MAX ticks back.
         """
         tick = max(1, self.grid.holding(time_ms))
         _, t = self.grid.split(tick)
@@ -240,9 +215,7 @@ class Histogram:
         """Charge the epoch of the next tick; it counts once that is stored."""
         epoch = self.next_epoch
         if epoch is None:
-            raise StateRefused(
-                f"histogram {self.name!r}: an epoch is charged before its first tick is known"
-            )
+            raise self._refused("an epoch is charged before its first tick is known")
         self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
@@ -253,15 +226,13 @@ class Histogram:
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
         """Yield snapshots of the last tick released: one per stream key, in pages if too long."""
-        for name, value in snapshots(tick, self._state.ledger, self._keys, self._labels):
+        for name, value in snapshots_of(tick, self._state.ledger, self._keys, self._labels):
             yield Snapshot(self.topic, name, value, tick.end_ms)
 
     def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
         """Release the next tick from all contributions to it."""
         if self.life.next is None:
-            raise StateRefused(
-                f"histogram {self.name!r}: asked for a tick before its first one is known"
-            )
+            raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
         epoch, t = self.grid.split(tick)
         if epoch != self._epoch:
@@ -269,12 +240,11 @@ class Histogram:
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
             self._meet(name, tick)
-        indexed: list[tuple[Contributions, NDArray[np.int32]]] = []
+        indexed: list[tuple[Contributions, Codes]] = []
         for part in parts:
-            if self._public:
-                for name in part.keys:
-                    if name not in self._index:
-                        self._meet(name, tick)
+            for name in part.keys if self._public else ():
+                if name not in self._index:
+                    self._meet(name, tick)
             index = [self._index.get(name, -1) for name in part.keys]
             indexed.append((part, np.array(index, dtype=np.int32)))
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
@@ -306,7 +276,7 @@ class Histogram:
         """Return store changes since the last call."""
         changes: list[Change] = [(key, None) for key in self._gone]
         for name, value in ledger_blocks.key_changes(self._keys, self._since, self._stored_keys):
-            changes.append((self._name(name), value))
+            changes.append(((self.prefix + name).encode(), value))
         self._gone, self._stored_keys = [], len(self._keys)
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
@@ -328,16 +298,11 @@ class Histogram:
             return
         epoch, _ = self.grid.split(max(1, life.next - 1))
         own = f"{epoch}/"
-        loading = ledger_blocks.Loading()
-        names: set[str] = set()
+        loading, names = ledger_blocks.Loading(), set[str]()
         further: list[tuple[str, bytes]] = []
-        uncut = sys.maxsize
         for key, value in stored:
             name = key.decode()[len(self.prefix) :]
             if name.startswith(ledger_blocks.PREFIX):
-                if len(value) > VALUE_BYTES:
-                    # An earlier version did not split it: the next change writes it in parts.
-                    uncut = min(uncut, len(self._keys))
                 for known, since in ledger_blocks.decode(value):
                     self._index[known] = len(self._keys)
                     self._keys.append(known)
@@ -351,18 +316,16 @@ class Histogram:
                     further.append((name, value))
             else:
                 self._gone.append(key)
-        self._stored_keys = min(len(self._keys), uncut)
+        self._stored_keys = len(self._keys)
         if not self._public:
-            removed = len(self._keys) - sum(name in self._declared for name in self._keys)
+            removed = sum(name not in self._declared for name in self._keys)
             if removed:
-                raise StateRefused(
-                    f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared "
-                    "any more: declare them again, "
+                raise self._refused(
+                    f"keys: {removed} stream keys that it served are not declared any more: declare them again, "
                     f"or set generation = {life.generation + 1} to begin again, which is charged again"
                 )
-            self._declared = {
-                name: since for name, since in self._declared.items() if name not in self._index
-            }
+            for name in self._keys:
+                del self._declared[name]
         if life.next == life.first:
             return
         self._epoch = epoch
@@ -378,35 +341,26 @@ class Histogram:
     def prefix(self) -> str:
         return f"{self.name}/{self.config.generation}/"
 
-    def _name(self, rest: str) -> bytes:
-        return (self.prefix + rest).encode()
-
     def check(self, life: HistogramProgress) -> None:
         """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
-        now, then = (
-            msgspec.json.decode(msgspec.json.encode(self.life.description)),
-            life.description,
-        )
+        now = msgspec.json.decode(msgspec.json.encode(self.life.description))
+        then = life.description
         if now == then:
             return
-        then_leaves, now_leaves = dict(leaves(then)), dict(leaves(now))
-        changed = sorted(
-            k
-            for k in now_leaves.keys() | then_leaves.keys()
-            if now_leaves.get(k) != then_leaves.get(k)
-        )
+        after, before = dict(leaves(now)), dict(leaves(then))
+        names = sorted(after.keys() | before.keys())
+        pairs = {name: (before.get(name), after.get(name)) for name in names}
+        changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         if "stream" in changed:
             if lacks_ids(str(then.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
-            raise StateRefused(
-                f"histogram {self.name!r}: the internal topics are not those its state was made with "
+            raise self._refused(
+                f"the internal topics are not those its state was made with "
                 f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
             )
-        detail = ", ".join(
-            self._changes(life, {k: (then_leaves.get(k), now_leaves.get(k)) for k in changed})
-        )
-        raise StateRefused(
-            f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
+        detail = ", ".join(self._changes(life, changed))
+        raise self._refused(
+            f"its state belongs to another mechanism ({detail}): change the settings back, "
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
         )
 
@@ -419,25 +373,20 @@ class Histogram:
             found.pop("rho", None)
             if life.epsilon != self.life.epsilon:
                 found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
-        settings = [
-            n for n in found if n.rpartition(".")[2] not in DERIVED and not n.endswith(".delta")
-        ]
-        if getattr(self.config, "radix", None) is None:  # the radix is the best one for the horizon
-            settings = [
-                n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1
-            ]
+        last = {name: name.rpartition(".")[2] for name in found}
+        settings = [n for n in found if last[n] not in DERIVED and not n.endswith(".delta")]
+        # The radix is the best one for the horizon.
+        if getattr(self.config, "radix", None) is None and len(settings) > 1:
+            settings = [name for name in settings if last[name] != "radix"]
         for name in settings or changed:
             then, now = (changed if name in changed else found)[name]
             yield f"{CALLED.get(name, name)} = {short(then)} became {short(now)}"
 
-    # ---- epochs and keys -------------------------------------------------------------------------
-
     def _open(self, epoch: int) -> None:
         if self._epoch is not None:
-            self._gone += [self._name(f"{self._epoch}/{name}") for name in sorted(self._blocks)]
-        self._epoch = epoch
-        self._blocks = set()
-        self._state = self.mechanism.init()
+            own = f"{self.prefix}{self._epoch}/"
+            self._gone += [(own + name).encode() for name in sorted(self._blocks)]
+        self._epoch, self._blocks, self._state = epoch, set(), self.mechanism.init()
         self._labels = LabelCache()
         self.life.epochs += 1
         self._bind(epoch)
@@ -446,9 +395,7 @@ class Histogram:
 
     def _bind(self, epoch: int) -> None:
         if self.life.first is None:
-            raise StateRefused(
-                f"histogram {self.name!r}: an epoch begins before its first tick is known"
-            )
+            raise self._refused("an epoch begins before its first tick is known")
         self._id = mechanism_id(self.life.description, self.life.first, epoch)
         self._noise = self.mechanism.noise(self._key.stream(self._id))
 
@@ -459,8 +406,6 @@ class Histogram:
         self._introduce(self._index[name])
 
     def _introduce(self, i: int) -> None:
-        labels = self.mechanism.domain()
-        self._state.key_tags = np.concatenate(
-            (self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL]))
-        )
-        self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)
+        state, name, labels = self._state, self._keys[i], self.mechanism.domain()
+        state.key_tags = np.concatenate((state.key_tags, self._key.tags(name, [KEY_LABEL])))
+        self.mechanism.meet_key(state, i, self._key.tags(name, labels), labels)

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tallies import bound_events
 from workers.arrays.texts import readonly_contiguous
-from workers.events.columns import DigestsOfViews, EventColumns, Events, Longs, pair_state, pairs_of
+from workers.arrays.types import Longs, Words
+from workers.events.columns import DigestsOfViews, EventColumns, Events, pair_state, pairs_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
-from workers.pipeline.users import Stored, Users
+from workers.pipeline.users import Batch, Stored, Users
 from workers.pipeline.watermark import Watermark
 from workers.runtime.sizes import VALUE_BYTES, Change
 
@@ -49,7 +49,7 @@ class Intake(Watermark):
         self._tallies = Tallies()
 
     def restore(self, watermark: int | None, first: int | None) -> None:
-        self.go_on(watermark)
+        self.resume(watermark)
         self.first = first
         self._tallies = Tallies()
         if watermark is not None:
@@ -58,12 +58,11 @@ class Intake(Watermark):
     def add(
         self, events: Events, read_ms: int | None = None, came_late: Longs | None = None
     ) -> Longs:
-        """Count a batch in order; return indices of events too far behind to count, int64 (k,).
+        """Count a batch in order; return indices of events too far behind to count, (k,).
 
         Args:
-            read_ms: wall clock of the read, which limits the watermark; None where event times are
-                the only clock (replay).
-            came_late: int64 (n,), of re-keyed events: the watermark that they came behind, or less
+            read_ms: as in `pass_by`.
+            came_late: (n,), of re-keyed events: the watermark that they came behind, or less
                 than their times. These events do not move the watermark.
         """
         if not len(events):
@@ -105,28 +104,22 @@ class Intake(Watermark):
         return behind
 
     def _of_users(
-        self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
+        self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None
     ) -> Longs:
-        """Return how much of each label counts, int64 (m,), and charge it to the user."""
+        """Return how much of each label counts, (m,), and charge it to the user."""
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
-        bound_events(
-            readonly_contiguous(events.ends),
-            readonly_contiguous(events.amounts),
-            lane.max_items,
-            lane.max_count,
-            bounded,
-        )
+        ends, amounts = readonly_contiguous(events.ends), readonly_contiguous(events.amounts)
+        bound_events(ends, amounts, lane.max_items, lane.max_count, bounded)
         epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
-        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(
-            pairs_of(keys, events.labels)
-        )
-        pairs = np.ascontiguousarray(digests[:, 0])
-        return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
+        of_names = self._pairs.of(lane.view, events.key_names, events.label_names)
+        pairs = np.ascontiguousarray(of_names.of(pairs_of(keys, events.labels))[:, 0])
+        batch = Batch(users, events.ends - number, number, pairs, bounded)
+        return self._users.take(lane, epochs, batch)
 
     @property
     def empty(self) -> bool:
@@ -153,19 +146,15 @@ class Intake(Watermark):
         """Return the (owner partition, message) pairs of a commit, and reset the tallies.
 
         If a tick has closed, every owner gets a message, which carries the watermark; otherwise
-        only the owners with contributions do.
-
-        Args:
-            sequences: next sequence number for each owner; advanced here.
-            offset: where the source partition is read on.
-            max_bytes: size limit of an encoded message; None: unlimited (replay).
+        only the owners with contributions do. `sequences` are the next numbers by owner, advanced
+        here; `offset` and `max_bytes` are as in `messages`.
         """
         owners = len(sequences)
-        shares = self._shares.of(self._tallies.take(), owners)
-        closes = self.closes()
-        told = [to for to in range(owners) if closes or shares[to]]
+        shares, closes = self._shares.of(self._tallies.take(), owners), self.closes()
         found: list[tuple[int, Message]] = []
-        for to in told:
+        for to in range(owners):
+            if not (closes or shares[to]):
+                continue
             pages = messages(
                 shares[to],
                 source=source,

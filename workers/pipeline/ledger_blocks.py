@@ -35,7 +35,6 @@ it is below 6,200 bytes.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Ledger
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
@@ -73,10 +73,8 @@ def pages(
     if len(value) <= max_bytes:
         return [(name, value)]
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
-    return [
-        *((_page(name, i), part) for i, part in enumerate(slices)),
-        (name, _PAGED + b"%d}" % len(slices)),
-    ]
+    found = [(_page(name, i), part) for i, part in enumerate(slices)]
+    return [*found, (name, _PAGED + b"%d}" % len(slices))]
 
 
 def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
@@ -110,9 +108,8 @@ def key_changes(
         first = block * KEYS_TO_A_BLOCK
         rows = slice(first, first + KEYS_TO_A_BLOCK)
         pairs = [msgspec.json.encode(pair) for pair in zip(keys[rows], since[rows], strict=True)]
-        for part, (start, stop) in enumerate(
-            split_by_size([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
-        ):
+        cuts = split_by_size([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
+        for part, (start, stop) in enumerate(cuts):
             if first + stop > stored:
                 name = f"{PREFIX}{block:08x}" + (f".{part:02x}" if part else "")
                 yield name, b"[" + b",".join(pairs[start:stop]) + b"]"
@@ -133,27 +130,17 @@ _HEAD = struct.Struct("<BBH")
 _ROW_BYTES = 16 + 4 + 2
 
 
-def block_key(kind: str, block: int) -> str:
-    return f"{kind}{block:08x}"
-
-
 def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
     """Yield the blocks that changed since `columns.clean()`, as (name, value)."""
     if columns.n > columns.clean_rows:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
             yield from _encode_labels(columns, block)
-    for kind, rows, column in (
-        ("C", columns.touched, columns.counts),
-        ("S", columns.newly_shown, columns.shown),
-    ):
-        yield from _encode_numbers(kind, _blocks_of(rows, columns.n), column)
+    yield from _encode_numbers("C", _blocks_of(columns.touched, columns.n), columns.counts)
+    yield from _encode_numbers("S", _blocks_of(columns.newly_shown, columns.n), columns.shown)
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
-    """Return the ledger that `changes` wrote, from (name, value) in name order within each kind.
-
-    Raise StateRefused if a block is missing, damaged or of another version.
-    """
+    """Return the ledger that `changes` wrote; see `Loading`."""
     loading = Loading()
     for name, value in blocks:
         loading.take(name, value)
@@ -161,60 +148,52 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """Ledger being read back. Number blocks, which are short, wait for the labels."""
+    """Ledger being read back. Number blocks, which are short, wait for the labels.
+
+    Raises:
+        StateRefused: a block is missing, damaged or of another version.
+    """
 
     def __init__(self) -> None:
         self._columns = Ledger()
         self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
         # Expected (block, part) of the next labels.
         self._expected = (0, 0)
-        # Rows before the first oversized block, which an earlier version did not split.
-        self._cut_rows = sys.maxsize
 
     def __repr__(self) -> str:
         return f"Loading({self._columns!r})"
 
     def take(self, name: str, value: bytes) -> None:
-        """Take one block, in name order within each kind.
-
-        Raise StateRefused if it is damaged, of another version, or one before it is missing.
-        """
+        """Take one block, in name order within each kind."""
         number, _, part = name[1:].partition(".")
         block = int(number, 16)
         if name[0] != "L":
             self._numbers[name[0]][block] = value
             return
-        place, columns = (block, int(part or "0", 16)), self._columns
-        if place != self._expected:
+        place, columns = int(part or "0", 16), self._columns
+        if (block, place) != self._expected:
             raise StateRefused(
-                f"stored ledger: block {place[0]}, part {place[1]} of labels follows {columns.n} rows; "
+                f"stored ledger: block {block}, part {place} of labels follows {columns.n} rows; "
                 "a block before it is missing"
             )
-        if not place[1] and columns.n != block * BLOCK_ROWS:
+        if not place and columns.n != block * BLOCK_ROWS:
             raise StateRefused(
                 f"stored ledger: block {block - 1} of labels ends at row {columns.n}; a part of it is missing"
             )
-        if len(value) > VALUE_BYTES:
-            self._cut_rows = min(self._cut_rows, block * BLOCK_ROWS)
         followed = _decode_labels(columns, value)
-        self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
+        self._expected = (block, place + 1) if followed else (block + 1, 0)
 
     def ledger(self) -> Ledger:
-        """Return the ledger; raise StateRefused for missing, damaged or other-version blocks."""
-        columns, expected = self._columns, self._expected
-        if expected[1]:
-            raise StateRefused(
-                f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing"
-            )
+        columns, (block, place) = self._columns, self._expected
+        if place:
+            raise StateRefused(f"stored ledger: part {place} of block {block} of labels is missing")
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["S"], columns.shown_to)
         columns.clean()
-        # A block above the current size limit is written again, in parts.
-        columns.clean_rows = min(columns.n, self._cut_rows)
         return columns
 
 
-def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
+def _blocks_of(rows: list[Longs], n: int) -> Longs:
     """Return the blocks of an n-row ledger that contain any of `rows`."""
     from workers.arrays.number_blocks import mark_blocks
 
@@ -240,31 +219,22 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
         if first + stop + followed <= columns.clean_rows:
             continue
         rows = slice(first + start, first + stop)
-        name = block_key("L", block) + (f".{part:02x}" if part else "")
-        yield (
-            name,
-            b"".join(
-                (
-                    _HEAD.pack(VERSION, followed, stop - start),
-                    columns.tags[rows].astype("<u8", copy=False).tobytes(),
-                    columns.keys[rows].astype("<i4", copy=False).tobytes(),
-                    lengths[start:stop].astype("<u2").tobytes(),
-                    (labels if whole else labels.part(start, stop)).text.tobytes(),
-                )
-            ),
-        )
+        name = f"L{block:08x}" + (f".{part:02x}" if part else "")
+        tags = columns.tags[rows].astype("<u8", copy=False)
+        keys = columns.keys[rows].astype("<i4", copy=False)
+        text = (labels if whole else labels.part(start, stop)).text
+        columns_of = tags, keys, lengths[start:stop].astype("<u2"), text
+        head = _HEAD.pack(VERSION, followed, stop - start)
+        yield name, head + b"".join(column.tobytes() for column in columns_of)
 
 
 def _decode_labels(columns: Ledger, value: bytes) -> bool:
     """Append the rows of a part; return whether another part of the block follows."""
     followed, n = _head(value)
     at = _HEAD.size
-    lengths = (
-        np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2")
-        if len(value) >= at + 22 * n
-        else None
-    )
-    if lengths is None or len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
+    # Too short a value gets zeros here, and is refused by its length.
+    lengths = np.frombuffer(value[at + 20 * n : at + 22 * n].ljust(2 * n, b"\0"), dtype="<u2")
+    if len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
         raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
     tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
     keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
@@ -272,9 +242,7 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
     return bool(followed)
 
 
-def _encode_numbers(
-    kind: str, blocks: NDArray[np.int64], column: NDArray[np.int64] | NDArray[np.int32]
-) -> Iterator[tuple[str, bytes]]:
+def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator[tuple[str, bytes]]:
     """Yield blocks of a column, each in the narrowest sufficient width."""
     from workers.arrays.number_blocks import pack_blocks
 

@@ -16,7 +16,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, Section, decode
 from workers.pipeline.histogram import Histogram, HistogramProgress, left_out, refusal_of_left_out
 from workers.pipeline.snapshots import Snapshot
+from workers.pipeline.sources import refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
@@ -53,9 +54,11 @@ class Waiting:
         self._failed_s: float | None = None
 
     def add(self, offset: int, part: Section) -> None:
-        place = self._spill(part) if self.held_bytes + part.nbytes > self._limit else None
-        entry: Section | tuple[int, int] = part if place is None else place
-        if place is None:
+        entry: Section | tuple[int, int] | None = None
+        if self.held_bytes + part.nbytes > self._limit:
+            entry = self._spill(part)
+        if entry is None:
+            entry = part
             self.held_bytes += part.nbytes
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
 
@@ -85,10 +88,9 @@ class Waiting:
                 "worker.data_dir: what waits for a slower source partition can be written again"
             )
             self._failed_s = None
-        place = (self._end, len(text))
         self._end += len(text)
         self._spilled += 1
-        return place
+        return self._end - len(text), len(text)
 
     @property
     def spilled_bytes(self) -> int:
@@ -188,9 +190,7 @@ class Merge:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         turns: GilLock | None = None,
     ) -> None:
-        """`directory` holds waiting contributions (None: the system's temporary directory). `turns`
-        are those of the worker's shards (None: its own).
-        """
+        """`directory` is as in `Waiting`, `turns` the worker's shards' (None: its own)."""
         self.histograms = histograms
         self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
@@ -207,10 +207,7 @@ class Merge:
         self.reserving = False
         self.turns = turns or GilLock()
 
-    # ---- in --------------------------------------------------------------------------------------
-
     def receive(self, value: bytes, offset: int) -> None:
-        """Decode and `take` one message; raise StateRefused if this version cannot read it."""
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:
@@ -218,7 +215,7 @@ class Merge:
 
         Raise StateRefused if it breaks its source's chain or its tags were made with another key.
         """
-        if message.version > 1 and message.key != self._key.fingerprint:
+        if message.key != self._key.fingerprint:
             raise StateRefused(
                 f"contributions offset {offset}: written with another key than the key file holds: give every worker "
                 "of this name the same key file"
@@ -260,8 +257,6 @@ class Merge:
         self._read_to = position
         self._position = max(self._position, position)
 
-    # ---- out -------------------------------------------------------------------------------------
-
     def release(
         self,
         *,
@@ -287,50 +282,43 @@ class Merge:
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
         for each, users in self._lanes.items():
             self._begin(each, users, until[each])
-        size, due = (
-            0,
-            {lane: place for lane in self._lanes if (place := self._due(lane, until)) is not None},
-        )
+        row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
+        size, lane, in_a_row = 0, None, 0
         with self.turns.several() as turn:
-            lane, in_a_row = None, 0
-            while released.ticks < ticks_max and size < bytes_max and due:
+            while released.ticks < ticks_max and size < bytes_max:
+                due = {lane: at for lane, end in until.items() if (at := self._due(lane, end))}
+                if not due:
+                    break
                 if lane is None or lane not in due or not in_a_row:
-                    lane = min(due, key=due.__getitem__)
-                    in_a_row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
+                    lane, in_a_row = min(due, key=due.__getitem__), row
                 in_a_row -= 1
                 tick = min(h.next for h in self._lanes[lane] if h.next is not None)
+                users = [histogram for histogram in self._lanes[lane] if histogram.next == tick]
                 if self.reserving:
                     released.beginning = [
-                        h for h in self._lanes[lane] if h.next == tick and not h.reserved
+                        histogram for histogram in users if not histogram.reserved
                     ]
                     if released.beginning:
                         break
                 waiting = self.waiting.get(lane, tick)
                 turn.begin_piece(self._rows(lane) + sum(part.rows for part in waiting))
-                parts = [part.contributions(self._key) for part in waiting]
-                for histogram in self._lanes[lane]:
-                    if histogram.next == tick:
-                        for snapshot in histogram.step(parts):
-                            released.snapshots.append(snapshot)
-                            size += len(snapshot.value)
+                parts = [part.contributions() for part in waiting]
+                for histogram in users:
+                    for snapshot in histogram.step(parts):
+                        released.snapshots.append(snapshot)
+                        size += len(snapshot.value)
                 released.ticks += 1
                 self.waiting.drop(lane, tick)
-                del due[lane]
-                if (place := self._due(lane, until)) is not None:
-                    due[lane] = place
                 after_tick()
         return released
 
-    def _due(self, lane: Lane, until: Mapping[Lane, int]) -> tuple[object, ...] | None:
+    def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's place in release order by its next tick's end; None if incomplete."""
         tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
-        if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until[lane]:
+        if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until:
             return None
-        return (
-            end,
-            lane.view,
-            *(part or 0 for part in lane[:-1]),
-        )  # None cannot be compared with a number
+        # None cannot be compared with a number.
+        return end, lane.view, *(part or 0 for part in lane[:-1])
 
     def _rows(self, lane: Lane) -> int:
         return sum(histogram.columns.n for histogram in self._lanes[lane])
@@ -341,14 +329,12 @@ class Merge:
         if first is None or all(h.next is not None for h in users):
             return
         for histogram in users:
-            if (
-                histogram.next is None
-                and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete
-            ):
+            grid = histogram.grid
+            if histogram.next is None and grid.end(max(1, grid.holding(first))) <= complete:
                 histogram.start_at(histogram.begin(first))
-        starts = [h.next for h in users]
-        if None not in starts:
-            self.waiting.drop_before(lane, min(s for s in starts if s is not None))
+        starts = [h.next for h in users if h.next is not None]
+        if len(starts) == len(users):
+            self.waiting.drop_before(lane, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
         """Return the time up to which a lane's ticks are complete, given that of all messages."""
@@ -385,12 +371,7 @@ class Merge:
         )
 
     def check(self, progress: ReleaseProgress) -> None:
-        """Refuse a stored record that these settings cannot resume from; changes nothing.
-
-        Raises:
-            StateRefused: it belongs to another key, partition count, version or mechanism, or to a
-                histogram that is not in the settings.
-        """
+        """Raise StateRefused for a stored record that these settings cannot resume from."""
         if progress.version != VERSION:
             raise StateRefused(
                 f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it"
@@ -399,23 +380,13 @@ class Merge:
             raise StateRefused(
                 "the key file holds another key than the one this state was made with: restore the old key file"
             )
-        if len(progress.watermarks) != len(self.watermarks):
-            raise StateRefused(
-                f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "
-                "a changed partition count needs a new worker name (a new stream, charged again)"
-            )
-        if progress.owners != self.owners:
-            raise StateRefused(
-                f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
-                "a changed partition count needs a new worker name (a new stream, charged again)"
-            )
-        for name in left_out(
-            progress.histograms, [histogram.name for histogram in self.histograms]
-        ):
+        refuse_other_count("the events topic", len(self.watermarks), len(progress.watermarks))
+        refuse_other_count("the contributions topic", self.owners, progress.owners)
+        for name in left_out(progress.histograms, [h.name for h in self.histograms]):
             raise StateRefused(refusal_of_left_out(name))
         for histogram in self.histograms:
-            life, used = progress.histograms.get(histogram.name), _used(progress, histogram.name)
-            generation = histogram.config.generation
+            life, generation = progress.histograms.get(histogram.name), histogram.config.generation
+            used = _used(progress, histogram.name)
             if life is not None and life.generation == generation:
                 histogram.check(life)
             elif used and generation <= max(used):
@@ -427,50 +398,32 @@ class Merge:
     def restore(
         self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None
     ) -> None:
-        """Resume from the stored state.
+        """Resume from the stored state, which `check` accepts.
 
         A generation that ends here may have worked on ticks until `begin_ms`; its replacement
         begins after that. None: the stored watermarks.
-
-        Raises:
-            StateRefused: by `check`, or stream keys that were served are no longer declared.
         """
         self.check(progress)
-        self.watermarks, self._firsts, self._sequences = (
-            progress.watermarks,
-            progress.firsts,
-            progress.sequences,
-        )
+        self.watermarks, self._firsts = progress.watermarks, progress.firsts
+        self._sequences, self._retired = progress.sequences, list(progress.retired)
         self._position, self._read_to = progress.position, progress.offset
-        self._retired = list(progress.retired)
         for histogram in self.histograms:
-            used = _used(progress, histogram.name)
-            self._resume(
-                histogram, progress.histograms.get(histogram.name), bool(used), items, begin_ms
-            )
+            life = progress.histograms.get(histogram.name)
+            if life is not None and life.generation == histogram.config.generation:
+                histogram.restore(life, items(histogram.prefix.encode()))
+                continue
+            # A histogram that replaces none begins where the state is; so does every owner until
+            # one has committed.
+            replaces = begin_ms is not None and _used(progress, histogram.name)
+            if life is not None:
+                self._retire(histogram.name, life, items, begin_ms)
+            begin = begin_ms if replaces else self.complete_ms
+            if begin is not None:
+                histogram.start_at(max(1, histogram.grid.holding(begin)))
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
             if name not in names:  # nothing of it was published
                 self._retire(name, life, items, begin_ms)
-
-    def _resume(
-        self,
-        histogram: Histogram,
-        life: HistogramProgress | None,
-        replaces: bool,
-        items: Pairs,
-        begin_ms: int | None,
-    ) -> None:
-        if life is not None and life.generation == histogram.config.generation:
-            histogram.restore(life, items(histogram.prefix.encode()))
-            return
-        if life is not None:
-            self._retire(histogram.name, life, items, begin_ms)
-        # A histogram that replaces none begins where the state is; so does every owner until one
-        # has committed.
-        begin = begin_ms if replaces and begin_ms is not None else self.complete_ms
-        if begin is not None:
-            histogram.start_at(max(1, histogram.grid.holding(begin)))
 
     def _retire(self, name: str, life: HistogramProgress, items: Pairs, end_ms: int | None) -> None:
         """End a generation that may have published up to `end_ms`; delete its stored pairs."""
@@ -481,8 +434,6 @@ class Merge:
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
-    return [
-        old.generation
-        for known, old in (*progress.retired, *progress.histograms.items())
-        if known == name
-    ]
+    """Return the generations that a histogram of this name has had."""
+    lives = *progress.retired, *progress.histograms.items()
+    return [life.generation for known, life in lives if known == name]

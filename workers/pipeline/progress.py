@@ -11,7 +11,6 @@ miss it.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import msgspec
 from confluent_kafka import Consumer
@@ -55,9 +54,10 @@ def complete_ms(
     return min(known) if len(known) == len(marks) else None
 
 
-# The progress record ends every transaction: only commit markers and aborted records follow it.
-_NEWEST = 256
-_FURTHER = 64
+# The progress record ends every transaction: only markers and aborted records follow it. So few
+# records are read at first, then more from further back.
+NEWEST = 16
+_FURTHER_BACK = 16
 
 
 def read_states(
@@ -81,34 +81,8 @@ def read_states(
     with reader(connection) as consumer:
         for owner in range(owners):
             say(f"owner partition {owner + 1} of {owners}")
-            value = _newest(consumer, topic, owner)
-            found.append(None if value is None else _checked((topic, owner), value))
+            found.append(_newest(consumer, [(topic, owner)]).get((topic, owner)))
     return found
-
-
-def _newest(consumer: Consumer, topic: str, partition: int) -> bytes | None:
-    low, high = bounds_of(consumer, topic, partition)
-    newest: int | None = _NEWEST
-    while True:
-        since = low if newest is None else max(low, high - newest)
-        found: dict[bytes, bytes | None] = {}
-        if since < high:
-            for taken in take(consumer, {(topic, partition): (since, high)}):
-                for message in taken.messages:
-                    key = message.key() or b""
-                    if key == PROGRESS or key.startswith(PROGRESS + b"."):
-                        found[key] = message.value()
-        if since == low:
-            return joined(PROGRESS, found.get)
-        with suppress(StateRefused):  # some of its pages are further back
-            if (value := joined(PROGRESS, found.get)) is not None:
-                return value
-        newest = None if newest is None or newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
-
-
-# As for _NEWEST: only markers and aborted records follow the progress record.
-NEWEST = 16
-_FURTHER_BACK = 16
 
 
 def read_tails(
@@ -120,14 +94,14 @@ def read_tails(
         StateRefused: another version wrote it.
         KafkaException: it cannot be read.
     """
-    wanted = list(partitions)
-    if not wanted:
+    if not (wanted := list(partitions)):
         return {}
     with reader(connection, uncommitted=True) as consumer:
-        return _read(consumer, wanted)
+        return _newest(consumer, wanted)
 
 
-def _read(consumer: Consumer, wanted: list[Partition]) -> dict[Partition, ReleaseProgress]:
+def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, ReleaseProgress]:
+    """Return the newest progress of every partition that has one, reading from the end back."""
     found: dict[Partition, ReleaseProgress] = {}
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
@@ -136,19 +110,25 @@ def _read(consumer: Consumer, wanted: list[Partition]) -> dict[Partition, Releas
         spans = {where: (max(low, high - newest), high) for where, (low, high) in bounds.items()}
         values: dict[Partition, dict[bytes, bytes | None]] = {where: {} for where in spans}
         whole: dict[Partition, bytes] = {}
+        cut: dict[Partition, StateRefused] = {}
         for taken in take(consumer, dict(spans)):
-            pairs = values[taken.where]
+            where, pairs = taken.where, values[taken.where]
             for message in taken.messages:
                 key = message.key() or b""
                 if key == PROGRESS or key.startswith(PROGRESS + b"."):
                     pairs[key] = message.value()
+                # Pages precede their record; pages of an unfinished record do not count.
                 if key == PROGRESS:
-                    # Pages precede their record; pages of an unfinished record do not count.
-                    with suppress(StateRefused):
+                    try:
                         if (value := joined(PROGRESS, pairs.get)) is not None:
-                            whole[taken.where] = value
+                            whole[where] = value
+                    except StateRefused as error:  # some of its pages may be further back
+                        cut[where] = error
         for where, value in whole.items():
             found[where] = _checked(where, value)
+        for where, refusal in cut.items():
+            if where not in whole and spans[where][0] == bounds[where][0]:
+                raise refusal
         bounds = {
             where: span
             for where, span in bounds.items()

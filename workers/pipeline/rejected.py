@@ -71,15 +71,11 @@ def rejected(
         ("offset", str(offset).encode()),
         ("timestamp", str(time_ms).encode()),
     ]
-    whole = True
-    if (
-        further is None
-        or sum(len(OWN) + len(name.encode()) + len(content or b"") for name, content in further)
-        > REJECT_HEADERS_BYTES_MAX
-    ):
-        whole = False
-    else:
-        headers += [(OWN + name, content) for name, content in further]
+    own = [(OWN + name, content) for name, content in further or ()]
+    size = sum(len(name.encode()) + len(content or b"") for name, content in own)
+    whole = further is not None and size <= REJECT_HEADERS_BYTES_MAX
+    if whole:
+        headers += own
     if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
         key, whole = None, False
     message = Outgoing(topic, None, key, b"", headers)
@@ -104,11 +100,7 @@ def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rej
             int(found["timestamp"]),
             key,
             value,
-            [
-                (name.removeprefix(OWN), content)
-                for name, content in headers
-                if name.startswith(OWN)
-            ],
+            [(name[len(OWN) :], content) for name, content in headers if name.startswith(OWN)],
             TRUNCATED in found,
         )
     except (KeyError, ValueError):  # undecodable text is a ValueError

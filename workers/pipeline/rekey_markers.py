@@ -21,15 +21,13 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Longs
 from workers.events.reader import Reject
 from workers.events.user_reader import HAS_KEY, NO_TIME, origins
 from workers.kafka.records import Records
 from workers.runtime.errors import StateRefused
-
-Longs = NDArray[np.int64]
 
 HEADER = "quietcount"
 _NAME = HEADER.encode()
@@ -79,9 +77,8 @@ class Origins:
             StateRefused: a mark is missing, repeated, or has another number of origins.
         """
         marks: set[int] = set()
-        for row in (
-            part.start + np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
-        ).tolist():
+        without = np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
+        for row in (part.start + without).tolist():
             try:
                 mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
             except msgspec.DecodeError:
@@ -111,10 +108,9 @@ class Origins:
 
 
 def header_of(late: int, key: bytes | None) -> bytes:
-    """Return our header of a record.
+    """Return our header of a record that counts from `late` on (NO_TIME: at its own time).
 
-    `late` is the earliest time at which the record counts (NO_TIME: its own time). `key` is its
-    original key; None if it had none, or no histogram uses it.
+    `key` is its original key; None if it had none, or no histogram uses it.
     """
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
@@ -133,18 +129,10 @@ def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     Marks keep their keys. The times are int64 (n,), NO_TIME where a record counts at its own. With
     `user_is_key`, no key was replaced.
     """
-    keys, marks = (
-        np.full((len(records), 2), -1, dtype=np.int64),
-        np.full(len(records), NO_TIME, dtype=np.int64),
-    )
+    keys, marks = np.full((len(records), 2), -1), np.full(len(records), NO_TIME)
     if records.framed:
-        origins(
-            records.data,
-            readonly_contiguous(records.values),
-            np.frombuffer(_NAME, dtype=np.uint8),
-            keys,
-            marks,
-        )
+        values, name = readonly_contiguous(records.values), np.frombuffer(_NAME, dtype=np.uint8)
+        origins(records.data, values, name, keys, marks)
     if user_is_key:
         return records, marks
     return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks

@@ -67,6 +67,7 @@ import orjson
 from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bytes, Codes, Floats, Longs
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, with_capacity
@@ -74,26 +75,20 @@ from workers.mechanisms.mechanism import Answers, Guarantee, Items, Mechanism, R
 from workers.runtime.frozen import Frozen
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
-Longs = NDArray[np.int64]
-
 # Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
 _FEW = 16
 _BITS = 63
 
 
 class LabelCache:
-    """Labels of shown rows as text, and their ranks. An item once shown stays shown.
-
-    `by_rank` is the row of each rank, int64 (met rows,).
-    """
+    """Labels of shown rows as text, and their ranks. An item once shown stays shown."""
 
     def __init__(self) -> None:
         self._names: list[str] = []  # by rank
         self._rank: Longs = np.full(1024, -1)  # by row; -1: not met
-        self.by_rank: Longs = np.empty(0, dtype=np.int64)
-        # A label's JSON with an item's opening bracket and a trailing comma, built once. Its place
-        # in the text is kept by row.
-        self._text: NDArray[np.uint8] = np.zeros(1 << 14, dtype=np.uint8)
+        self.by_rank: Longs = np.empty(0, dtype=np.int64)  # the row of each rank
+        # A label's JSON with an item's opening bracket and a comma, and by row its place there.
+        self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
         self._end = 0
@@ -137,47 +132,31 @@ class LabelCache:
         self._lengths[rows] = lengths
 
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
-        """Return the items of each stream key as JSON, in snapshot order.
+        """Return the items (rows (n,), counts (n,)) of each stream key as JSON, in snapshot order.
 
-        Return None if counts are too far apart to pack an item into one number. `rows` and `counts`
-        are int64 (n,); labels of new rows are read from `columns`.
+        Return None if counts are too far apart to pack an item into one number.
         """
-        from workers.arrays.text_columns import (
-            ITEM_BYTES,
-            TOO_LONG,
-            UNMET,
-            items_as_numbers,
-            numbers_as_json,
-        )
+        from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
 
-        numbers, made = np.empty(len(rows), dtype=np.int64), (UNMET, 0, 0, 0)
-        for again in (False, True):
-            if again:
-                self.meet(columns, rows)
-            known = (
-                readonly_contiguous(columns.keys),
-                readonly_contiguous(self._rank),
-                readonly_contiguous(self._lengths),
-            )
-            made = items_as_numbers(
-                readonly_contiguous(rows), readonly_contiguous(counts), *known, keys, numbers
-            )
-            if made[0] != UNMET:
-                break
+        rows, counts = readonly_contiguous(rows), readonly_contiguous(counts)
+        key_of, numbers = readonly_contiguous(columns.keys), np.empty(len(rows), dtype=np.int64)
+        ranks, lengths = readonly_contiguous(self._rank), readonly_contiguous(self._lengths)
+        made = kernels.items_as_numbers(rows, counts, key_of, ranks, lengths, keys, numbers)
+        if made[0] == kernels.UNMET:
+            self.meet(columns, rows)
+            ranks, lengths = readonly_contiguous(self._rank), readonly_contiguous(self._lengths)
+            made = kernels.items_as_numbers(rows, counts, key_of, ranks, lengths, keys, numbers)
         shift, rank_bits, largest, size = made
-        if shift == TOO_LONG:
+        if shift == kernels.TOO_LONG:
             return None
         numbers.sort()
         ends = np.empty(keys, dtype=np.int64)
-        out = np.empty(size + ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8)
-        labels = (
-            readonly_contiguous(self._text),
-            readonly_contiguous(self._begins),
-            readonly_contiguous(self._lengths),
-            readonly_contiguous(self.by_rank),
-        )
-        numbers_as_json(*labels, readonly_contiguous(numbers), shift, rank_bits, largest, ends, out)
+        out = np.empty(size + kernels.ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8)
+        text, begins = readonly_contiguous(self._text), readonly_contiguous(self._begins)
+        by_rank, numbers = readonly_contiguous(self.by_rank), readonly_contiguous(numbers)
+        packing = shift, rank_bits, largest
+        kernels.numbers_as_json(text, begins, lengths, by_rank, numbers, packing, ends, out)
         found, start = [], 0
         for end in ends.tolist():
             found.append(out[start:end].tobytes())
@@ -200,16 +179,11 @@ def ranked(names: list[str]) -> tuple[Longs, Longs]:
 
 
 def largest_first(
-    key_of: NDArray[np.int32], counts: Longs, rank: Longs, keys: int
+    key_of: Codes, counts: Longs, rank: Longs, keys: int
 ) -> tuple[Longs, Longs, Longs]:
-    """Sort items into snapshot order: by stream key, the largest count first, ties by rank.
+    """Sort n items into snapshot order: by stream key, the largest count first, ties by rank.
 
-    Args:
-        key_of: int32 (n,), from 0 to keys - 1.
-        counts, rank: int64 (n,); ranks from 0.
-
-    Returns:
-        sorted ranks and counts, int64 (n,); int64 (keys + 1,), where each key's items begin.
+    Return sorted ranks and counts, (n,), and where each key's items begin, (keys + 1,).
     """
     served = np.arange(keys + 1)
     if not len(counts):
@@ -228,7 +202,6 @@ def largest_first(
     return items & ((1 << rank_bits) - 1), largest - (below >> rank_bits), starts
 
 
-Floats = NDArray[np.float64]
 # Of 95 %: 1.9599639845400545.
 NORMAL_95 = 1.959963984540054
 
@@ -255,10 +228,9 @@ class Numeric(Frozen):
         return found
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
-        """Return one quantile in a snapshot's format.
+        """Return one quantile in a snapshot's format; `counts` (n + 1,) of the buckets in order.
 
-        `counts` are (n + 1,), of the buckets in order; `sd` is that of each count, 0 for exact
-        counts; `q` is above 0 and below 1.
+        `sd` is that of each count, 0 for exact ones.
         """
         from workers.arrays import buckets as kernels
 
@@ -268,10 +240,8 @@ class Numeric(Frozen):
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
         if bucket == kernels.OPEN:
             return none
-        low, high = (
-            self._end(lowest, low_at, self.edges[-1]),
-            self._end(highest, high_at, self.edges[0]),
-        )
+        low = self._end(lowest, low_at, self.edges[-1])
+        high = self._end(highest, high_at, self.edges[0])
         value = None
         if 0 < bucket < len(self.edges):
             value = self._at(bucket, at)
@@ -304,11 +274,10 @@ class Windows:
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
-        # A backtest's mechanism wraps another one: test for the attribute, not the type.
-        subtracts = bool(self._ticks) and config.subtracts
-        self._sd: Callable[[int, int], float] | None = (
-            getattr(mechanism, "difference_sd", None) if subtracts else None
-        )
+        self._sd: Callable[[int, int], float] | None = None
+        if self._ticks and config.subtracts:
+            # A backtest's mechanism wraps another one: test for the attribute, not the type.
+            self._sd = getattr(mechanism, "difference_sd", None)
         if self._ticks and self._sd is None:
             raise TypeError(
                 f"mechanism = {mechanism.kind}: must have counts that can be subtracted"
@@ -373,10 +342,8 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
             yield dict(answer), head
             continue
         for i, element in enumerate(answer["value"]):
-            yield (
-                {**answer, "value": [element]},
-                len(orjson.dumps(element)) + 1 + (0 if i else head),
-            )
+            size = len(orjson.dumps(element)) + 1 + (0 if i else head)
+            yield {**answer, "value": [element]}, size
 
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
@@ -427,14 +394,11 @@ def snapshots(
     max_bytes: int = VALUE_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed."""
-    release, frame = tick.release, _Frame(tick)
+    release, frame = tick.release, _Frame(tick, max_bytes)
     edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
-            yield from (
-                (key, page)
-                for page in _pages(frame, key, {**release.of_key[index], **edges}, max_bytes)
-            )
+            yield from frame.pages(key, {**release.of_key[index], **edges})
         return
     items: list[list[tuple[str, int]]] | None = None
     if isinstance(release, Release) and (tick.numeric is None or not tick.numeric.quantiles):
@@ -442,19 +406,16 @@ def snapshots(
         written = labels.items(ledger, release.rows, release.counts, len(keys))
         if written is not None:
             for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
-                value = frame.of_items(key, whole, behind)
+                value = frame.of(key, b'"items":' + whole + behind)
                 if len(value) <= max_bytes:
                     yield key, value
                 else:
                     items = items or _items(release, ledger, len(keys), labels)
-                    fields = {"items": items[index], **edges}
-                    yield from ((key, page) for page in _pages(frame, key, fields, max_bytes))
+                    yield from frame.pages(key, {"items": items[index], **edges})
             return
     for key, of_key in zip(keys, _items(release, ledger, len(keys), labels), strict=True):
         numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
-        yield from (
-            (key, page) for page in _pages(frame, key, {"items": of_key, **numbers}, max_bytes)
-        )
+        yield from frame.pages(key, {"items": of_key, **numbers})
 
 
 def _items(
@@ -476,60 +437,46 @@ def _items(
 class _Frame:
     """JSON shared by all snapshots of one tick, built once."""
 
-    def __init__(self, tick: ReleasedTick) -> None:
+    def __init__(self, tick: ReleasedTick, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         sd, promise = tick.release.sd, tick.guarantee
         threshold = None if isinstance(tick.release, Answers) else tick.release.threshold
         self._before_key = _members({"histogram": tick.histogram}) + b',"key":'
         self._behind_key = b"," + _members(
             {"epoch": tick.epoch, "tick": tick.tick, "start": tick.start_ms, "end": tick.end_ms}
         )
+        guarantee = {name: getattr(promise, name) for name in ("unit", "rho", "epsilon", "delta")}
         self._behind_fields = b"," + _members(
             {
                 "sd": None if sd is None else round(sd, 4),
                 "threshold": None if threshold is None else float(threshold),
                 **tick.windows,
-                "guarantee": {
-                    "unit": promise.unit,
-                    "rho": promise.rho,
-                    "epsilon": promise.epsilon,
-                    "delta": promise.delta,
-                },
+                "guarantee": guarantee,
                 "mechanism": tick.mechanism,
                 "id": tick.id,
             }
         )
 
-    def of(self, key: str, fields: Mapping[str, object], page: int, pages: int) -> bytes:
-        return self._whole(key, _members(fields), page, pages)
+    def of(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
+        """Return a snapshot of a stream key with these members of its JSON object."""
+        before = self._before_key + orjson.dumps(key) + self._behind_key
+        members = b"," + members if members else b""
+        parts = before, members, self._behind_fields, page, pages
+        return b'{%b%b%b,"page":%d,"pages":%d}' % parts
 
-    def of_items(self, key: str, items: bytes, behind: bytes) -> bytes:
-        return self._whole(key, b'"items":' + items + behind, 1, 1)
-
-    def _whole(self, key: str, members: bytes, page: int, pages: int) -> bytes:
-        return b'{%b%b%b%b%b%b,"page":%d,"pages":%d}' % (
-            self._before_key,
-            orjson.dumps(key),
-            self._behind_key,
-            b"," if members else b"",
-            members,
-            self._behind_fields,
-            page,
-            pages,
-        )
+    def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
+        """Yield (key, snapshot), in pages if it is too long for one message."""
+        whole = self.of(key, _members(fields))
+        if len(whole) <= self._max_bytes:
+            yield key, whole
+            return
+        empty = {name: [] if name in LISTS else field for name, field in fields.items()}
+        room = self._max_bytes - len(self.of(key, _members(empty))) - _DIGITS
+        cut = parts(fields, room)
+        for page, part in enumerate(cut, 1):
+            yield key, self.of(key, _members(part), page, len(cut))
 
 
-def _members(fields: Mapping[str, object]) -> bytes:
+def _members(fields: Fields) -> bytes:
     """Return the members of a JSON object, without its braces."""
     return orjson.dumps(fields)[1:-1]
-
-
-def _pages(frame: _Frame, key: str, fields: Mapping[str, Any], max_bytes: int) -> Iterator[bytes]:
-    """Yield the snapshot of a stream key, in pages if it is too long for one message."""
-    whole = frame.of(key, fields, 1, 1)
-    if len(whole) <= max_bytes:
-        yield whole
-        return
-    empty = {name: [] if name in LISTS else field for name, field in fields.items()}
-    cut = parts(fields, max_bytes - len(frame.of(key, empty, 1, 1)) - _DIGITS)
-    for page, part in enumerate(cut, 1):
-        yield frame.of(key, part, page, len(cut))

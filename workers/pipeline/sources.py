@@ -17,7 +17,7 @@ from workers.runtime.errors import StateRefused
 
 #: Key of the set in stage 1's state.
 SOURCES = b"sources"
-_NEW_NAME = "takes a new worker name (a new stream, charged again)"
+_NEW_NAME = "a new worker name (a new stream, charged again)"
 
 
 class SourceTopic(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +75,7 @@ class Sources(msgspec.Struct, frozen=True):
         if place.partition >= place.topic.partitions:
             raise StateRefused(
                 f"the events topic {place.topic.name} got more partitions than the {place.topic.partitions} that it had: "
-                "a changed partition count needs a new worker name (a new stream, charged again)"
+                f"a changed partition count needs {_NEW_NAME}"
             )
 
     def encoded(self) -> bytes:
@@ -103,23 +103,28 @@ def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
     of_then = {topic.name: topic for topic in then}
     if [topic.name for topic in now.topics] != [topic.name for topic in then]:
         raise StateRefused(
-            f"the events topics are {now}; the state was made with {', '.join(of_then)}: another set of topics {_NEW_NAME}"
+            f"the events topics are {now}; the state was made with {', '.join(of_then)}: another set of topics takes {_NEW_NAME}"
         )
     for topic in now.topics:
         refuse_other_topic(topic, of_then[topic.name].partitions, of_then[topic.name].id)
 
 
+def refuse_other_count(topic: str, now: int, then: int) -> None:
+    """Raise StateRefused if a topic's partition count differs from the state's."""
+    if now != then:
+        raise StateRefused(
+            f"{topic} has {now} partitions; the state was made with {then}: "
+            f"a changed partition count needs {_NEW_NAME}"
+        )
+
+
 def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
     """Raise StateRefused if a topic's partition count or id differs from the state's."""
-    if now.partitions != partitions:
-        raise StateRefused(
-            f"the events topic {now.name} has {now.partitions} partitions; the state was made with {partitions}: "
-            "a changed partition count needs a new worker name (a new stream, charged again)"
-        )
+    refuse_other_count(f"the events topic {now.name}", now.partitions, partitions)
     if now.id != topic_id:
         if topic_id in (None, ZERO_ID):
             refuse_without_ids(f"the state of {now.name}")
         raise StateRefused(
             f"the events topic {now.name} was deleted and created again since the state was written: "
-            "its offsets mean other events now; take a new worker name (a new stream, charged again)"
+            f"its offsets mean other events now; take {_NEW_NAME}"
         )

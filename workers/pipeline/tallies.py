@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,8 +18,9 @@ from numpy.typing import NDArray
 from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import readonly_contiguous
-from workers.events.columns import DigestsOfViews, EventColumns, Longs
-from workers.events.vocabulary import Codes, Vocabulary
+from workers.arrays.types import Codes, Longs
+from workers.events.columns import DigestsOfViews, EventColumns
+from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
 from workers.pipeline.contributions import Rows
@@ -32,15 +35,11 @@ _FIRST_ROWS = 1 << 6
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
-Words = NDArray[np.uint64]
 A = TypeVar("A", bound=np.generic)
 
 
-class Run(NamedTuple):
-    """A tick and its events in a batch: int64 (k,), in order."""
-
-    tick: int
-    events: Longs
+# A tick and its events in a batch: (k,), in order.
+Run = tuple[int, Longs]
 
 
 class TallyKeys(NamedTuple):
@@ -58,15 +57,18 @@ class TallyKeys(NamedTuple):
 
 
 class Tally:
-    """Counts by stream key and label of one tick. Sensitive: its repr shows none."""
+    """Counts by stream key and label of one tick. Sensitive."""
 
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
         self.key_names, self.label_names = key_names, label_names
-        self._secret = np.uint64(int.from_bytes(secrets.token_bytes(8)))
-        self._slots, self._bits = np.full(2 * _FIRST_ROWS, -1, dtype=np.int32), _HASHED
-        self._pairs = np.empty(_FIRST_ROWS, dtype=np.uint64)
-        self._counts = np.empty(_FIRST_ROWS, dtype=np.int64)
-        self._told = np.zeros(0, dtype=np.bool_)
+        self._table = kernels.Table(
+            secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
+            bits=_HASHED,
+            slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
+            told=np.zeros(0, dtype=np.bool_),
+            pairs=np.empty(_FIRST_ROWS, dtype=np.uint64),
+            counts=np.empty(_FIRST_ROWS, dtype=np.int64),
+        )
         self._used = 0
 
     def __repr__(self) -> str:
@@ -81,85 +83,47 @@ class Tally:
         """Add bounded counts of a batch's events, except those that its view skips.
 
         Args:
-            events: int64 (k,), the events of this tick, in order.
-            amounts: int64 (m,), of the labels, or (0,): all 1.
+            events: (k,), the events of this tick, in order.
+            amounts: (m,), of the labels, or (0,): all 1.
             max_items, max_count: D0 and Dinf.
         """
-        ends = readonly_contiguous(columns.ends)
+        seen = _ALL_SEEN if columns.seen is None else columns.seen
+        parts = seen, columns.keys, columns.ends, columns.labels, amounts
+        batch = kernels.LabelledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
-        self._told = with_capacity(self._told, len(self.key_names))
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
-        self._used = kernels.count_events(
-            readonly_contiguous(events),
-            _ALL_SEEN if columns.seen is None else readonly_contiguous(columns.seen),
-            readonly_contiguous(columns.keys),
-            ends,
-            readonly_contiguous(columns.labels),
-            readonly_contiguous(amounts),
-            max_items,
-            max_count,
-            self._told,
-            self._secret,
-            self._bits,
-            self._slots,
-            self._pairs,
-            self._counts,
-            self._used,
-        )
+        events, table = readonly_contiguous(events), self._table
+        self._used = kernels.count_events(events, batch, max_items, max_count, table, self._used)
 
-    def write(
-        self, owner_of: Codes, owners: int, pairs: Words, labels: Longs, counts: Longs
-    ) -> TallyKeys:
+    def write(self, owner_of: Codes, owners: int, out: kernels.LabelRows) -> TallyKeys:
         """Write the rows by owner partition, then by stream key in the order met.
 
-        Args:
-            owner_of: int32 (codes of keys or more,), owner partition of each key.
-            pairs, labels, counts: uint64, int64 and int64 (rows or more,), written: pair, label
-                code and count of each row.
+        `owner_of` has the owner partition of each key's code, `out` room for all rows.
         """
-        codes = len(self._told)
-        bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
-        places, met = np.empty(codes, dtype=np.int32), np.empty(codes, dtype=np.int32)
-        k = kernels.group_by_owner(
-            self._pairs,
-            self._counts,
-            self._used,
-            owner_of,
-            bounds,
-            places,
-            met,
-            starts,
-            pairs,
-            labels,
-            counts,
-        )
-        names = [self.key_names.name(code) for code in met[:k].tolist()]
-        return TallyKeys(names, bounds.tolist(), starts[: k + 1])
+        met, bounds, starts = kernels.group_by_owner(self._table, self._used, owner_of, owners, out)
+        names = [self.key_names.name(code) for code in met.tolist()]
+        return TallyKeys(names, bounds.tolist(), starts)
 
     def _make_room(self, rows: int) -> None:
-        if rows > len(self._pairs):
-            self._pairs, self._counts = (
-                self._wider(self._pairs, rows),
-                self._wider(self._counts, rows),
-            )
+        secret, bits, slots, told, pairs, counts = self._table
         keys, labels = len(self.key_names), len(self.label_names)
-        if (
-            self._bits != _HASHED
-            and labels <= 1 << self._bits
-            and keys << self._bits <= len(self._slots)
-        ):
+        if rows > len(pairs):
+            pairs, counts = self._wider(pairs, rows), self._wider(counts, rows)
+        told = with_capacity(told, keys)
+        self._table = kernels.Table(secret, bits, slots, told, pairs, counts)
+        if bits != _HASHED and labels <= 1 << bits and keys << bits <= len(slots):
             return
-        bits = (labels - 1).bit_length() if labels else 0
-        if keys << bits <= _SLOTS_A_ROW * rows:
+        per_key = (labels - 1).bit_length() if labels else 0
+        if keys << per_key <= _SLOTS_A_ROW * rows:
             # One slot per pair takes no more room than the hash table, and needs no hash.
-            self._bits, slots = bits, keys << bits
-        elif self._bits != _HASHED or 2 * rows > len(self._slots):
-            self._bits, slots = _HASHED, 1 << (2 * rows - 1).bit_length()
+            bits, size = per_key, keys << per_key
+        elif bits != _HASHED or 2 * rows > len(slots):
+            bits, size = _HASHED, 1 << (2 * rows - 1).bit_length()
         else:
             return
-        self._slots = np.full(slots, -1, dtype=np.int32)
-        kernels.refill(self._pairs, self._used, self._secret, self._bits, self._slots)
+        self._table = self._table._replace(bits=bits, slots=np.full(size, -1, dtype=np.int32))
+        kernels.refill(self._table, self._used)
 
     def _wider(self, column: NDArray[A], rows: int) -> NDArray[A]:
         """Return a larger copy of a column; its unused rows are uninitialized."""
@@ -168,10 +132,7 @@ class Tally:
         return wider
 
 
-class Counted(NamedTuple):
-    lane: Lane
-    tick: int
-    tally: Tally
+Counted = tuple[Lane, int, Tally]
 
 
 class Tallies:
@@ -196,11 +157,9 @@ class Tallies:
         """Add events of a batch to a tick (from 1), with the lane's bounds; see `Tally.add`."""
         tallies = self._open.setdefault((lane, tick), [])
         # Codes are valid only with their own vocabularies.
-        if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != (
-            columns.key_names,
-            columns.label_names,
-        ):
-            tallies.append(Tally(columns.key_names, columns.label_names))
+        names = columns.key_names, columns.label_names
+        if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != names:
+            tallies.append(Tally(*names))
         tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
         if not tallies[-1]:  # the view skips all of them
             tallies.pop()
@@ -210,33 +169,26 @@ class Tallies:
     def take(self) -> list[Counted]:
         """Return and forget the tallies since the last call."""
         taken, self._open = self._open, {}
-        return [
-            Counted(lane, tick, tally)
-            for (lane, tick), tallies in taken.items()
-            for tally in tallies
-        ]
+        return [(*at, tally) for at, tallies in taken.items() for tally in tallies]
 
 
 class ContributionBuilder:
-    """Builder of one source partition's rows. Not thread-safe."""
+    """Builder of one source partition's rows, tagged by `NoiseKey.tag_state`. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
-        """Take the initial hash state of a stream key's tags; see `NoiseKey.tag_state`."""
         self._tags = DigestsOfViews(tag_state)
         self._owner_of: dict[Vocabulary, Codes] = {}
 
     def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
         """Return rows by owner partition, in tally order; `owners` is the same at every call."""
-        of_tally: list[list[tuple[int, Rows]]] = [[] for _ in counted]
-        for group in _together(counted):
-            for place, owner, rows in self._rows(counted, group, owners):
-                of_tally[place].append((owner, rows))
+        found = [
+            each for group in _together(counted) for each in self._rows(counted, group, owners)
+        ]
         shares: list[list[Rows]] = [[] for _ in range(owners)]
-        for of_one in of_tally:
-            for owner, rows in of_one:
-                shares[owner].append(rows)
+        for _, owner, rows in sorted(found, key=itemgetter(0)):
+            shares[owner].append(rows)
         # Forget vocabularies that have been replaced.
-        used = {each.tally.key_names for each in counted}
+        used = {tally.key_names for _, _, tally in counted}
         self._owner_of = {names: known for names, known in self._owner_of.items() if names in used}
         return shares
 
@@ -244,42 +196,39 @@ class ContributionBuilder:
         self, counted: Sequence[Counted], group: Sequence[int], owners: int
     ) -> Iterator[tuple[int, int, Rows]]:
         """Yield index, owner and rows of tallies that share vocabularies."""
-        first = counted[group[0]]
-        key_names, label_names = first.tally.key_names, first.tally.label_names
-        room = sum(len(counted[place].tally) for place in group)
-        pairs, labels = np.empty(room, dtype=np.uint64), np.empty(room, dtype=np.int64)
-        counts = np.empty(room, dtype=np.int64)
+        first_lane, _, first = counted[group[0]]
+        key_names, label_names = first.key_names, first.label_names
+        room = sum(len(counted[place][2]) for place in group)
+        out = kernels.LabelRows(
+            np.empty(room, dtype=np.uint64),
+            np.empty(room, dtype=np.int64),
+            np.empty(room, dtype=np.int64),
+        )
         owner_of_key, used = self._owners(key_names, owners), 0
         of_keys = []
         for place in group:
-            rows = slice(used, None)
-            keys = counted[place].tally.write(
-                owner_of_key, owners, pairs[rows], labels[rows], counts[rows]
-            )
+            rest = kernels.LabelRows(out.pairs[used:], out.labels[used:], out.counts[used:])
+            keys = counted[place][2].write(owner_of_key, owners, rest)
             of_keys.append((place, used, keys))
             used += int(keys.starts[-1])
-        texts = label_names.texts(labels[:used])
-        tags = self._tags.of(first.lane.view, key_names, label_names).of(pairs[:used], texts)
+        texts = label_names.texts(out.labels[:used])
+        tags = self._tags.of(first_lane.view, key_names, label_names).of(out.pairs[:used], texts)
         for place, begin, keys in of_keys:
             lane, tick, _ = counted[place]
-            for owner in range(owners):
-                start, stop = keys.bounds[owner], keys.bounds[owner + 1]
+            for owner, (start, stop) in enumerate(pairwise(keys.bounds)):
                 if stop > start:
                     starts = keys.starts[start : stop + 1] + begin
                     own = slice(int(starts[0]), int(starts[-1]))
-                    yield (
-                        place,
-                        owner,
-                        Rows(
-                            lane=lane,
-                            tick=tick,
-                            names=keys.names[start:stop],
-                            starts=starts - own.start,
-                            labels=texts.part(own.start, own.stop),
-                            counts=counts[own],
-                            tags=tags[own],
-                        ),
+                    rows = Rows(
+                        lane=lane,
+                        tick=tick,
+                        names=keys.names[start:stop],
+                        starts=starts - own.start,
+                        labels=texts.part(own.start, own.stop),
+                        counts=out.counts[own],
+                        tags=tags[own],
                     )
+                    yield place, owner, rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
         known = self._owner_of.get(names)
@@ -305,26 +254,15 @@ def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Assign events to ticks.
+    """Return each event's tick, (n,), 0 before tick 1; and every tick from 1 with its events.
 
-    Args:
-        times, effective: int64 (n,), the events' own times, and those at which they count, which
-            are not earlier.
-
-    Returns:
-        the tick of each event, int64 (n,), 0 before tick 1; and every tick from 1 that has events,
-        ascending, with its events in order.
+    The ticks are ascending, their events in order. `times` are the events' own, `effective` those
+    at which they count, which are not earlier.
     """
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    found, ascending = kernels.ticks_of(
-        readonly_contiguous(times),
-        readonly_contiguous(effective),
-        lane.start_ms,
-        lane.tick_ms,
-        ticks,
-        begins,
-    )
+    own, counts_at = readonly_contiguous(times), readonly_contiguous(effective)
+    found, ascending = kernels.ticks_of(own, counts_at, lane.start_ms, lane.tick_ms, ticks, begins)
     begins, order, ordered = begins[:found], np.arange(n), ticks
     if not ascending:
         order = np.argsort(ticks, kind="stable")
@@ -332,4 +270,4 @@ def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run
         begins = np.flatnonzero(np.diff(ordered, prepend=-1))
     stops = [*begins[1:].tolist(), n]
     runs = zip(ordered[begins].tolist(), begins.tolist(), stops, strict=True)
-    return ticks, [Run(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]
+    return ticks, [(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]

@@ -25,14 +25,12 @@ with it). Marks avoid a cache miss at every slot passed (160 ns a new pair, 100 
 Every commit stores its new entries, in the order in which they counted, as blocks:
 
     b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
-    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  of earlier versions, only read
 
     block: version (1), n (4, big endian), users (16 each), pairs (8 each),
            added (4 each, little endian)
 
 A block is rewritten with the rows that follow until it has TAIL_ROWS rows, so that many small
-commits do not leave many small blocks. Earlier versions wrote one entry per user, in which each
-pair counts once; those entries are still read.
+commits do not leave many small blocks.
 """
 
 from __future__ import annotations
@@ -48,6 +46,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bytes, Codes, Longs, Words
 from workers.mechanisms.config.histogram import Lane
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
@@ -65,31 +64,50 @@ class Table(NamedTuple):
     """Columns of one epoch. Sensitive.
 
     Attributes:
-        user_slots: int32 (a power of two,), user numbers.
-        digests: uint64 (users, 2).
-        used: uint16 (users,), counted pairs of the user.
-        pair_slots: int32 (a power of two,), pair numbers, valid where a slot is taken.
-        pair_marks: uint8 (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
-        owners: int32 (pairs,), the user's number.
-        pairs: uint64 (pairs,), digests.
-        counts: int32 (pairs,), the pair's count; (0,) where it is always 1.
-        sizes: int64 (2,), numbers of users and pairs; capacity beyond them is free.
-        seed: uint64 (1,), of the hash.
+        user_slots: (a power of two,), user numbers.
+        digests, used: (users, 2) and (users,), the user's digest and counted pairs.
+        pair_slots: (a power of two,), pair numbers, valid where a slot is taken.
+        pair_marks: (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
+        owners, pairs: (pairs,), the user's number, and the pair's digest.
+        counts: (pairs,), the pair's count; (0,) where it is always 1.
+        sizes: (2,), numbers of users and pairs; capacity beyond them is free.
+        seed: (1,), of the hash.
     """
 
-    user_slots: NDArray[np.int32]
-    digests: NDArray[np.uint64]
+    user_slots: Codes
+    digests: Words
     used: NDArray[np.uint16]
-    pair_slots: NDArray[np.int32]
-    pair_marks: NDArray[np.uint8]
-    owners: NDArray[np.int32]
-    pairs: NDArray[np.uint64]
-    counts: NDArray[np.int32]
-    sizes: NDArray[np.int64]
-    seed: NDArray[np.uint64]
+    pair_slots: Codes
+    pair_marks: Bytes
+    owners: Codes
+    pairs: Words
+    counts: Codes
+    sizes: Longs
+    seed: Words
 
     def __repr__(self) -> str:
         return "Table(<sensitive>)"
+
+
+class Batch(NamedTuple):
+    """Users of n events, and their m rows of pairs. Sensitive.
+
+    Attributes:
+        users: (n, 2), digest of each event's user.
+        first, number: (n,), first row and number of rows of each event: its distinct labels, at
+            most `max_items`.
+        pairs: (m,), digest of each row's (stream key, label).
+        amounts: (m,), amount of each row; (0,): all 1.
+    """
+
+    users: Words
+    first: Longs
+    number: Longs
+    pairs: Words
+    amounts: Longs
+
+    def __repr__(self) -> str:
+        return "Batch(<sensitive>)"
 
 
 @kernel_part
@@ -113,11 +131,7 @@ def mark(hashed: np.uint64) -> np.uint8:
 
 @kernel_part
 def user_slot(
-    slots: NDArray[np.int32],
-    digests: NDArray[np.uint64],
-    seed: np.uint64,
-    first: np.uint64,
-    second: np.uint64,
+    slots: Codes, digests: Words, seed: np.uint64, first: np.uint64, second: np.uint64
 ) -> int:
     """Return the slot of the user with this digest, or the free slot for it."""
     mask = len(slots) - 1
@@ -129,10 +143,10 @@ def user_slot(
 
 @kernel_part
 def pair_slot(
-    slots: NDArray[np.int32],
-    marks: NDArray[np.uint8],
-    owners: NDArray[np.int32],
-    pairs: NDArray[np.uint64],
+    slots: Codes,
+    marks: Bytes,
+    owners: Codes,
+    pairs: Words,
     hashed: np.uint64,
     owner: int,
     pair: np.uint64,
@@ -148,61 +162,30 @@ def pair_slot(
     return int(at)
 
 
-@kernel_part
-def guess_users(
-    slots: NDArray[np.int32],
-    digests: NDArray[np.uint64],
-    seed: np.uint64,
-    events: NDArray[np.int64],
-    users: NDArray[np.uint64],
-    owners: NDArray[np.int32],
-) -> None:
-    """Write the user number found in the first slot of each event, else -1 (new, or further on).
-
-    Arguments as in `number_users`; `owners` is written at `events`.
-    """
-    mask = len(slots) - 1
-    for event in events:
-        owners[event] = slots[
-            np.int64(spread(users[event, 0], users[event, 1], seed) >> _32) & mask
-        ]
-    for event in events:
-        number = max(owners[event], 0)
-        if digests[number, 0] != users[event, 0] or digests[number, 1] != users[event, 1]:
-            owners[event] = -1
-
-
 @kernel
-def number_users(
-    table: Table,
-    at: int,
-    events: NDArray[np.int64],
-    users: NDArray[np.uint64],
-    number: NDArray[np.int64],
-    owners: NDArray[np.int32],
-) -> int:
+def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
     """Number the users of events in order until the table is full; return how many are done.
 
     Args:
         table: of the epoch, changed.
         at: the first of `events` that is not done.
-        events: int64 (k,), event indices.
-        users: uint64 (n, 2), digest of each event's user.
-        number: int64 (n,), rows of each event; an event without rows is skipped.
-        owners: int32 (n,), the user's number, written for each event.
+        events: (k,), event indices; an event without rows is skipped.
+        owners: (n,), the user's number, written for each event.
     """
     # Unpacked because passing the table to a function counts a reference to each of its arrays,
     # which tripled the cost of an event.
-    slots, digests, used, sizes, seed = (
-        table.user_slots,
-        table.digests,
-        table.used,
-        table.sizes,
-        table.seed[0],
-    )
+    slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
+    users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        guess_users(slots, digests, seed, block, users, owners)
+        # Guess the number in each user's first slot; -1 if the user is new, or further on.
+        for event in block:
+            hashed = spread(users[event, 0], users[event, 1], seed)
+            owners[event] = slots[np.int64(hashed >> _32) & mask]
+        for event in block:
+            guess = max(owners[event], 0)
+            if digests[guess, 0] != users[event, 0] or digests[guess, 1] != users[event, 1]:
+                owners[event] = -1
         for i in range(len(block)):
             event = block[i]
             if number[event] == 0 or owners[event] >= 0:
@@ -220,69 +203,42 @@ def number_users(
     return len(events)
 
 
-@kernel_part
-def guess_pairs(
-    slots: NDArray[np.int32],
-    marks: NDArray[np.uint8],
-    of_pair: NDArray[np.int32],
-    held: NDArray[np.uint64],
-    seed: np.uint64,
-    events: NDArray[np.int64],
-    owners: NDArray[np.int32],
-    first: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pairs: NDArray[np.uint64],
-    numbers: NDArray[np.int32],
-) -> None:
-    """Write the pair number found in the first slot of each row, else -1 (new, or further on).
-
-    Arguments as in `count_pairs`; `numbers` is written at the events' rows.
-    """
-    mask = len(slots) - 1
-    for event in events:
-        for row in range(first[event], first[event] + number[event]):
-            hashed = spread(pairs[row], np.uint64(owners[event]), seed)
-            at = np.int64(hashed >> _32) & mask
-            numbers[row] = slots[at] if marks[at] == mark(hashed) else -1
-    for event in events:
-        for row in range(first[event], first[event] + number[event]):
-            found = max(numbers[row], 0)
-            if of_pair[found] != owners[event] or held[found] != pairs[row]:
-                numbers[row] = -1
-
-
 @kernel
 def count_pairs(
     table: Table,
-    most: int,
-    max_count: int,
+    bounds: tuple[int, int],
     at: int,
-    events: NDArray[np.int64],
-    owners: NDArray[np.int32],
-    first: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pairs: NDArray[np.uint64],
-    amounts: NDArray[np.int64],
-    numbers: NDArray[np.int32],
-    counted: NDArray[np.int64],
+    events: Longs,
+    batch: Batch,
+    owners: Codes,
+    numbers: Codes,
+    counted: Longs,
 ) -> int:
     """Count the rows of events in order until the table is full; return how many are done.
 
     Args:
-        table, at, events: as in `number_users`.
-        most, max_count: maximum pairs per user, and maximum count per pair.
-        owners: int32 (n,), number of each event's user.
-        first, number: int64 (n,), first row and number of rows of each event.
-        pairs: uint64 (m,), digest of each row's pair.
-        amounts: int64 (m,), amount of each row; (0,): all 1.
-        numbers: int32 (m,), scratch space for guesses.
-        counted: int64 (m,), written where a row counts.
+        table, at, events, owners: as in `number_users`, which wrote the owners.
+        bounds: maximum pairs per user, and maximum count per pair.
+        numbers: (m,), scratch space for guesses.
+        counted: (m,), written where a row counts.
     """
-    used, slots, sizes, seed = table.used, table.pair_slots, table.sizes, table.seed[0]
-    of_pair, held, counts, marks = table.owners, table.pairs, table.counts, table.pair_marks
+    used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
+    of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
+    first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
+    (most, max_count), mask = bounds, len(slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        guess_pairs(slots, marks, of_pair, held, seed, block, owners, first, number, pairs, numbers)
+        # Guess the number in each pair's first slot; -1 if the pair is new, or further on.
+        for event in block:
+            for row in range(first[event], first[event] + number[event]):
+                hashed = spread(pairs[row], np.uint64(owners[event]), seed)
+                place = np.int64(hashed >> _32) & mask
+                numbers[row] = slots[place] if marks[place] == mark(hashed) else -1
+        for event in block:
+            for row in range(first[event], first[event] + number[event]):
+                guess = max(numbers[row], 0)
+                if of_pair[guess] != owners[event] or held[guess] != pairs[row]:
+                    numbers[row] = -1
         for i in range(len(block)):
             event = block[i]
             if sizes[1] + number[event] > len(of_pair):
@@ -317,9 +273,7 @@ def count_pairs(
 
 
 @kernel
-def index_users(
-    slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, size: int
-) -> None:
+def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> None:
     """Fill free slots with the existing users, which are distinct."""
     mask = len(slots) - 1
     for number in range(size):
@@ -331,12 +285,7 @@ def index_users(
 
 @kernel
 def index_pairs(
-    slots: NDArray[np.int32],
-    marks: NDArray[np.uint8],
-    owners: NDArray[np.int32],
-    pairs: NDArray[np.uint64],
-    seed: np.uint64,
-    size: int,
+    slots: Codes, marks: Bytes, owners: Codes, pairs: Words, seed: np.uint64, size: int
 ) -> None:
     """Fill free slots with the existing pairs, which are distinct."""
     mask = len(slots) - 1
@@ -350,18 +299,9 @@ def index_pairs(
 
 
 @kernel_with_arrays
-def entries(
-    events: NDArray[np.int64],
-    users: NDArray[np.uint64],
-    first: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pairs: NDArray[np.uint64],
-    counted: NDArray[np.int64],
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,).
-
-    Arguments as in `number_users` and `count_pairs`, after both are done.
-    """
+def entries(events: Longs, batch: Batch, counted: Longs) -> tuple[Words, Words, Longs]:
+    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,)."""
+    users, first, number, pairs = batch.users, batch.first, batch.number, batch.pairs
     size = 0
     for event in events:
         for row in range(first[event], first[event] + number[event]):
@@ -386,14 +326,12 @@ ROW_BYTES = 16 + 8 + 4
 HEAD_BYTES = 1 + 4
 BLOCK_ROWS = (VALUE_BYTES - HEAD_BYTES) // ROW_BYTES
 TAIL_ROWS = 1_024
-# Entries of the old format converted to arrays together.
-_READ_AT_ONCE = 10_000
 # Initial capacity and growth factor: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
 _NUMBERS = 2**31 - 1
 
-Columns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
+Columns = tuple[Words, Words, Longs]
 """Users (n, 2), pairs (n,), amounts (n,)."""
 _NO_ROWS: Columns = (
     read_only(np.empty((0, 2), np.uint64)),
@@ -416,60 +354,28 @@ class UserEpoch:
         self._written: tuple[int, Columns] | None = None
         self.rows = 0  # new since the last commit
 
-    def take(
-        self,
-        events: NDArray[np.int64],
-        users: NDArray[np.uint64],
-        first: NDArray[np.int64],
-        number: NDArray[np.int64],
-        pairs: NDArray[np.uint64],
-        amounts: NDArray[np.int64],
-        counted: NDArray[np.int64],
-    ) -> None:
-        """Write the counted amounts of events into `counted`; arguments as in `count_pairs`."""
-        self._take(events, users, first, number, pairs, amounts, counted)
+    def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
+        """Count `events` (k,) of a batch; write the amounts that count into `counted` (m,)."""
+        self._take(events, batch, counted)
         if self._keeps:
-            found = entries(events, users, first, number, pairs, counted)
+            found = entries(events, batch, counted)
             if len(found[1]):
                 self._new.append(found)
                 self.rows += len(found[1])
 
-    def _take(
-        self,
-        events: NDArray[np.int64],
-        users: NDArray[np.uint64],
-        first: NDArray[np.int64],
-        number: NDArray[np.int64],
-        pairs: NDArray[np.uint64],
-        amounts: NDArray[np.int64],
-        counted: NDArray[np.int64],
-    ) -> None:
-        users, pairs = readonly_contiguous(users), readonly_contiguous(pairs)
-        owners = np.empty(len(users), dtype=np.int32)
-        numbers = np.empty(len(pairs), dtype=np.int32)
-        done = 0
-        while (done := number_users(self._table, done, events, users, number, owners)) < len(
-            events
-        ):
+    def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
+        users, pairs = readonly_contiguous(batch.users), readonly_contiguous(batch.pairs)
+        batch = batch._replace(users=users, pairs=pairs)
+        owners, numbers = np.empty(len(users), dtype=np.int32), np.empty(len(pairs), dtype=np.int32)
+        done, bounds = 0, (self._most, self._max_count)
+        while (done := number_users(self._table, done, events, batch, owners)) < len(events):
             self._table = _with_users(self._table)
-        done, most, max_count = 0, self._most, self._max_count
-        while (
-            done := count_pairs(
-                self._table,
-                most,
-                max_count,
-                done,
-                events,
-                owners,
-                first,
-                number,
-                pairs,
-                amounts,
-                numbers,
-                counted,
-            )
-        ) < len(events):
-            self._table = _with_pairs(self._table, int(number[events[done]]))
+        done = 0
+        while True:
+            done = count_pairs(self._table, bounds, done, events, batch, owners, numbers, counted)
+            if done == len(events):
+                return
+            self._table = _with_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
         """Return the blocks that are new or have grown since they were last written."""
@@ -479,7 +385,7 @@ class UserEpoch:
         made: list[Change] = []
         sequence, rows = self._sequence, len(columns[1])
         for start in range(0, rows, BLOCK_ROWS):
-            part = _cut(columns, start, start + BLOCK_ROWS)
+            part = _cut(columns, slice(start, start + BLOCK_ROWS))
             made.append((name + sequence.to_bytes(8), _encode(part)))
             if len(part[1]) >= TAIL_ROWS:
                 sequence, part = sequence + 1, _NO_ROWS
@@ -493,34 +399,15 @@ class UserEpoch:
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
         for name, value in stored:
-            columns = _decode(value)
-            self._enter(columns)
-            sequence, rows = int.from_bytes(name[-8:]), len(columns[1])
-            full = rows >= TAIL_ROWS
+            columns = users, pairs, added = _decode(value)
+            rows, counted = np.arange(len(pairs)), np.zeros(len(pairs), dtype=np.int64)
+            self._take(rows, Batch(users, rows, np.ones_like(rows), pairs, added), counted)
+            if not np.array_equal(counted, added):
+                raise StateRefused(
+                    "stored pairs of users are more than their settings allow: the state was changed"
+                )
+            sequence, full = int.from_bytes(name[-8:]), len(rows) >= TAIL_ROWS
             self._sequence, self._tail = (sequence + 1, _NO_ROWS) if full else (sequence, columns)
-
-    def read_entries(self, stored: Iterator[tuple[bytes, bytes]]) -> None:
-        """Load entries of earlier versions, one per user."""
-        while some := list(islice(stored, _READ_AT_ONCE)):
-            for _, value in some:
-                if value[:1] != VERSION or len(value) % 8 != 1:
-                    raise StateRefused(
-                        "a user's stored pairs are of another version: was it written by a newer one?"
-                    )
-            users = np.frombuffer(b"".join(name[-16:] for name, _ in some), "<u8").reshape(-1, 2)
-            pairs = np.frombuffer(b"".join(value[1:] for _, value in some), "<u8")
-            each = [len(value) // 8 for _, value in some]
-            self._enter((users.repeat(each, axis=0), pairs, np.ones(len(pairs), np.int64)))
-
-    def _enter(self, columns: Columns) -> None:
-        users, pairs, added = columns
-        rows = np.arange(len(pairs))
-        counted = np.zeros(len(pairs), dtype=np.int64)
-        self._take(rows, users, rows, np.ones_like(rows), pairs, added, counted)
-        if not np.array_equal(counted, added):
-            raise StateRefused(
-                "stored pairs of users are more than their settings allow: the state was changed"
-            )
 
 
 def _empty(max_count: int) -> Table:
@@ -591,22 +478,15 @@ def _joined(parts: list[Columns]) -> Columns:
     return np.concatenate(users), np.concatenate(pairs), np.concatenate(added)
 
 
-def _cut(columns: Columns, start: int, stop: int) -> Columns:
+def _cut(columns: Columns, rows: slice) -> Columns:
     users, pairs, added = columns
-    return users[start:stop], pairs[start:stop], added[start:stop]
+    return users[rows], pairs[rows], added[rows]
 
 
 def _encode(columns: Columns) -> bytes:
     users, pairs, added = columns
-    return b"".join(
-        (
-            VERSION,
-            len(pairs).to_bytes(4),
-            users.astype("<u8").tobytes(),
-            pairs.astype("<u8").tobytes(),
-            added.astype("<u4").tobytes(),
-        )
-    )
+    arrays = users.astype("<u8"), pairs.astype("<u8"), added.astype("<u4")
+    return b"".join((VERSION, len(pairs).to_bytes(4), *(array.tobytes() for array in arrays)))
 
 
 def _decode(block: bytes) -> Columns:
@@ -622,15 +502,12 @@ def _decode(block: bytes) -> Columns:
 
 
 PREFIX = b"U"
-PREFIX_OF_ENTRIES = b"u"
 # Rows between commits: 6 MB of blocks in one transaction.
 ROWS_HELD = 200_000
 # Delete expired epochs in steps, so that no transaction grows with the number of users.
 FORGOTTEN_AT_ONCE = 20_000
 # A store yields values with names, and blocks are long: no step reads much more than this.
 FORGOTTEN_BYTES_AT_ONCE = 64 << 20
-
-_ONE_EACH = read_only(np.empty(0, np.int64))
 
 
 class Stored(Protocol):
@@ -645,9 +522,8 @@ class Users:
 
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
-        self._digests = {
-            lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
-        }
+        bounded = [lane for lane in lanes if lane.max_items_per_user is not None]
+        self._digests = {lane: _lane_digest(lane) for lane in bounded}
         self._stored = stored
         self._epochs: dict[tuple[Lane, int], UserEpoch] = {}
         self._oldest = dict.fromkeys(self._digests, 0)
@@ -660,54 +536,22 @@ class Users:
         """Whether enough rows are new for a commit."""
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
 
-    def take(
-        self,
-        lane: Lane,
-        epochs: NDArray[np.int64],
-        users: NDArray[np.uint64],
-        first: NDArray[np.int64],
-        number: NDArray[np.int64],
-        pairs: NDArray[np.uint64],
-        amounts: NDArray[np.int64] | None = None,
-    ) -> NDArray[np.int64]:
-        """Return how much of each row counts, in event order, and charge it to the user.
+    def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
+        """Return how much of each row counts, (m,), in event order, and charge it to the user.
 
-        Args:
-            lane: one that bounds users.
-            epochs: int64 (n,), of each event; -1: no tick, skipped.
-            users: uint64 (n, 2), digest of each event's user.
-            first, number: int64 (n,), first row and number of rows of each event: its distinct
-                labels, at most `max_items`.
-            pairs: uint64 (m,), digest of each row's (stream key, label).
-            amounts: int64 (m,), amount of each row; None: all 1.
-
-        Returns:
-            int64 (m,); 0 for rows that do not count.
+        `lane` bounds users; `epochs` (n,) are those of the events, -1 where an event is skipped.
         """
-        counted = np.zeros(len(pairs), dtype=np.int64)
-        # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
-        oldest = self._oldest[lane]
+        counted = np.zeros(len(batch.pairs), dtype=np.int64)
         for epoch, events in _by_epoch(epochs):
-            if epoch >= oldest:
-                held = self._of(lane, epoch)
-                held.take(
-                    events,
-                    users,
-                    first,
-                    number,
-                    pairs,
-                    _ONE_EACH if amounts is None else amounts,
-                    counted,
-                )
+            # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
+            if epoch >= self._oldest[lane]:
+                self._of(lane, epoch).take(events, batch, counted)
         return counted
 
     def changes(self) -> list[Change]:
         """Return entries new since the last commit, for the transaction of its contributions."""
-        return [
-            change
-            for (lane, epoch), held in self._epochs.items()
-            for change in held.changes(self._name(lane, epoch))
-        ]
+        held = self._epochs.items()
+        return [change for at, epoch in held for change in epoch.changes(self._name(*at))]
 
     def over(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""
@@ -716,15 +560,13 @@ class Users:
         deletions: list[Change] = []
         size = 0
         for lane, digest in self._digests.items():
-            oldest = _oldest(lane, watermark_ms).to_bytes(8)
-            for prefix in (PREFIX + digest, PREFIX_OF_ENTRIES + digest):
-                for name, value in islice(
-                    self._stored.items(prefix), FORGOTTEN_AT_ONCE - len(deletions)
-                ):
-                    if name >= prefix + oldest or size >= FORGOTTEN_BYTES_AT_ONCE:
-                        break
-                    size += len(value)
-                    deletions.append((name, None))
+            prefix = PREFIX + digest
+            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), FORGOTTEN_AT_ONCE
+            for name, value in islice(self._stored.items(prefix), most - len(deletions)):
+                if name >= first_kept or size >= FORGOTTEN_BYTES_AT_ONCE:
+                    break
+                size += len(value)
+                deletions.append((name, None))
         return deletions
 
     def committed(self, watermark_ms: int | None) -> None:
@@ -735,11 +577,11 @@ class Users:
         if watermark_ms is not None:
             for lane in self._oldest:
                 self._oldest[lane] = _oldest(lane, watermark_ms)
-        self._epochs = {
-            at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]
-        }
-        for held in self._epochs.values():
-            held.committed()
+        for lane, epoch in list(self._epochs):
+            if epoch < self._oldest[lane]:
+                del self._epochs[lane, epoch]
+            else:
+                self._epochs[lane, epoch].committed()
 
     def restore(self, watermark_ms: int) -> None:
         """Resume after a commit with this watermark: load the stored entries of its epochs."""
@@ -748,14 +590,11 @@ class Users:
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-
         held = self._epochs.get((lane, epoch))
         if held is None:
             held = UserEpoch(lane, keeps=self._stored is not None)
             if self._stored is not None:
-                name = self._name(lane, epoch)
-                held.read_entries(self._stored.items(PREFIX_OF_ENTRIES + name[len(PREFIX) :]))
-                held.read_blocks(self._stored.items(name))
+                held.read_blocks(self._stored.items(self._name(lane, epoch)))
             self._epochs[lane, epoch] = held
         return held
 
@@ -763,7 +602,7 @@ class Users:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 
-def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _by_epoch(epochs: Longs) -> Iterator[tuple[int, Longs]]:
     """Yield every epoch except -1 with its events, in order."""
     if not len(epochs):
         return
@@ -779,6 +618,5 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 
 def _lane_digest(lane: Lane) -> bytes:
-    return blake2b(
-        repr(tuple(lane if lane.view else lane[:-1])).encode(), digest_size=8, person=b"qc-lane"
-    ).digest()
+    text = repr(tuple(lane if lane.view else lane[:-1])).encode()
+    return blake2b(text, digest_size=8, person=b"qc-lane").digest()

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tallies import effective_times
 from workers.arrays.texts import readonly_contiguous
-from workers.events.columns import Events, Longs
+from workers.arrays.types import Bools, Longs
+from workers.events.columns import Events
 from workers.events.reader import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
 
@@ -54,25 +54,16 @@ _NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
-    """Return rejects for events that are too far behind, except skipped ones.
-
-    `behind` holds the indices of these events in the batch, int64 (k,).
-    """
-    return [
-        Reject(index, BEHIND) for index in events.index[behind[events.looked_at[behind]]].tolist()
-    ]
+    """Return rejects for the events `behind` (k,) of a batch, except skipped ones."""
+    index = events.index[behind[events.looked_at[behind]]]
+    return [Reject(row, BEHIND) for row in index.tolist()]
 
 
 class Watermark:
     """Current and last committed watermark of one partition. Sensitive."""
 
     def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
-        """
-        Args:
-            grace_ms: how long a tick stays open for late events.
-            max_behind_ms: events that would count later than this after their own time are
-                rejected; None: no limit.
-        """
+        """A tick stays open `grace_ms` for late events. `max_behind_ms`: None, no limit."""
         self._lanes, self._grace = lanes, grace_ms
         self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
         self._apart_s, self._closed_s = apart_s(lanes), -math.inf
@@ -82,7 +73,7 @@ class Watermark:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(watermark={self.watermark})"
 
-    def go_on(self, watermark: int | None) -> None:
+    def resume(self, watermark: int | None) -> None:
         self.watermark = self._committed_watermark = watermark
 
     def advance_to(self, watermark: int | None) -> None:
@@ -96,7 +87,7 @@ class Watermark:
         Events that are `too_far_behind` do not move it.
 
         Args:
-            times: int64 (n,), like the result.
+            times: (n,), like the result.
             read_ms: wall clock of the read, which limits the watermark; None where event times are
                 the only clock (replay).
         """
@@ -122,69 +113,56 @@ class Watermark:
         )
         return effective
 
-    def too_far_behind(self, times: Longs, effective: Longs) -> NDArray[np.bool_]:
-        """Return which events would count too long after their own times, bool (n,)."""
-        found: NDArray[np.bool_] = effective - times > self._max_behind
+    def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
+        """Return which events would count too long after their own times, (n,)."""
+        found: Bools = effective - times > self._max_behind
         return found
 
     def _oldest(self, now_ms: int) -> int:
         """Return the earliest time at which a watermark may begin."""
-        oldest = (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms for lane in self._lanes)
+        lanes = self._lanes
+        oldest = ((now_ms - BACKLOG_TICKS_MAX * lane.tick_ms, lane.start_ms) for lane in lanes)
         # Ticks before a lane's start are not published.
-        return max(
-            (at for at, lane in zip(oldest, self._lanes, strict=True) if at > lane.start_ms),
-            default=0,
-        )
+        return max((at for at, start in oldest if at > start), default=0)
 
     def read_to_end(self, now_ms: int) -> None:
         """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
-        mark = now_ms - self._grace
-        if self.watermark is None or mark > self.watermark:
-            self.watermark = mark
+        self.advance_to(now_ms - self._grace)
 
     def closes(self) -> bool:
         """Return whether a tick of any lane has closed since the last commit."""
-        return self.watermark is not None and self._closed_between(
-            self._committed_watermark, self.watermark
-        )
+        before, mark = self._committed_watermark, self.watermark
+        return mark is not None and (before is None or self._closed_between(before, mark) > 0)
 
     def close_due(self) -> bool:
         """Return whether a tick has closed and is to be committed now.
 
         In a backlog, closes that follow each other faster than `apart_s` share a transaction.
         """
-        waits = time.monotonic() - self._closed_s < self._apart_s and is_behind(
-            self.watermark, self._grace
-        )
-        return not waits and self.closes()
-
-    def _closed_between(self, before: int | None, mark: int) -> bool:
-        if before is None:
-            return True
-        return any(
-            (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms
-            for lane in self._lanes
-        )
+        soon = time.monotonic() - self._closed_s < self._apart_s
+        return not (soon and is_behind(self.watermark, self._grace)) and self.closes()
 
     def ticks_closed(self) -> int:
         """Return ticks closed since the last commit, over all lanes; 0 before the first."""
         mark, before = self.watermark, self._committed_watermark
-        if mark is None or before is None:
-            return 0
-        return sum(
-            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms
-            for lane in self._lanes
+        return 0 if mark is None or before is None else self._closed_between(before, mark)
+
+    def _closed_between(self, before: int, mark: int) -> int:
+        ends = (
+            (mark - lane.start_ms, before - lane.start_ms, lane.tick_ms) for lane in self._lanes
         )
+        return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
         """Return whether the wall clock alone would close a tick now that was open at `noted_ms`.
 
         Callable from any thread.
         """
-        marks = [self.watermark, None if noted_ms is None else noted_ms - self._grace]
-        before = max((mark for mark in marks if mark is not None), default=None)
-        mark = now_ms - self._grace
-        return before is None or (mark > before and self._closed_between(before, mark))
+        before, mark = self.watermark, now_ms - self._grace
+        if noted_ms is not None:
+            noted = noted_ms - self._grace
+            before = noted if before is None else max(before, noted)
+        return before is None or (mark > before and self._closed_between(before, mark) > 0)
 
     def note_commit(self) -> None:
         if self.closes():

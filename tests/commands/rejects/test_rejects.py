@@ -48,8 +48,8 @@ def reject(
         further=changes.pop("further", ()),
     )
     headers = cast(Any, made.headers)
-    site._producer.produce(made.topic, made.value, made.key, partition, headers=headers)
-    site._producer.flush()
+    site.producer.produce(made.topic, made.value, made.key, partition, headers=headers)
+    site.producer.flush()
 
 
 def good(i: int) -> dict[str, object]:
@@ -80,7 +80,7 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     for partition in range(2):
         for i, event in enumerate(events):
             value = json.dumps(event).encode()
-            site._producer.produce(
+            site.producer.produce(
                 site.topic,
                 value,
                 f"key-{i}",
@@ -146,7 +146,7 @@ def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
     for i in range(60):
         event = {"key": "k", "items": ["a", "b", "a"], "ts": at + i, "who": f"user-{i % 20}"}
         headers: Any = [("trace", b"\x00\xff")] if i % 2 else []
-        site._producer.produce(site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers)
+        site.producer.produce(site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers)
         site.produce(i % 2, [{"items": ["a"], "ts": at}] if i < 4 else [])
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 64, "all is rejected")
@@ -312,8 +312,8 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     slow.produce(topic, b"{", partition=0)
     slow.flush(60)
     told = rejects.resent_listing(topic, 0, [0])
-    site._producer.produce(topic, told.value, None, 0, headers=cast(Any, told.headers))
-    site._producer.flush()
+    site.producer.produce(topic, told.value, None, 0, headers=cast(Any, told.headers))
+    site.producer.flush()
     timer = threading.Timer(2.0, slow.commit_transaction, (60,))
     timer.start()
     assert retry_rejects(site.settings, site.connection, any_reason).sent == 0
