@@ -21,7 +21,6 @@ If a record is declined, the caller continues from the previous `filled`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import (
     kernel_part,
@@ -30,11 +29,7 @@ from workers.arrays.compiled import (
     reads_outside_with_arrays,
 )
 from workers.arrays.words import past_digits, past_plain, same_bytes
-from workers.events.log import FULL, OTHER, TEXT, put
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from workers.events.log import FULL, OTHER, TEXT, Bools, Bytes, Longs, put
 
 REFUSED = -1
 END = -1
@@ -324,7 +319,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 
 @reads_outside_with_arrays
-def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
+def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
     """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
 
     `texts` is int64 (n, 2), start and stop; a negative start means none, which is not valid.

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
 
+Bytes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
 Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
 
