@@ -169,18 +169,16 @@ def value(
     at: int,
     stop: int,
     base: int,
-    program: Program,
+    fields: Longs,
     row: int,
+    names: Longs,
     lists: Longs,
     log: Longs,
     used: int,
 ) -> tuple[int, int]:
     """Log a value without parts; return its end and the rows used."""
-    fields = program.fields
     inner, count = fields[row, INNER], fields[row, COUNT]
-    kind, start, end, at = scalar(
-        data, at, stop, base, fields[row, TYPE], inner, count, program.names
-    )
+    kind, start, end, at = scalar(data, at, stop, base, fields[row, TYPE], inner, count, names)
     if at == REFUSED:
         return REFUSED, DECLINED
     state = fields[row, STATE]
@@ -199,14 +197,14 @@ def entry(
     at: int,
     stop: int,
     base: int,
-    program: Program,
+    fields: Longs,
     row: int,
+    names: Longs,
     lists: Longs,
     log: Longs,
     used: int,
 ) -> int:
     """Log a map entry, data[at:stop]; return the rows used."""
-    fields, names = program.fields, program.names
     inner, name, name_end = fields[row, VALUE_ROW], base, base
     kind, start, end = kinds.TEXT, base, base
     of, first, count = fields[inner, TYPE], fields[inner, INNER], fields[inner, COUNT]
@@ -257,11 +255,10 @@ def entry(
 
 @part_reads_outside
 def complete(
-    program: Program, message: int, seen: int, base: int, lists: Longs, log: Longs, used: int
+    missing: Longs, message: Longs, seen: int, base: int, lists: Longs, log: Longs, used: int
 ) -> int:
-    """Log the rows of fields that a message lacks; return the rows used."""
-    first, missing = program.messages[message, MISSING], program.missing
-    for row in range(first, first + program.messages[message, M]):
+    """Log the rows of fields that a message, a row of `messages`, lacks; return the rows used."""
+    for row in range(message[MISSING], message[MISSING] + message[M]):
         bit, state, slot, kind = missing[row, 0], missing[row, 1], missing[row, 2], missing[row, 3]
         there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
         if not there:
@@ -317,7 +314,7 @@ def event(
         log, stack: int64 (room, 4), and (depth, 4), scratch; deeper messages are declined.
         lists: int64 (states of the program, 3), scratch.
     """
-    messages, fields = program.messages, program.fields
+    messages, fields, missing, names = program
     used, depth = 0, 1
     lists[:, L_HEAD] = -1
     lists[:, L_SEEN] = 0
@@ -328,7 +325,7 @@ def event(
         if messages[message, MODE] == DECLINES:
             return DECLINED
         if at == end:
-            used = complete(program, message, stack[top, F_SEEN], base, lists, log, used)
+            used = complete(missing, messages[message], stack[top, F_SEEN], base, lists, log, used)
             depth = top
             if depth == 0 or used < 0:
                 return used
@@ -352,14 +349,14 @@ def event(
             stack[top, F_SEEN] |= 1 << bit
         if kind not in (MESSAGE, MAP):
             if WIRES[kind] == wire:
-                at, used = value(data, at, end, base, program, row, lists, log, used)
+                at, used = value(data, at, end, base, fields, row, names, lists, log, used)
             elif wire == LENGTH and state != -1 and kind != DECLINE:
                 length, at = varint(data, at, end)
                 if at == REFUSED or not 0 <= length <= end - at:
                     return DECLINED
                 last = at + length
                 while at < last and used >= 0:
-                    at, used = value(data, at, last, base, program, row, lists, log, used)
+                    at, used = value(data, at, last, base, fields, row, names, lists, log, used)
             else:
                 return DECLINED
             if used < 0:
@@ -369,7 +366,7 @@ def event(
         if wire != LENGTH or at == REFUSED or not 0 <= length <= end - at:
             return DECLINED
         if kind == MAP:
-            used = entry(data, at, at + length, base, program, row, lists, log, used)
+            used = entry(data, at, at + length, base, fields, row, names, lists, log, used)
             at += length
         else:
             if depth == len(stack):
