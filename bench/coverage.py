@@ -18,17 +18,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 
 AGES = (0, 1, 2, 5, 10, 20, 50)
 NORMAL_95 = 1.96
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

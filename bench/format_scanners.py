@@ -129,12 +129,14 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
         readonly_contiguous(ready.roots),
         ready.base,
     )
-    scanner = best_ns(lambda: scan(0, number, log, 0), n, repeats)
+    scanner = best_ns(lambda: scan(0, number, log), n, repeats)
     if (number < 0).any():
         raise SystemExit(f"{name}: {(number < 0).sum()} records were declined")
     framing = best_ns(lambda: reader.prepare(records.data, records.values), n, repeats)
     few = [ready.data[start:stop].tobytes() for start, stop in ready.payloads[:2_000].tolist()]
-    general = best_ns(lambda: [reader.decode(0, payload) for payload in few], len(few), repeats)
+    general = best_ns(
+        lambda: [reader.form.decode(0, payload) for payload in few], len(few), repeats
+    )
     size = int((ready.payloads[:, 1] - ready.payloads[:, 0]).mean())
     print(
         f"{name:9} {size:3} bytes: scanner {scanner:5.0f}, framing {framing:5.0f}, general {general:7,.0f} ns",

@@ -10,16 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.throughput.events import (
-    RECORD_BYTES_MAX,
-    Bytes,
-    Drawn,
-    Longs,
-    put_number,
-    put_text,
-    put_varint,
-)
+from bench.throughput.events import RECORD_BYTES_MAX, Drawn, put_number, put_text, put_varint
 from workers.arrays.compiled import kernel_with_arrays
+from workers.arrays.types import Bytes, Longs
 
 FORMS = ("json", "avro", "protobuf")
 COUNTRIES, KINDS, PRICES = 40, 3, 500

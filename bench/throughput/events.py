@@ -13,13 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel_with_arrays
+from workers.arrays.types import Bytes, Longs
 from workers.kafka.placement import murmur2
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
 
 KEYS = 10
 ITEMS_AN_EVENT = 2

@@ -8,14 +8,13 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from tests.arrays.uncompiled import WAYS
 from workers.arrays import buckets
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Floats
 from workers.events.view_kernels import bucket_of
 
-Floats = NDArray[np.float64]
 EDGES = st.lists(
     st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True
 ).map(sorted)

@@ -39,7 +39,7 @@ from workers.events.log import (
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
 
-Logs = Callable[..., tuple[int, int, int]]
+Logs = Callable[..., tuple[int, int]]
 # A row of a log: slot, kind, and its text, word or number.
 Row = tuple[int, int, str | int | None]
 
@@ -295,54 +295,27 @@ class Scanner:
 
     def __init__(self, root: Node, logs: Logs | None = None) -> None:
         self.root = root
-        self._tree = JsonTree(root)
-        self._stack, self._seen = self._tree.scratch()
+        self._walk = JsonTree(root).walk()
         self._logs = logs or json_scanner.logs
         self._room = 2
 
     def read(self, records: Records) -> list[list[Row] | None]:
         """Return the rows of every record; None where the scanner declines it."""
-        n = len(records)
         data, values = readonly_contiguous(records.data), readonly_contiguous(records.values)
-        number, rows = np.empty(n, dtype=np.int64), np.empty((2, 4), dtype=np.int64)
-        decoded = np.empty(2, dtype=np.uint8)
-        done = used = filled = 0
+        number, done = np.empty(len(records), dtype=np.int64), 0
+        found: list[list[Row] | None] = []
         while True:
-            tree = self._tree
-            done, used, filled = self._logs(
-                data,
-                values,
-                tree.nodes,
-                tree.names,
-                done,
-                self._stack,
-                self._seen,
-                number,
-                rows,
-                used,
-                decoded,
-                filled,
-            )
-            if done == n:
-                break
-            self._room = min(2 * self._room, 10_000)
-            rows = np.concatenate([rows, np.empty((len(rows) + self._room, 4), dtype=np.int64)])
-            decoded = np.concatenate([decoded, np.empty(len(decoded) + self._room, dtype=np.uint8)])
-        content, found, at = (
-            records.data.tobytes() + decoded[:filled].tobytes(),
-            iter(rows[:used].tolist()),
-            0,
-        )
-        read: list[list[Row] | None] = []
-        for more in number.tolist():
-            read.append(
-                None
-                if more == DECLINED
-                else [row_back(content, *row) for row in islice(found, more)]
-            )
-            at += max(more, 0)
-        assert at == used
-        return read
+            begin = done
+            rows = np.empty((self._room, 4), dtype=np.int64)
+            decoded = np.empty(self._room, dtype=np.uint8)
+            done, filled = self._logs(data, values, self._walk, begin, number, rows, decoded)
+            content, left = records.data.tobytes() + decoded[:filled].tobytes(), iter(rows.tolist())
+            for more in number[begin:done].tolist():
+                said = [row_back(content, *row) for row in islice(left, max(more, 0))]
+                found.append(None if more == DECLINED else said)
+            if done == len(records):
+                return found
+            self._room *= 2
 
 
 def row_back(content: bytes, slot: int, kind: int, start: int, stop: int) -> Row:

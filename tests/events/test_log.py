@@ -7,8 +7,8 @@ import pytest
 
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.texts import readonly_contiguous
-from workers.events.layout import READ
 from workers.events.log import DECLINED, DECLINED_EACH, ended, longest_log, outcomes, widest
+from workers.events.view_kernels import READ
 
 
 @pytest.mark.parametrize("way", WAYS)

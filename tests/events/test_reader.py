@@ -10,11 +10,12 @@ import pytest
 
 from tests.events.json_corpus import read_back
 from tests.events.reading import event_reader, one
-from workers.events.field_spans import Bools, Bytes, FieldSpans, Longs
+from workers.arrays.types import Bools, Bytes, Longs
+from workers.events.field_spans import FieldSpans
 from workers.events.json import NESTED_MAX
-from workers.events.layout import ITEMS
 from workers.events.log import LIST, VALUE
 from workers.events.reader import EventReader
+from workers.events.view_kernels import ITEMS
 from workers.kafka.records import Records
 from workers.settings.settings import EventsSettings
 
@@ -151,7 +152,7 @@ class _Numbers:
     """Format whose scanner found integer lists of these lengths."""
 
     def __init__(self, reader: EventReader, lengths: list[int]) -> None:
-        slot = int(reader.layout.columns[0, ITEMS])
+        slot = int(reader.layout.program.columns[0, ITEMS])
         rows = [
             row
             for length in lengths

@@ -355,7 +355,9 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 def plain_see(old: str = "", new: str = "") -> Any:
     """Return uncompiled `see` with `old` replaced by `new` in the source of the view logic."""
-    return plain_python((log, json_parts, log_values, view_kernels), old, new)[view_kernels]["see"]
+    return plain_python((log, json_parts, log_values, view_kernels), old, new)[view_kernels][
+        "project_views"
+    ]
 
 
 @functools.cache
@@ -381,7 +383,7 @@ def first_difference() -> str | None:
 
 def test_views_as_plain_python_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Correctness must not depend on how numba compiles the source."""
-    monkeypatch.setattr(module, "see", plain_see())
+    monkeypatch.setattr(module, "project_views", plain_see())
     assert first_difference() is None
 
 
@@ -560,7 +562,7 @@ DEFECTS = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_defect_would_be_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run over millions of events proves something only if it detects disagreements."""
-    monkeypatch.setattr(module, "see", plain_see(*DEFECTS[defect]))
+    monkeypatch.setattr(module, "project_views", plain_see(*DEFECTS[defect]))
     try:
         found = first_difference()
     except (

@@ -93,7 +93,7 @@ def test_codes_are_the_same_where_the_table_is_too_large_for_a_cache(seed: int) 
         texts = [b"%d" % n for n in rng.integers(0, 250_000, 30_000).tolist()]
         codes = vocabulary.codes_of(Texts.of(texts))
         assert codes.tolist() == [expected.setdefault(text, len(expected)) for text in texts]
-    assert len(vocabulary._slots) >= kernels.LARGE
+    assert len(vocabulary._table.slots) >= kernels.LARGE
 
 
 def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:

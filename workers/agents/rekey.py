@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
+from workers.arrays.types import Longs
 from workers.events.field_spans import Format
 from workers.events.reader import EARLIEST_MS, Reject
 from workers.events.schemas import Waiting
@@ -41,8 +42,6 @@ PENDING_RECORDS = 20_000
 PENDING_BYTES = 8 << 20
 # Size of our header without a key.
 OURS_BYTES_MAX = len(HEADER) + 9
-
-Longs = NDArray[np.int64]
 
 
 class RekeyProgress(SourceProgress, kw_only=True, frozen=True):

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from workers.arrays import compiled, number_blocks
 from workers.arrays.buckets import buckets, quantile
 from workers.arrays.texts import Texts, readonly_contiguous
-from workers.events.field_spans import Bools, Bytes, FieldSpans, Format, Longs
+from workers.arrays.types import Bools, Bytes, Longs
+from workers.events.field_spans import FieldSpans, Format
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
 from workers.events.json import Json
@@ -268,31 +269,33 @@ def _longs(rows: int, columns: int) -> NDArray[np.int64]:
 
 
 def _of_avro() -> None:
-    data, parts = _no_bytes()
+    data, roots = _bytes_and_roots()
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
-    avro = (_longs(1, avro_scanner.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
-    avro_scanner.event(data, 0, 0, 0, 0, *avro, log, stack)
-    numbers = np.zeros(1, dtype=np.int64)
-    avro_scanner.logs(data, _longs(1, 2), parts, 0, *avro, stack, 0, numbers, log, 0)
+    columns = _longs(1, avro_scanner.COLUMNS)
+    program = avro_scanner.Program(columns, roots, _longs(1, 3), _longs(1, 4))
+    avro_scanner.event(data, 0, 0, 0, 0, program, log, stack)
+    number = np.zeros(1, dtype=np.int64)
+    avro_scanner.logs(data, _longs(1, 2), roots, 0, program, stack, 0, number, log)
     zigzag(data, 0, 1)
-    pairs, places = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
+    pairs, values = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
     for named in (False, True):
-        cut(data, places, named, _longs(0, 2), 0, pairs, pairs.copy(), numbers)
+        cut(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
 
 
 def _of_protobuf() -> None:
-    data, parts = _no_bytes()
+    data, roots = _bytes_and_roots()
     widths = (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
     log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in widths)
     messages = _longs(1, protobuf_scanner.MESSAGE_COLUMNS)
-    schema = (messages, _longs(1, protobuf_scanner.FIELD_COLUMNS), _longs(1, 6), _longs(1, 3))
-    numbers = np.zeros(1, dtype=np.int64)
-    protobuf_scanner.logs(data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, numbers, log, 0)
+    fields = _longs(1, protobuf_scanner.FIELD_COLUMNS)
+    program = protobuf_scanner.Program(messages, fields, _longs(1, 6), _longs(1, 3))
+    number = np.zeros(1, dtype=np.int64)
+    protobuf_scanner.logs(data, _longs(1, 2), roots, 0, program, stack, lists, 0, number, log)
 
 
-def _no_bytes() -> tuple[Bytes, Longs]:
-    data, parts = np.zeros(8, dtype=np.uint8), np.zeros(1, dtype=np.int64)
-    return readonly_contiguous(data), readonly_contiguous(parts)
+def _bytes_and_roots() -> tuple[Bytes, Longs]:
+    roots = readonly_contiguous(np.zeros(1, dtype=np.int64))
+    return np.frombuffer(bytes(8), dtype=np.uint8), roots
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:

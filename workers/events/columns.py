@@ -10,18 +10,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
 from workers.arrays.tallies import NO_LABEL as _NO_LABEL
 from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
-from workers.events.vocabulary import Codes, Vocabulary
+from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
+from workers.events.vocabulary import Vocabulary
 from workers.runtime.frozen import read_only
-
-Longs = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 # No pair: its upper half is above any stream key code.
 FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -68,23 +65,18 @@ def remember(
 HELD = 1 << 19
 KEYS_HELD = 10_000
 
-Pairs = NDArray[np.uint64]
+Pairs = Words
 _KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
 
 
 _USER = start(b"", person=b"qc-user", digest_size=16)
 
 
-def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
+def user_digests(data: Bytes, places: Longs) -> Words:
     """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
     out = np.empty((len(places), 2), dtype=np.uint64)
-    digests(
-        *_USER,
-        readonly_contiguous(data),
-        readonly_contiguous(places[:, 0]),
-        readonly_contiguous(places[:, 1]),
-        out,
-    )
+    starts, stops = readonly_contiguous(places[:, 0]), readonly_contiguous(places[:, 1])
+    digests(*_USER, readonly_contiguous(data), starts, stops, out)
     return out
 
 
@@ -118,7 +110,7 @@ class PairDigests:
     def __repr__(self) -> str:
         return "PairDigests(<secret>)"
 
-    def of(self, pairs: Pairs, texts: Texts | None = None) -> NDArray[np.uint64]:
+    def of(self, pairs: Pairs, texts: Texts | None = None) -> Words:
         """Return the digest of each row's pair, uint64 (m, 2).
 
         `texts` are the labels of all rows, if available; rows must then be grouped by key.
@@ -142,7 +134,7 @@ class PairDigests:
         remember(pairs, missed, made, self._held, self._values, out)
         return out
 
-    def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
+    def _make(self, keys: Codes, texts: Texts, out: Words) -> None:
         starts = np.zeros_like(texts.ends)
         starts[1:] = texts.ends[:-1]
         starts = readonly_contiguous(starts)
@@ -203,7 +195,7 @@ class EventColumns:
     labels: Codes
     amounts: Longs
     label_names: Vocabulary
-    seen: NDArray[np.bool_] | None = None
+    seen: Bools | None = None
 
     def __repr__(self) -> str:
         return f"EventColumns({len(self.ends)} events)"
@@ -236,7 +228,7 @@ class Events:
 
     index: Longs
     times: Longs
-    users: NDArray[np.uint64] | None
+    users: Words | None
     views: Mapping[str, EventColumns]
 
     def __len__(self) -> int:
@@ -246,7 +238,7 @@ class Events:
         return f"Events({len(self)})"
 
     @property
-    def looked_at(self) -> NDArray[np.bool_]:
+    def looked_at(self) -> Bools:
         """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
         found = np.zeros(len(self), dtype=np.bool_)
         for columns in self.views.values():
@@ -278,7 +270,7 @@ class Names:
 
 
 class LabelEncoder:
-    """Converts the labels of one field to columns; owns scratch. Coders may share `labels`."""
+    """Converts the labels of one field to columns; owns scratch. Encoders may share `labels`."""
 
     def __init__(self, labels: Names) -> None:
         self.labels = labels
@@ -306,11 +298,8 @@ class LabelEncoder:
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
         names, n = self.labels.vocabulary, len(first)
-        if (
-            len(labels) == n
-            and not len(amounts)
-            and are_alone(readonly_contiguous(first), readonly_contiguous(number))
-        ):
+        first, number = readonly_contiguous(first), readonly_contiguous(number)
+        if len(labels) == n and not len(amounts) and are_alone(first, number):
             # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)
@@ -320,8 +309,8 @@ class LabelEncoder:
         ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
         found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(
-            readonly_contiguous(first),
-            readonly_contiguous(number),
+            first,
+            number,
             readonly_contiguous(labels),
             readonly_contiguous(amounts),
             AMOUNT_MAX,
@@ -333,21 +322,13 @@ class LabelEncoder:
             sums,
         )
         m = int(ends[-1]) if n else 0
-        return EventColumns(
-            keys,
-            key_names,
-            ends,
-            found[:m],
-            sums[:m] if uneven else NO_AMOUNTS,
-            names,
-            None if all_seen else seen,
-        )
+        amounts, of_view = sums[:m] if uneven else NO_AMOUNTS, None if all_seen else seen
+        return EventColumns(keys, key_names, ends, found[:m], amounts, names, of_view)
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:
     """Return the concatenated indices first[i] .. first[i] + number[i] - 1 of all i."""
     ends = np.cumsum(number)
-    rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
-        first - (ends - number), number
-    )
+    before = np.repeat(first - (ends - number), number)
+    rows: Longs = np.arange(len(before)) + before
     return rows

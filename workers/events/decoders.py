@@ -26,17 +26,14 @@ class Decoders:
         self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
     ) -> None:
         self._name, self._tree = settings.events.format, reader.layout.tree
-        self._schema = (
-            None if settings.schema_registry is None else settings.schema_registry.reader_schema
-        )
+        asked = settings.schema_registry
+        self._schema = None if asked is None else asked.reader_schema
+        self._url = "" if asked is None else asked.url
         self._registry: Registry | None = None
-        self._url = "" if settings.schema_registry is None else settings.schema_registry.url
-        if self._name in ("avro", "protobuf") and settings.schema_registry is not None:
+        if self._name in ("avro", "protobuf") and asked is not None:
             form_of(self._name, self._tree, self._schema)  # raises if packages are missing
-            asked = settings.schema_registry
-            self._registry = Registry(
-                Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics
-            )
+            access = Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000)
+            self._registry = Registry(access, metrics)
 
     def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
         """Return the format for one source partition and one thread; None means plain JSON.

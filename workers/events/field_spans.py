@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.events.log import COLUMNS, DECLINED, ended
+from workers.arrays.types import Bools, Bytes, Longs
+from workers.events.log import COLUMNS, DECLINED, Flags, ended
 
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
-Flags = NDArray[np.int8]
-Longs = NDArray[np.int64]
 #: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
@@ -77,10 +73,8 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
             number[begin], done = DECLINED, begin + 1
         room, first = 0, 0
         while True:
-            ends, status = (
-                np.empty(done - begin, dtype=np.int64),
-                np.empty(done - begin, dtype=np.int8),
-            )
+            ends = np.empty(done - begin, dtype=np.int64)
+            status = np.empty(done - begin, dtype=np.int8)
             m = ended(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
             last = first + int(ends[m - 1]) if m else first
             yield FieldSpans(begin, data, rows[first:last], ends[:m], status[:m], decode)

@@ -5,87 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
-from workers.events.field_spans import Bools, FieldSpans, parts
+from workers.events import json_scanner as scanner
+from workers.events.field_spans import FieldSpans, parts
 from workers.events.json_objects import JsonDecoder
 from workers.events.json_parts import depths
-from workers.events.json_scanner import (
-    BITS,
-    ELEMENTS,
-    ELEMENTS_OF,
-    FIRST,
-    HELD_COLUMNS,
-    ITEMS,
-    LAST,
-    LIST_SLOT,
-    MET,
-    NAME_START,
-    NAME_STOP,
-    NEXT,
-    NODE_COLUMNS,
-    NODE_SLOT,
-    NONE,
-    OBJECT,
-    ONE,
-    PLAIN,
-    SEEN_COLUMNS,
-    SEVERAL,
-    SIGNATURE,
-    SORT,
-    bit,
-    logs,
-    signature,
-)
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
 
 
 class JsonTree(Frozen):
     """The wanted fields as the scanner takes them, shared by all threads of a worker.
 
-    Attributes:
-        nodes: int64 (n, NODE_COLUMNS), one row per node, root first; see `json_scanner`.
-        names: uint8, the concatenated names in UTF-8 and quotes, padded by one machine word.
-        levels: maximum nesting depth of the walked objects and lists.
+    `levels` is the maximum nesting depth of the walked objects and lists; see `scanner.Walk`.
     """
-
-    nodes: Longs
-    names: Bytes
-    levels: int
 
     def __init__(self, root: Node) -> None:
         found = _Rows()
         found.add(root, b"")
         found.fill(0, root)
         # A record is an object, whatever fields are wanted.
-        found.rows[0][SORT] = OBJECT
+        found.rows[0][scanner.SORT] = scanner.OBJECT
         self.names = readonly_contiguous(
             np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
         )
         nodes = np.array(found.rows, dtype=np.int64)
         for row in nodes:
-            row[SIGNATURE] = signature(self.names, row[NAME_START], row[NAME_STOP])
+            row[scanner.SIGNATURE] = scanner.signature(
+                self.names, row[scanner.NAME_START], row[scanner.NAME_STOP]
+            )
         for row in nodes:
-            bits = {int(bit(int(child[SIGNATURE]))) for child in nodes[row[FIRST] : row[LAST]]}
-            row[BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(np.int64)
+            bits = {
+                int(scanner.bit(int(child[scanner.SIGNATURE])))
+                for child in nodes[row[scanner.FIRST] : row[scanner.LAST]]
+            }
+            row[scanner.BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(
+                np.int64
+            )
         self.nodes = read_only(nodes)
         self.levels = max(1, _levels(root))
 
-    def scratch(self) -> tuple[Longs, Longs]:
-        """Return `stack` and `seen` for the scanner, for one thread."""
-        seen = np.zeros((len(self.nodes), SEEN_COLUMNS), dtype=np.int64)
+    def walk(self) -> scanner.Walk:
+        """Return the scanner's arguments with scratch for one thread."""
+        seen = np.zeros((len(self.nodes), scanner.SEEN_COLUMNS), dtype=np.int64)
         # Initially, expect the order of the settings.
-        for node, (first, last) in enumerate(self.nodes[:, [FIRST, LAST]].tolist()):
+        for node, (first, last) in enumerate(self.nodes[:, [scanner.FIRST, scanner.LAST]].tolist()):
             if first < last:
-                seen[node, MET] = first
-                seen[first:last, NEXT] = [*range(first + 1, last), first]
-        return np.empty((self.levels, HELD_COLUMNS), dtype=np.int64), seen
+                seen[node, scanner.MET] = first
+                seen[first:last, scanner.NEXT] = [*range(first + 1, last), first]
+        stack = np.empty((self.levels, scanner.HELD_COLUMNS), dtype=np.int64)
+        return scanner.Walk(self.nodes, self.names, stack, seen)
 
 
 class _Rows:
@@ -98,11 +70,17 @@ class _Rows:
     def add(self, node: Node, name: bytes) -> int:
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
-        row = [NONE] * NODE_COLUMNS
-        row[NODE_SLOT], row[SORT], row[LIST_SLOT] = node.slot, _sort(node), node.list_slot
-        row[NAME_START], row[NAME_STOP] = start, start + len(name)
+        row = [scanner.NONE] * scanner.NODE_COLUMNS
+        row[scanner.NODE_SLOT], row[scanner.SORT], row[scanner.LIST_SLOT] = (
+            node.slot,
+            _sort(node),
+            node.list_slot,
+        )
+        row[scanner.NAME_START], row[scanner.NAME_STOP] = start, start + len(name)
         # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
-        row[PLAIN] = int(bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name))
+        row[scanner.PLAIN] = int(
+            bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name)
+        )
         self.rows.append(row)
         return len(self.rows) - 1
 
@@ -111,25 +89,24 @@ class _Rows:
         children = [
             (self.add(child, name.encode()), child) for name, child in node.children.items()
         ]
-        self.rows[row][FIRST], self.rows[row][LAST] = first, first + len(children)
+        self.rows[row][scanner.FIRST], self.rows[row][scanner.LAST] = first, first + len(children)
         if node.elements is not None:
-            self.rows[row][ELEMENTS] = self.add(node.elements, b"")
-            children.append((self.rows[row][ELEMENTS], node.elements))
+            self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
+            children.append((self.rows[row][scanner.ELEMENTS], node.elements))
         for at, child in children:
             self.fill(at, child)
 
 
 def _sort(node: Node) -> int:
-    wants = [
-        sort
-        for sort, is_one in (
-            (ITEMS, node.many),
-            (OBJECT, node.children),
-            (ELEMENTS_OF, node.elements),
-        )
-        if is_one
-    ]
-    return ONE if not wants else wants[0] if len(wants) == 1 else SEVERAL
+    sorts = (
+        (scanner.ITEMS, node.many),
+        (scanner.OBJECT, node.children),
+        (scanner.ELEMENTS_OF, node.elements),
+    )
+    wants = [sort for sort, wanted in sorts if wanted]
+    if len(wants) > 1:
+        return scanner.SEVERAL
+    return wants[0] if wants else scanner.ONE
 
 
 def _levels(node: Node) -> int:
@@ -155,25 +132,12 @@ class Json(Frozen):
         places = readonly_contiguous(
             values if plain is None else np.where(plain[:, None], values, -1)
         )
-        stack, seen = self._tree.scratch()
+        walk = self._tree.walk()
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
             # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
-            done, _, filled = logs(
-                bytes_of,
-                places,
-                self._tree.nodes,
-                self._tree.names,
-                begin,
-                stack,
-                seen,
-                number,
-                rows,
-                0,
-                decoded,
-                0,
-            )
+            done, filled = scanner.logs(bytes_of, places, walk, begin, number, rows, decoded)
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
         return parts(values, scan, self.decoder(data, values))
@@ -198,9 +162,6 @@ class Json(Frozen):
 def _check_depth(value: bytes) -> None:
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
         return
-    record = np.frombuffer(value, dtype=np.uint8)
-    if (
-        depths(readonly_contiguous(record), readonly_contiguous(np.array([[0, len(value)]])))[0]
-        > NESTED_MAX
-    ):
+    record, whole = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
+    if depths(readonly_contiguous(record), readonly_contiguous(whole))[0] > NESTED_MAX:
         raise ValueError("not JSON")

@@ -21,7 +21,6 @@ If a record is declined, the caller continues from the previous `filled`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import (
     checked_inline,
@@ -29,12 +28,9 @@ from workers.arrays.compiled import (
     checked_part,
     kernel_part,
 )
+from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import past_digits, past_plain, same_bytes
 from workers.events.log import FULL, OTHER, TEXT, put
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 REFUSED = -1
 END = -1
@@ -324,7 +320,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 
 @checked_kernel_with_arrays
-def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
+def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
     """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
 
     `texts` is int64 (n, 2), start and stop; a negative start means none, which is not valid.

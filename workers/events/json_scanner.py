@@ -19,14 +19,20 @@ Strings with escapes are decoded into a buffer after the batch; see `json_parts`
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
+from workers.arrays.types import Bytes, Longs
+from workers.events import log as kinds
 from workers.events.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,
     COMMA,
+    FALSE,
     MINUS,
     NINE,
+    NULL,
     OPEN_LIST,
     OPEN_OBJECT,
     PLUS,
@@ -34,9 +40,8 @@ from workers.events.json_parts import (
     QUOTE,
     REFUSED,
     SMALL_E,
+    TRUE,
     ZERO,
-    Bytes,
-    Longs,
     decoded_text,
     digits,
     look,
@@ -50,28 +55,15 @@ from workers.events.json_parts import (
     space,
     text,
 )
-from workers.events.json_parts import FALSE as FALSE_WORD
-from workers.events.json_parts import NULL as NULL_WORD
-from workers.events.json_parts import TRUE as TRUE_WORD
 from workers.events.log import (
     BEHIND_DIGITS,
     DECLINED,
-    EXPONENT,
     EXPONENT_DIGITS,
-    FALSE,
     FULL,
-    LIST,
-    MAP,
     MAP_NAMES_MAX,
-    NULL,
-    NUMBER,
-    OTHER,
     POINT_DIGITS,
     START,
     STOP,
-    TEXT,
-    TRUE,
-    WHOLE,
     WHOLE_DIGITS,
     put,
 )
@@ -90,37 +82,37 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     end = digits(data, at, stop, WHOLE_DIGITS)
     zero = end > at and data[at] == ZERO
     if end == at or (zero and end > at + 1):
-        return REFUSED, OTHER
+        return REFUSED, kinds.OTHER
     byte = look(data, end, stop)
     if byte != POINT and byte | LOWER != SMALL_E:
-        return (REFUSED if zero and at > begin else end), WHOLE
+        return (REFUSED if zero and at > begin else end), kinds.WHOLE
     if end - at > POINT_DIGITS:
-        return REFUSED, OTHER
+        return REFUSED, kinds.OTHER
     if byte == POINT:
         at = end + 1
         end = digits(data, at, stop, BEHIND_DIGITS)
         if end == at:
-            return REFUSED, NUMBER
+            return REFUSED, kinds.NUMBER
         if look(data, end, stop) | LOWER != SMALL_E:
-            return end, NUMBER
+            return end, kinds.NUMBER
     at = end + 1
     at += look(data, at, stop) in (PLUS, MINUS)
     end = digits(data, at, stop, EXPONENT_DIGITS)
-    return (end if end > at else REFUSED), EXPONENT
+    return (end if end > at else REFUSED), kinds.EXPONENT
 
 
 @checked_part
 def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     byte = look(data, at, stop)
-    if byte == TRUE_WORD[0]:
-        return skip_word(data, at, stop, TRUE_WORD), TRUE
-    if byte == FALSE_WORD[0]:
-        return skip_word(data, at, stop, FALSE_WORD), FALSE
-    if byte == NULL_WORD[0]:
-        return skip_word(data, at, stop, NULL_WORD), NULL
+    if byte == TRUE[0]:
+        return skip_word(data, at, stop, TRUE), kinds.TRUE
+    if byte == FALSE[0]:
+        return skip_word(data, at, stop, FALSE), kinds.FALSE
+    if byte == NULL[0]:
+        return skip_word(data, at, stop, NULL), kinds.NULL
     if byte in (OPEN_LIST, OPEN_OBJECT):
-        return skip(data, at, stop), OTHER
-    return REFUSED, OTHER
+        return skip(data, at, stop), kinds.OTHER
+    return REFUSED, kinds.OTHER
 
 
 @checked_inline
@@ -132,21 +124,21 @@ def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     byte = look(data, at, stop)
     if byte == QUOTE:
         end = plain(data, at + 1, stop)
-        return end + 1, (TEXT if look(data, end, stop) == QUOTE else ESCAPED)
+        return end + 1, (kinds.TEXT if look(data, end, stop) == QUOTE else ESCAPED)
     if byte == MINUS or ZERO <= byte <= NINE:
         return number(data, at, stop)
     return word(data, at, stop)
 
 
 # Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
-NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = 0, 1, 2, 3, 4, 5
+NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = range(6)
 # The location of the node's name in `names`, its `signature`, and the `bit`s of its children.
 NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
 # 1 if the name may occur in JSON unescaped, else 0.
 PLAIN = 10
 NODE_COLUMNS = 11
 # Wanted at a node: one value, items, an object or a list; of SEVERAL, only null can be read.
-ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
+ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = range(5)
 # No node, no slot, no row.
 NONE = -1
 
@@ -159,6 +151,22 @@ HELD_COLUMNS = 4
 # record, since field order rarely changes: the node's first child, and the child after this one.
 SEEN, MET, NEXT = 0, 1, 2
 SEEN_COLUMNS = 3
+
+
+class Walk(NamedTuple):
+    """The wanted fields, and scratch of one thread.
+
+    Attributes:
+        nodes: int64 (n, NODE_COLUMNS), one row per node, root first.
+        names: uint8, the concatenated names in UTF-8 and quotes, padded by one machine word.
+        stack: int64 (levels of the tree, HELD_COLUMNS), the enclosing levels.
+        seen: int64 (n, SEEN_COLUMNS).
+    """
+
+    nodes: Longs
+    names: Bytes
+    stack: Longs
+    seen: Longs
 
 
 @checked_kernel
@@ -206,15 +214,7 @@ def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child:
 
 @checked_part
 def child_escaped(
-    data: Bytes,
-    at: int,
-    stop: int,
-    decoded: Bytes,
-    filled: int,
-    nodes: Longs,
-    names: Bytes,
-    node: int,
-    hint: int,
+    data: Bytes, at: int, stop: int, walk: Walk, node: int, hint: int, decoded: Bytes, filled: int
 ) -> tuple[int, int]:
     """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
     end, more = decoded_text(data, at, stop, decoded, filled)
@@ -223,7 +223,7 @@ def child_escaped(
     if end == REFUSED:
         return REFUSED, NONE
     # The name has an escape, so it is not empty.
-    return end, child_named(decoded, filled, more, nodes, names, node, hint)
+    return end, child_named(decoded, filled, more, walk.nodes, walk.names, node, hint)
 
 
 @checked_part
@@ -234,7 +234,7 @@ def opened(
     row, count = used, 0
     mapped = look(data, at, stop) == OPEN_OBJECT
     close = CLOSE_OBJECT if mapped else CLOSE_LIST
-    used = put(log, used, slot, MAP if mapped else LIST, 0, NONE)
+    used = put(log, used, slot, kinds.MAP if mapped else kinds.LIST, 0, NONE)
     at = space(data, at + 1, stop)
     if look(data, at, stop) == close:
         return at + 1, used, filled
@@ -244,21 +244,15 @@ def opened(
                 return REFUSED, used, filled
             name, end = used, plain(data, at + 1, stop)
             if look(data, end, stop) == QUOTE:
-                used = put(log, used, slot, TEXT, at + 1, end)
+                used = put(log, used, slot, kinds.TEXT, at + 1, end)
                 at = end + 1
             else:
                 at, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
             if at == REFUSED or used == FULL:
                 return REFUSED, used, filled
             for other in range(row + 1, name, 2):
-                if same_text(
-                    data,
-                    decoded,
-                    log[name, START],
-                    log[name, STOP],
-                    log[other, START],
-                    log[other, STOP],
-                ):
+                start, end = log[name, START], log[name, STOP]
+                if same_text(data, decoded, start, end, log[other, START], log[other, STOP]):
                     return REFUSED, used, filled
             at = space(data, at, stop)
             if look(data, at, stop) != COLON:
@@ -286,29 +280,13 @@ def opened(
 
 @checked_inline
 def event(
-    data: Bytes,
-    at: int,
-    stop: int,
-    nodes: Longs,
-    names: Bytes,
-    log: Longs,
-    used: int,
-    stack: Longs,
-    seen: Longs,
-    decoded: Bytes,
-    filled: int,
+    data: Bytes, at: int, stop: int, walk: Walk, log: Longs, used: int, decoded: Bytes, filled: int
 ) -> tuple[int, int]:
-    """Log one record, data[at:stop], from row `used` of `log` on.
+    """Log one record, data[at:stop], from row `used` of `log`, int64 (room, 4), on.
 
-    Returns the log rows used, DECLINED or FULL; and the new `filled`.
-
-    Args:
-        nodes, names: from `JsonTree`; int64 (n, NODE_COLUMNS), root first, and uint8.
-        log: int64 (room, 4).
-        stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the enclosing levels.
-        seen: int64 (n, SEEN_COLUMNS), scratch per node; see above.
-        decoded, filled: see `json_parts`.
+    Returns the log rows used, DECLINED or FULL; and the new `filled`, see `json_parts`.
     """
+    nodes, names, stack, seen = walk
     level = 0
     node, row, hint = NONE, NONE, NONE
     child, before = 0, NONE
@@ -334,11 +312,11 @@ def event(
                 else:
                     used = put_one(log, used, slot, kind, at, end)
                 at = end
-            elif byte == NULL_WORD[0] and row == NONE:
+            elif byte == NULL[0] and row == NONE:
                 # Wanted fields within it are absent.
-                end = skip_word(data, at, stop, NULL_WORD)
+                end = skip_word(data, at, stop, NULL)
                 if slot != NONE:
-                    used = put(log, used, slot, NULL, at, end)
+                    used = put(log, used, slot, kinds.NULL, at, end)
                 at = end
             elif byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST) or sort == SEVERAL:
                 return DECLINED, filled
@@ -346,7 +324,7 @@ def event(
                 opens = True
                 at += 1
                 if slot != NONE:
-                    used = put(log, used, slot, OTHER, NONE, NONE)
+                    used = put(log, used, slot, kinds.OTHER, NONE, NONE)
                 if level > 0:
                     stack[level - 1, HELD_NODE] = node
                     stack[level - 1, HELD_ROW] = row
@@ -359,7 +337,7 @@ def event(
                         seen[each, SEEN] = 0
                 else:
                     node, row = nodes[child, ELEMENTS], used
-                    used = put(log, used, nodes[child, LIST_SLOT], LIST, 0, NONE)
+                    used = put(log, used, nodes[child, LIST_SLOT], kinds.LIST, 0, NONE)
             if used == FULL:
                 return FULL, filled
         if at == REFUSED:
@@ -396,9 +374,7 @@ def event(
             if end != REFUSED:
                 child = child_named(data, at + 1, end, nodes, names, node, hint)
             elif look(data, at, stop) == QUOTE:
-                end, child = child_escaped(
-                    data, at, stop, decoded, filled, nodes, names, node, hint
-                )
+                end, child = child_escaped(data, at, stop, walk, node, hint, decoded, filled)
             if end < 0:
                 return (FULL if end == FULL else DECLINED), filled
         if child != NONE:
@@ -418,48 +394,27 @@ def event(
 
 @checked_kernel
 def logs(
-    data: Bytes,
-    values: Longs,
-    nodes: Longs,
-    names: Bytes,
-    begin: int,
-    stack: Longs,
-    seen: Longs,
-    number: Longs,
-    rows: Longs,
-    used: int,
-    decoded: Bytes,
-    filled: int,
-) -> tuple[int, int, int]:
+    data: Bytes, values: Longs, walk: Walk, begin: int, number: Longs, rows: Longs, decoded: Bytes
+) -> tuple[int, int]:
     """Log the records from `begin` on, until the output is full.
 
-    Returns the record to resume from with more room, or n; the new `used` and `filled`.
+    Returns the record to resume from with more room, or n; and the bytes used in `decoded`.
 
     Args:
         values: int64 (n, 2), start and stop of each record; a negative start means no value.
         number: int64 (n,), written: the log rows of each record, or DECLINED.
-        rows: int64 (room, 4), the concatenated logs, written from `used` on.
-        others: as in `event`.
+        rows: int64 (room, 4), the concatenated logs.
+        decoded: see `json_parts`.
     """
+    used, filled = 0, 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
-        if values[i, 0] >= 0:
-            end, more = event(
-                data,
-                values[i, 0],
-                values[i, 1],
-                nodes,
-                names,
-                rows,
-                used,
-                stack,
-                seen,
-                decoded,
-                filled,
-            )
+        start, stop = values[i, 0], values[i, 1]
+        if start >= 0:
+            end, more = event(data, start, stop, walk, rows, used, decoded, filled)
             if end == FULL:
-                return i, used, filled
+                return i, filled
             if end != DECLINED:
                 number[i] = end - used
                 used, filled = end, more
-    return len(values), used, filled
+    return len(values), filled

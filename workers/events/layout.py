@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Longs
 from workers.arrays.words import WORD
+from workers.events import view_kernels as kernels
 from workers.events.log_values import ISO, MS, NS, US, S
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.mechanisms.config.views import (
@@ -23,25 +24,8 @@ from workers.mechanisms.config.views import (
 )
 from workers.runtime.frozen import Frozen, read_only
 
-# Event status.
-READ, SKIPPED = 0, 1
-# The label count of an event that the view excludes.
-UNSEEN = -1
-
-# Columns of `views`; COLUMN is the view's row in `columns`.
-VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
-VIEW_COLUMNS = 4
-# Columns of `columns`.
-ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
-COLUMN_COLUMNS = 7
-# Columns of `conditions`, and their operators.
-FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
-IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
 # Slots of a stream key or user that is not a field.
 NOWHERE, RECORD_KEY_SLOT = -1, -2
-
-
-Longs = NDArray[np.int64]
 
 _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
@@ -85,7 +69,7 @@ class Items:
 
 
 class Layout(Frozen):
-    """Wanted fields: a tree for the scanners, kernel arguments for `view_kernels.see`.
+    """Wanted fields: a tree for the scanners, and the `program` of `view_kernels`.
 
     Attributes:
         slots: number of slots.
@@ -95,11 +79,6 @@ class Layout(Frozen):
     """
 
     tree: Node
-    key_slots: Longs
-    views: Longs
-    columns: Longs
-    conditions: Longs
-    words: Longs
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -107,9 +86,7 @@ class Layout(Frozen):
         self.names = tuple(shape.views)
         self.keys = tuple(dict.fromkeys(view.key for view in shape.views.values()))
         self.key_of = tuple(self.keys.index(view.key) for view in shape.views.values())
-        self.key_slots = read_only(
-            np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64)
-        )
+        key_slots = np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64)
         self.time_slot = NO_SLOT if shape.time is None else slots.of(shape.time)
         self.unit = _UNITS[shape.unit]
         self.user_slot = NO_SLOT if shape.user is None else _slot_of(slots, shape.user)
@@ -120,30 +97,32 @@ class Layout(Frozen):
             _row(view, key, slots, columns, asked, edges)
             for view, key in zip(shape.views.values(), self.key_of, strict=True)
         ]
-        self.views, self.columns = (
-            _rows(rows, VIEW_COLUMNS),
-            _rows(list(columns.values()), COLUMN_COLUMNS),
-        )
         self.items_of = tuple(columns)
-        self.column_of = tuple(row[COLUMN] for row in rows)
-        self.conditions = _rows(asked.rows, 4)
-        ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
-        starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
-        self.words = read_only(np.stack((starts, ends), axis=1))
+        self.column_of = tuple(row[kernels.COLUMN] for row in rows)
+        lengths = np.array([len(word) for word in asked.words], dtype=np.int64)
+        ends = np.cumsum(lengths)
         # Padding lets the last word be compared a machine word at a time as well.
-        self.text = read_only(
-            np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy()
+        text = np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8)
+        self.program = kernels.Program(
+            self.time_slot,
+            self.unit,
+            self.user_slot,
+            read_only(key_slots),
+            _rows(rows, kernels.VIEW_COLUMNS),
+            _rows(list(columns.values()), kernels.COLUMN_COLUMNS),
+            _rows(asked.rows, 4),
+            text,
+            read_only(np.stack((ends - lengths, ends), axis=1)),
+            read_only(np.array(asked.reals, dtype=np.float64)),
+            read_only(np.array(edges, dtype=np.float64)),
+            shape.empty,
         )
-        self.reals = read_only(np.array(asked.reals, dtype=np.float64))
-        self.edges = read_only(np.array(edges, dtype=np.float64))
         self.tree = build(list(slots.wanted.values()))
         self.slots = slots.number
 
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
-    return read_only(
-        np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64)
-    )
+    return read_only(np.array(rows or np.empty((0, width)), dtype=np.int64))
 
 
 class _Conditions:
@@ -155,17 +134,17 @@ class _Conditions:
 
     def add(self, condition: Condition) -> None:
         field = self._slots.of(parse(condition.field))
-        for asks, given in ((IN, condition.in_), (NOT_IN, condition.not_in)):
+        for asks, given in ((kernels.IN, condition.in_), (kernels.NOT_IN, condition.not_in)):
             if given is not None:
                 first = len(self.words)
                 self.words += [word.encode() for word in given]
                 self.rows.append((field, asks, first, len(self.words)))
-        for asks, bound in ((AT_LEAST, condition.min), (AT_MOST, condition.max)):
+        for asks, bound in ((kernels.AT_LEAST, condition.min), (kernels.AT_MOST, condition.max)):
             if bound is not None:
                 self.rows.append((field, asks, len(self.reals), 0))
                 self.reals.append(bound)
         if condition.exists is not None:
-            self.rows.append((field, EXISTS, int(condition.exists), 0))
+            self.rows.append((field, kernels.EXISTS, int(condition.exists), 0))
 
 
 def _slot_of(slots: _Slots, field: Path | str) -> int:
@@ -185,27 +164,27 @@ def _row(
     items = Items(view.items, view.count, view.edges)
     if items not in columns:
         columns[items] = _column(items, slots, edges)
-    row = [NOWHERE] * VIEW_COLUMNS
-    row[VIEW_KEY], row[COLUMN] = key, list(columns).index(items)
-    row[CONDITION] = len(asked.rows)
+    row = [NOWHERE] * kernels.VIEW_COLUMNS
+    row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(columns).index(items)
+    row[kernels.CONDITION] = len(asked.rows)
     for condition in view.where:
         asked.add(condition)
-    row[CONDITIONS_STOP] = len(asked.rows)
+    row[kernels.CONDITIONS_STOP] = len(asked.rows)
     return row
 
 
 def _column(items: Items, slots: _Slots, edges: list[float]) -> list[int]:
     path = items.path
     within = path.list_at is not None and path.list_at < len(path.steps)
-    row = [NOWHERE] * COLUMN_COLUMNS
-    row[ITEMS] = slots.of(path, many=not within)
+    row = [NOWHERE] * kernels.COLUMN_COLUMNS
+    row[kernels.ITEMS] = slots.of(path, many=not within)
     if within:
-        row[ELEMENTS] = slots.of_list(path.steps[: path.list_at])
+        row[kernels.ELEMENTS] = slots.of_list(path.steps[: path.list_at])
     if items.count is not None:
-        row[COUNT] = slots.of(items.count)
-    row[ONLY_LIST] = int(path.list_at == len(path.steps))
-    row[BUCKETS] = int(items.edges is not None)
-    row[EDGE] = len(edges)
+        row[kernels.COUNT] = slots.of(items.count)
+    row[kernels.ONLY_LIST] = int(path.list_at == len(path.steps))
+    row[kernels.BUCKETS] = int(items.edges is not None)
+    row[kernels.EDGE] = len(edges)
     edges += items.edges or ()
-    row[EDGES_STOP] = len(edges)
+    row[kernels.EDGES_STOP] = len(edges)
     return row

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.types import Longs
 
 Flags = NDArray[np.int8]
-Longs = NDArray[np.int64]
 
 COLUMNS = 4
 SLOT, KIND, START, STOP = 0, 1, 2, 3

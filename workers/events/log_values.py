@@ -8,27 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import checked_inline, checked_part, kernel_inline
+from workers.arrays.types import Bytes, Longs
 from workers.arrays.words import WORD, digits_at
+from workers.events import log as kinds
 from workers.events.json_parts import PLUS, SMALL_E, ZERO, byte_at
-from workers.events.log import (
-    EXPONENT,
-    FALSE,
-    KIND,
-    NUMBER,
-    REAL,
-    START,
-    STOP,
-    TEXT,
-    TRUE,
-    VALUE,
-    WHOLE,
-)
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
+from workers.events.log import KIND, START, STOP
 
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
 LABEL_BYTES_MAX = 1024
@@ -105,14 +91,14 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
-    if kind in (WHOLE, NUMBER, EXPONENT):
-        if kind == WHOLE and stop - start <= INT64_DIGITS:
+    if kind in (kinds.WHOLE, kinds.NUMBER, kinds.EXPONENT):
+        if kind == kinds.WHOLE and stop - start <= INT64_DIGITS:
             real = float(digits_of(data, start, stop))
         else:
             real, exact = real_of(data, start, stop)
-    elif kind == VALUE:
+    elif kind == kinds.VALUE:
         real = float(start)
-    elif kind == REAL:
+    elif kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
     else:
         return 0.0, 0.0, False
@@ -144,7 +130,9 @@ def written(data: Bytes, used: int, value: int) -> int:
 
 
 @checked_part
-def copied(data: Bytes, used: int, word: Bytes) -> int:
+def copied_word(data: Bytes, used: int, kind: int) -> int:
+    """Write `true` or `false` from data[used] on, and return its end."""
+    word = TRUE_WORD if kind == kinds.TRUE else FALSE_WORD
     for at in range(len(word)):
         data[used + at] = word[at]
     return used + len(word)
@@ -158,15 +146,15 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
     value is no label, or too long.
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    if kind in (TEXT, WHOLE):
+    if kind in (kinds.TEXT, kinds.WHOLE):
         return (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
     end = -1
-    if kind == VALUE:
+    if kind == kinds.VALUE:
         end = written(made, used, start)
-    elif kind in (TRUE, FALSE):
+    elif kind in (kinds.TRUE, kinds.FALSE):
         if start >= 0:
             return start, stop, used
-        end = copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD)
+        end = copied_word(made, used, kind)
     if end < 0:
         return -1, -1, used
     return len(data) + used, len(data) + end, end
@@ -176,13 +164,10 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
 def amount(data: Bytes, log: Longs, row: int) -> int:
     """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    if kind == WHOLE:
-        return (
-            digits_of(data, start, stop)
-            if stop - start <= COUNT_DIGITS and data[start] != 45
-            else -1
-        )
-    if kind == VALUE:
+    if kind == kinds.WHOLE:
+        few = stop - start <= COUNT_DIGITS and data[start] != 45
+        return digits_of(data, start, stop) if few else -1
+    if kind == kinds.VALUE:
         return min(start, COUNT_MAX) if start >= 0 else -1
     return -1
 
@@ -203,34 +188,23 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     length = stop - start
     if length < 19:
         return -1
-    century, year, month, day = (
-        two(data, start),
-        two(data, start + 2),
-        two(data, start + 5),
-        two(data, start + 8),
-    )
+    century, year = two(data, start), two(data, start + 2)
+    month, day = two(data, start + 5), two(data, start + 8)
     hour, minute, second = two(data, start + 11), two(data, start + 14), two(data, start + 17)
     if min(century, year, month, day, hour, minute, second) < 0:
         return -1
-    if (
-        data[start + 4] != 45
-        or data[start + 7] != 45
-        or data[start + 13] != 58
-        or data[start + 16] != 58
-        or (data[start + 10] != 84 and data[start + 10] != 32)
-    ):
+    if data[start + 4] != 45 or data[start + 7] != 45:
+        return -1
+    if data[start + 13] != 58 or data[start + 16] != 58:
+        return -1
+    if data[start + 10] != 84 and data[start + 10] != 32:
         return -1
     year += 100 * century
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     days = 30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap
-    if (
-        year < 1970
-        or not 1 <= month <= 12
-        or not 1 <= day <= days
-        or hour > 23
-        or minute > 59
-        or second > 59
-    ):
+    if year < 1970 or not 1 <= month <= 12 or not 1 <= day <= days:
+        return -1
+    if hour > 23 or minute > 59 or second > 59:
         return -1
     at, fraction, scale = start + 19, 0, 100
     if at < stop and data[at] == 46:
@@ -250,16 +224,8 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
             return -1
     # Days since 1970 in the Gregorian calendar, with years that begin in March.
     years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
-    passed = (
-        365 * years
-        + years // 4
-        - years // 100
-        + years // 400
-        + (153 * months + 2) // 5
-        + day
-        - 1
-        - 719_468
-    )
+    leaps = years // 4 - years // 100 + years // 400
+    passed = 365 * years + leaps + (153 * months + 2) // 5 + day - 1 - 719_468
     return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
 
 
@@ -268,26 +234,24 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1 if the general reader has to decide."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if unit == ISO:
-        found = iso_time(data, start, stop) if kind == TEXT else -1
-    elif kind == WHOLE and unit in (US, NS):
+        found = iso_time(data, start, stop) if kind == kinds.TEXT else -1
+    elif kind == kinds.WHOLE and unit in (US, NS):
         # Drop the digits below a ms before parsing, so that the rest fits.
         stop -= 3 if unit == US else 6
         found = -1 if data[start] == 45 else digits_of(data, start, stop) if stop > start else 0
-    elif kind in (WHOLE, VALUE):
-        value = (
-            start
-            if kind == VALUE
-            else digits_of(data, start, stop)
-            if stop - start <= INT64_DIGITS
-            else -1
-        )
+    elif kind in (kinds.WHOLE, kinds.VALUE):
+        value = -1
+        if kind == kinds.VALUE:
+            value = start
+        elif stop - start <= INT64_DIGITS:
+            value = digits_of(data, start, stop)
         if unit == MS:
             found = value
         elif unit == S:
             found = value * 1000 if 0 <= value <= TIME_MAX // 1000 else -1
         else:
             found = value // (1000 if unit == US else 1_000_000)
-    elif unit == S and kind == NUMBER and data[start] != 45:
+    elif unit == S and kind == kinds.NUMBER and data[start] != 45:
         found, behind = 0, -1
         for at in range(start, stop):
             if data[at] == 46:
@@ -298,7 +262,7 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
         while behind < 3:
             found *= 10
             behind += 1
-    elif unit == S and kind == REAL:
+    elif unit == S and kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
         found = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     else:
@@ -312,4 +276,6 @@ def may_be_time(log: Longs, row: int, unit: int) -> bool:
     if row < 0:
         return False
     kind = log[row, KIND]
-    return bool(kind == TEXT) if unit == ISO else kind in (WHOLE, NUMBER, VALUE, REAL, EXPONENT)
+    if unit == ISO:
+        return bool(kind == kinds.TEXT)
+    return kind in (kinds.WHOLE, kinds.NUMBER, kinds.VALUE, kinds.REAL, kinds.EXPONENT)

@@ -109,7 +109,8 @@ class Projection(Frozen):
             value = _there(record, path)
             time = time_ms(value, unit)
             if time is None:
-                raise _Wrong(f"field {_name(path)} is not {_TIMES[unit]}" + _likely_unit(value))
+                kind = "an ISO time" if unit == "iso" else f"a time in {unit}"
+                raise _Wrong(f"field {_name(path)} is not {kind}{_likely_unit(value)}")
         except _Wrong:
             if wanted:
                 raise
@@ -124,17 +125,6 @@ class Projection(Frozen):
         if isinstance(user, bool) or not isinstance(user, str | int):
             raise _Wrong(f"field {_name(path)} is not a string or a whole number")
         return user if isinstance(user, str) else _digits(user)
-
-
-_TIMES = MappingProxyType(
-    {
-        "ms": "a time in ms",
-        "s": "a time in s",
-        "us": "a time in us",
-        "ns": "a time in ns",
-        "iso": "an ISO time",
-    }
-)
 
 
 def _likely_unit(value: object) -> str:
@@ -171,17 +161,13 @@ class _ViewOf(Frozen):
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         """Return labels (numbers, if the view has buckets) and their amounts."""
         items, count = self._view.items, self._view.count
-        if items.list_at is not None and items.list_at < len(items.steps):
-            return self._of_elements(
-                record, items.steps[: items.list_at], items.steps[items.list_at :]
-            )
+        at = items.list_at
+        if at is not None and at < len(items.steps):
+            return self._of_elements(record, items.steps[:at], items.steps[at:])
         found = _at(record, items.steps)
-        if found is None and self._empty:
-            found = _ABSENT
-        if found is _ABSENT:
-            if self._empty:
-                return [], []
-            raise _Wrong(f"missing field {_name(items)}")
+        if self._empty and (found is None or found is _ABSENT):
+            return [], []
+        found = _required(found, items)
         if isinstance(found, list):
             if count is not None:
                 raise _Wrong(f"field {_name(items)} is not one item, as {_name(count)} is")
@@ -201,9 +187,8 @@ class _ViewOf(Frozen):
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
         kept = [value for value in found if value is not None] if self._empty else found
         if not all(map(self._fits, kept)):
-            raise _Wrong(
-                f"field {_name(Path(self._view.items.steps))} has an item that is not {self._kind}"
-            )
+            name = _name(Path(self._view.items.steps))
+            raise _Wrong(f"field {name} has an item that is not {self._kind}")
         return [self._label(value) for value in kept], [1] * len(kept)
 
     def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
@@ -219,9 +204,7 @@ class _ViewOf(Frozen):
         elements = _at(record, steps)
         if self._empty and (elements is None or elements is _ABSENT):
             return [], []
-        if elements is _ABSENT:
-            raise _Wrong(f"missing field {_name(of_list)}")
-        if not isinstance(elements, list):
+        if not isinstance(_required(elements, of_list), list):
             raise _Wrong(f"field {_name(of_list)} is not a list")
         values: list[Any] = []
         amounts: list[int] = []
@@ -231,8 +214,7 @@ class _ViewOf(Frozen):
             value = _at(element, rest, of_list)
             if self._empty and (value is None or value is _ABSENT):
                 continue
-            if value is _ABSENT:
-                raise _Wrong(f"missing field {_name(items)}")
+            value = _required(value, items)
             if not self._fits(value):
                 raise _Wrong(f"field {_name(items)} is not {self._kind}")
             values.append(self._label(value))
@@ -240,9 +222,7 @@ class _ViewOf(Frozen):
                 amounts.append(1)
             else:
                 given = _at(element, count.steps[len(steps) :], of_list)
-                if given is _ABSENT:
-                    raise _Wrong(f"missing field {_name(count)}")
-                amounts.append(_amount(given, count))
+                amounts.append(_amount(_required(given, count), count))
         return values, amounts
 
     @property
@@ -252,11 +232,7 @@ class _ViewOf(Frozen):
     def _fits(self, value: object) -> bool:
         if self._view.edges is None:
             return isinstance(value, str | int)
-        return (
-            isinstance(value, int | float | Decimal)
-            and not isinstance(value, bool)
-            and not _is_nan(value)
-        )
+        return number_of(value) is not None
 
     def _label(self, value: Any) -> Any:
         return _text(value) if self._view.edges is None else value
@@ -339,9 +315,9 @@ def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None =
             return _ABSENT
         if not isinstance(found, Mapping):
             before = steps[:place]
-            path = (
-                Path(before) if within is None else Path(within.steps + before, len(within.steps))
-            )
+            path = Path(before)
+            if within is not None:
+                path = Path(within.steps + before, len(within.steps))
             raise _Wrong(f"field {_name(path)} is not an object")
         found = found.get(name, _ABSENT)
         if found is _ABSENT:
@@ -350,10 +326,13 @@ def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None =
 
 
 def _there(record: Mapping[str, Any], path: Path) -> Any:
-    found = _at(record, path.steps)
-    if found is _ABSENT:
+    return _required(_at(record, path.steps), path)
+
+
+def _required(value: Any, path: Path) -> Any:
+    if value is _ABSENT:
         raise _Wrong(f"missing field {_name(path)}")
-    return found
+    return value
 
 
 def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:

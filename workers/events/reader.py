@@ -16,16 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.field_spans import FieldSpans, Format
 from workers.events.json import Json
 from workers.events.json_parts import are_texts
-from workers.events.layout import READ, UNSEEN, Layout
+from workers.events.layout import Layout
 from workers.events.log import DECLINED, longest_log, outcomes, widest
 from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
-from workers.events.view_kernels import project_views
+from workers.events.view_kernels import READ, UNSEEN, Logs, Output, project_views
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Path, Shape
@@ -44,11 +44,9 @@ _NO_RECORD_TIME_MAX = 1
 
 def early(time_ms: int, unit: str, *, of_record: bool) -> str:
     """Return the reject reason for an early event; `of_record` if it has the record's timestamp."""
-    return (
-        NO_RECORD_TIME
-        if of_record and time_ms <= _NO_RECORD_TIME_MAX
-        else with_unit(EARLY, time_ms, unit)
-    )
+    if of_record and time_ms <= _NO_RECORD_TIME_MAX:
+        return NO_RECORD_TIME
+    return with_unit(EARLY, time_ms, unit)
 
 
 def with_unit(reason: str, time_ms: int, unit: str) -> str:
@@ -60,9 +58,6 @@ def with_unit(reason: str, time_ms: int, unit: str) -> str:
     return reason
 
 
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
-
 # Initial capacity per event and column, in labels. malloc keeps 64 MiB per thread; memory beyond
 # that returns to the OS after every batch and is zeroed again for the next. With five histograms
 # this took a quarter of the worker's time.
@@ -71,7 +66,6 @@ LABELS_FORESEEN = 2
 MADE_FORESEEN = 1 << 16
 # Shared amounts for the common case; few batches have more labels.
 _ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
-_NONE: Longs = read_only(np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +134,16 @@ class EventSpans:
         return len(self.index)
 
     @property
-    def looked_at(self) -> NDArray[np.bool_]:
+    def looked_at(self) -> Bools:
         """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
         found = np.zeros(len(self), dtype=np.bool_)
         for view in self.views:
             found |= view.number != UNSEEN
         return found
+
+
+#: Events, rejects, and the number of batch records read so far.
+Part = tuple[EventSpans, list[Reject], int]
 
 
 class EventReader(Frozen):
@@ -158,9 +156,7 @@ class EventReader(Frozen):
         self._of_record_key = tuple(view.key == RECORD_KEY for view in shape.views.values())
         self._user_is_key = shape.user == RECORD_KEY
 
-    def read(
-        self, records: Records, form: Format | None = None
-    ) -> Iterator[tuple[EventSpans, list[Reject], int]]:
+    def read(self, records: Records, form: Format | None = None) -> Iterator[Part]:
         """Yield the events of a batch part by part, at least one part. A `form` of None means JSON.
 
         A part has its valid events and its rejects, both in order, and the number of batch records
@@ -174,9 +170,7 @@ class EventReader(Frozen):
         for logs in (form or self._json).scan(records.data, records.values, plain):
             yield self._completed(records, named, logs)
 
-    def read_one_by_one(
-        self, records: Records, form: Format | None = None
-    ) -> Iterator[tuple[EventSpans, list[Reject], int]]:
+    def read_one_by_one(self, records: Records, form: Format | None = None) -> Iterator[Part]:
         """Yield the same as `read`, using the general reader for every record."""
         named, nothing = self._named(records), np.zeros(len(records), dtype=np.bool_)
         for logs in (form or self._json).scan(records.data, records.values, nothing):
@@ -186,8 +180,7 @@ class EventReader(Frozen):
         """Read decoded records, in which every wanted field must have been decoded."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
         logs = FieldSpans.declined(none, n, objects.__getitem__)
-        rows = _Rows(self.layout, logs)
-        found, rejects = _Found(self.layout, rows, 0), []
+        found, rejects = _PartReader(self.layout, logs), []
         for row, decoded in enumerate(objects):
             event = self._projection.event(decoded)
             if isinstance(event, str):
@@ -206,37 +199,27 @@ class EventReader(Frozen):
         nothing = np.zeros(1, dtype=np.bool_)
         return next(form.scan(records.data, records.values[row : row + 1], nothing)).decode(0)
 
-    def _named(self, records: Records) -> NDArray[np.bool_] | None:
+    def _named(self, records: Records) -> Bools | None:
         """Return a mask of the records with a valid label as key; None if all pass or none must."""
         if not self._user_is_key and not any(self._of_record_key):
             return None
-        named = are_texts(
-            readonly_contiguous(records.data), readonly_contiguous(records.keys), LABEL_BYTES_MAX
-        )
+        data, keys = readonly_contiguous(records.data), readonly_contiguous(records.keys)
+        named = are_texts(data, keys, LABEL_BYTES_MAX)
         return None if named.all() else named
 
-    def _completed(
-        self, records: Records, named: NDArray[np.bool_] | None, logs: FieldSpans
-    ) -> tuple[EventSpans, list[Reject], int]:
-        rows, begin = _Rows(self.layout, logs), logs.begin
-        part = slice(begin, begin + len(rows.status))
-        found, rejects = _Found(self.layout, rows, begin), []
-        declined = np.flatnonzero(rows.status == DECLINED) + begin if found.declined else _NONE
-        for row, (start, stop) in zip(
-            declined.tolist(), records.values[declined].tolist(), strict=True
-        ):
-            event = self._read_one(logs, row, start, stop)
-            if (
-                isinstance(event, Event)
-                and named is not None
-                and not named[row]
-                and self._needs_name(event)
-            ):
+    def _completed(self, records: Records, named: Bools | None, logs: FieldSpans) -> Part:
+        found, begin, rejects = _PartReader(self.layout, logs), logs.begin, []
+        part = slice(begin, begin + len(logs.status))
+        for row in np.flatnonzero(logs.status == DECLINED).tolist() if found.declined else ():
+            at = begin + row
+            event = self._read_one(logs, at, *records.values[at].tolist())
+            unnamed = named is not None and not named[at]
+            if unnamed and isinstance(event, Event) and self._needs_name(event):
                 event = "record key is no label"
             if isinstance(event, str):
-                rejects.append(Reject(row, event))
+                rejects.append(Reject(at, event))
             elif event.time >= 0:
-                found.add(row - begin, event)
+                found.add(row, event)
         keys = records.keys[part]
         if named is not None:
             keys = np.where(named[part, None], keys, 0)
@@ -256,178 +239,133 @@ class EventReader(Frozen):
     def _needs_name(self, event: Event) -> bool:
         """Return whether the record key is the stream key of a matching view, or the user."""
         looks = [view is not None for view in event.views]
-        of_key = any(
-            needed and looked for needed, looked in zip(self._of_record_key, looks, strict=True)
-        )
-        return of_key or (self._user_is_key and any(looks))
+        keys = zip(self._of_record_key, looks, strict=True)
+        return any(all(pair) for pair in keys) or (self._user_is_key and any(looks))
 
 
-class _Rows:
+class _PartReader:
+    """Reads one part: all rows with the kernel, then `add` the general reader's events."""
+
     def __init__(self, layout: Layout, logs: FieldSpans) -> None:
-        n, views, columns = len(logs.status), len(layout.views), len(layout.columns)
-        self.data, self.status = logs.data, logs.status
-        self.times = np.empty(n if layout.time_slot >= 0 else 0, dtype=np.int64)
-        self.users = np.empty((n if layout.user_slot >= 0 else 0, 2), dtype=np.int64)
-        self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
-        self.first, self.number = (
-            np.empty((views, n), dtype=np.int64),
-            np.empty((views, n), dtype=np.int64),
-        )
-        self.used, self.uneven = (
-            np.zeros(columns, dtype=np.int64),
-            np.zeros(columns, dtype=np.int64),
-        )
-        data, rows, ends = (
-            readonly_contiguous(logs.data),
-            readonly_contiguous(logs.rows),
-            readonly_contiguous(logs.ends),
-        )
+        self._layout, self._begin = layout, logs.begin
+        n, views, columns = len(logs.status), len(layout.names), len(layout.items_of)
+        rows, ends = readonly_contiguous(logs.rows), readonly_contiguous(logs.ends)
         longest = longest_log(ends)
-        room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
-        self.labels, self.amounts = (
-            np.empty((columns, room, 2), dtype=np.int64),
-            np.empty((columns, room), dtype=np.int64),
+        room = min(len(rows), LABELS_FORESEEN * n + longest)
+        out = Output(
+            logs.status,
+            _longs(n if layout.time_slot >= 0 else 0),
+            _longs(n if layout.user_slot >= 0 else 0, 2),
+            _longs(len(layout.keys), n, 2),
+            _longs(views, n),
+            _longs(views, n),
+            _longs(columns, room, 2),
+            _longs(columns, room),
+            np.zeros(columns, dtype=np.int64),
+            np.zeros(columns, dtype=np.int64),
         )
         # Only binary formats write text here, for whole numbers.
-        self.made = np.empty(MADE_FORESEEN, dtype=np.uint8)
-        at, found = np.empty(layout.slots, dtype=np.int64), np.empty(columns, dtype=np.int64)
-        begin, made = 0, 0
+        made = np.empty(MADE_FORESEEN, dtype=np.uint8)
+        read = Logs(readonly_contiguous(logs.data), rows, ends, made)
+        at, found = _longs(layout.slots), _longs(columns)
+        begin, filled = 0, 0
         while True:
-            begin, made = project_views(
-                data,
-                rows,
-                ends,
-                begin,
-                layout.time_slot,
-                layout.unit,
-                layout.user_slot,
-                layout.key_slots,
-                layout.views,
-                layout.columns,
-                layout.conditions,
-                layout.text,
-                layout.words,
-                layout.reals,
-                layout.edges,
-                layout.shape.empty,
-                at,
-                found,
-                self.made,
-                made,
-                self.status,
-                self.times,
-                self.users,
-                self.keys,
-                self.first,
-                self.number,
-                self.labels,
-                self.amounts,
-                self.uneven,
-                self.used,
-            )
+            begin, filled = project_views(read, begin, layout.program, at, found, filled, out)
             if begin == n:
                 break
-            if room < len(logs.rows) and int(self.used.max(initial=0)) + longest > room:
-                room = min(len(logs.rows), 2 * room)
-                self.labels, self.amounts = _wider(self.labels, room), _wider(self.amounts, room)
+            if room < len(rows) and int(out.used.max(initial=0)) + longest > room:
+                room = min(len(rows), 2 * room)
+                labels, amounts = _wider(out.labels, room), _wider(out.amounts, room)
+                out = out._replace(labels=labels, amounts=amounts)
             else:
-                self.made = np.concatenate([self.made, np.empty_like(self.made)])
-        if made:
-            self.data = np.concatenate([logs.data, self.made[:made]])
-
-
-def _wider(columns: Longs, room: int) -> Longs:
-    number, rows, *rest = columns.shape
-    wider = np.empty((number, room, *rest), dtype=columns.dtype)
-    wider[:, :rows] = columns
-    return wider
-
-
-class _Found:
-    """The rows of a part, completed with the general reader's events for declined records."""
-
-    def __init__(self, layout: Layout, rows: _Rows, begin: int) -> None:
-        self._layout, self._rows, self._begin = layout, rows, begin
+                read = read._replace(made=np.concatenate([read.made, np.empty_like(read.made)]))
+        self._out = out
+        self._data = np.concatenate([logs.data, read.made[:filled]]) if filled else logs.data
         # Packed arrays, not lists of objects: a record may have one label per two bytes.
         self._texts = bytearray()
-        self._used: list[int] = rows.used.tolist()
-        self._labels = [array("q") for _ in layout.columns]
-        self._amounts = [array("q") for _ in layout.columns]
+        self._used: list[int] = out.used.tolist()
+        self._labels = [array("q") for _ in range(columns)]
+        self._amounts = [array("q") for _ in range(columns)]
         #: Number of records not read yet.
-        self.declined, read = outcomes(rows.status, READ)
-        self._whole = read == len(rows.status)
+        self.declined, valid = outcomes(logs.status, READ)
+        self._all_valid = valid == n
 
     def add(self, row: int, event: Event) -> None:
-        rows, layout = self._rows, self._layout
-        rows.status[row] = READ
+        out, layout = self._out, self._layout
+        out.status[row] = READ
         if layout.time_slot >= 0:
-            rows.times[row] = event.time
+            out.times[row] = event.time
         if layout.user_slot >= 0:
-            rows.users[row] = self._text(event.user)
-        rows.keys[:, row] = 0
+            out.users[row] = self._text(event.user)
+        out.keys[:, row] = 0
         labels: dict[int, tuple[int, int]] = {}
         for view, (seen, key, column) in enumerate(
             zip(event.views, layout.key_of, layout.column_of, strict=True)
         ):
             if seen is None:
-                rows.first[view, row], rows.number[view, row] = 0, UNSEEN
+                out.first[view, row], out.number[view, row] = 0, UNSEEN
                 continue
             if isinstance(layout.keys[key], Path):
-                rows.keys[key, row] = self._text(seen.key)
+                out.keys[key, row] = self._text(seen.key)
             if column not in labels:
                 places = self._labels[column]
                 labels[column] = self._used[column] + len(places) // 2, len(seen.labels)
                 for label in seen.labels:
                     places.extend(self._text(label) if isinstance(label, str) else (label, 0))
                 self._amounts[column].extend(seen.amounts)
-            rows.first[view, row], rows.number[view, row] = labels[column]
-
-    def _amounts_of(self, column: int, used: int) -> tuple[Longs, bool]:
-        """Return the amounts of a column, `used` of them from the kernel, and whether all are 1."""
-        even, more = self._rows.uneven[column] == 0, self._amounts[column]
-        if even and (not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all())):
-            return _ones(used + len(more)), True
-        return _joined(_ones(used) if even else self._rows.amounts[column, :used], more), False
+            out.first[view, row], out.number[view, row] = labels[column]
 
     def _text(self, text: str) -> tuple[int, int]:
-        start = len(self._rows.data) + len(self._texts)
+        start = len(self._data) + len(self._texts)
         self._texts += text.encode()
-        return start, len(self._rows.data) + len(self._texts)
+        return start, len(self._data) + len(self._texts)
+
+    def _column(self, column: int, used: int) -> LabelSpans:
+        """Return a column, whose first `used` labels are from the kernel."""
+        labels = _joined(self._out.labels[column, :used], self._labels[column])
+        even, more = self._out.uneven[column] == 0, self._amounts[column]
+        if even and (not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all())):
+            return LabelSpans(labels, _ones(used + len(more)), True)
+        amounts = _ones(used) if even else self._out.amounts[column, :used]
+        return LabelSpans(labels, _joined(amounts, more))
 
     def spans(self, record_times: Longs, record_keys: Longs) -> EventSpans:
         """Return the valid events; record times and keys fill in where the layout has no field."""
-        rows, layout = self._rows, self._layout
-        data = rows.data
+        out, layout, data = self._out, self._layout, self._data
         if self._texts:
             data = np.concatenate([data, np.frombuffer(self._texts, dtype=np.uint8)])
-        whole = self._whole or bool((rows.status == READ).all())
-        events = np.arange(len(rows.status)) if whole else np.flatnonzero(rows.status == READ)
-        index = events + self._begin if self._begin else events
+        whole = self._all_valid or bool((out.status == READ).all())
+        events = np.arange(len(out.status)) if whole else np.flatnonzero(out.status == READ)
 
         def kept(column: Longs) -> Longs:
             return column if whole else column[events]
 
-        keys = tuple(
-            None
-            if key == ALL_KEYS
-            else kept(record_keys if key == RECORD_KEY else rows.keys[place])
-            for place, key in enumerate(layout.keys)
-        )
+        def key(place: int) -> Longs | None:
+            if layout.keys[place] == ALL_KEYS:
+                return None
+            return kept(record_keys if layout.keys[place] == RECORD_KEY else out.keys[place])
+
         user = layout.shape.user
-        users = None if user is None else kept(record_keys if user == RECORD_KEY else rows.users)
-        views = tuple(
-            ViewSpans(kept(first), kept(number))
-            for first, number in zip(rows.first, rows.number, strict=True)
+        return EventSpans(
+            data,
+            events + self._begin if self._begin else events,
+            kept(out.times if layout.time_slot >= 0 else record_times),
+            tuple(key(place) for place in range(len(layout.keys))),
+            None if user is None else kept(record_keys if user == RECORD_KEY else out.users),
+            tuple(map(ViewSpans, map(kept, out.first), map(kept, out.number))),
+            tuple(self._column(column, used) for column, used in enumerate(self._used)),
+            self.declined,
         )
-        columns = tuple(
-            LabelSpans(
-                _joined(rows.labels[column, :used], self._labels[column]),
-                *self._amounts_of(column, used),
-            )
-            for column, used in enumerate(self._used)
-        )
-        times = rows.times if layout.time_slot >= 0 else record_times
-        return EventSpans(data, index, kept(times), keys, users, views, columns, self.declined)
+
+
+def _longs(*shape: int) -> Longs:
+    return np.empty(shape, dtype=np.int64)
+
+
+def _wider(columns: Longs, room: int) -> Longs:
+    wider = _longs(len(columns), room, *columns.shape[2:])
+    wider[:, : columns.shape[1]] = columns
+    return wider
 
 
 def _ones(number: int) -> Longs:
@@ -437,6 +375,5 @@ def _ones(number: int) -> Longs:
 def _joined(column: Longs, more: array[int]) -> Longs:
     if not more:
         return column
-    return np.concatenate(
-        [column, np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])]
-    )
+    added = np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])
+    return np.concatenate([column, added])

@@ -99,17 +99,17 @@ class Access:
     patience_s: float = 30.0
 
 
-class _Unknown(Exception): ...
+class _UnknownId(Exception): ...
 
 
-class _Asking:
+@dataclass(slots=True)
+class _Request:
     """A pending request for one id; its thread runs as long as a caller waits."""
 
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.schema: Schema | None = None
-        self.answered = False
-        self.waiting = 0
+    done: threading.Event = field(default_factory=threading.Event)
+    schema: Schema | None = None
+    answered: bool = False
+    waiting: int = 0
 
 
 class Registry:
@@ -124,7 +124,7 @@ class Registry:
         self._waits = (Metrics() if metrics is None else metrics).registry_waits
         self._lock = threading.Lock()
         self._known: dict[int, Schema] = {}
-        self._asking: dict[int, _Asking] = {}
+        self._requests: dict[int, _Request] = {}
         # Expiry time by unknown id.
         self._unknown: OrderedDict[int, float] = OrderedDict()
         self._impatient_until_s = 0.0
@@ -143,24 +143,24 @@ class Registry:
             with self._lock:
                 if schema_id > _ID_MAX or self._is_unknown(schema_id):
                     return None
-                asking = self._asking.get(schema_id)
-                if asking is None:
-                    asking = self._asking[schema_id] = _Asking()
+                request = self._requests.get(schema_id)
+                if request is None:
+                    request = self._requests[schema_id] = _Request()
                     name = f"schema-{schema_id}"
                     threading.Thread(
-                        target=self._ask, args=(schema_id, asking), name=name, daemon=True
+                        target=self._ask, args=(schema_id, request), name=name, daemon=True
                     ).start()
-                asking.waiting += 1
+                request.waiting += 1
             try:
-                while not asking.done.wait(_LOOK_S):
+                while not request.done.wait(_LOOK_S):
                     waiting.check_open()
                     waiting.report_progress()
             finally:
                 with self._lock:
-                    asking.waiting -= 1
+                    request.waiting -= 1
             # Otherwise the request ended for lack of callers just as this thread began to wait.
-            if asking.answered:
-                return asking.schema
+            if request.answered:
+                return request.schema
 
     def _is_unknown(self, schema_id: int) -> bool:
         now = time.monotonic()
@@ -169,19 +169,19 @@ class Registry:
         # So many unknown ids are made up; requesting them all would take all day.
         return schema_id in self._unknown or len(self._unknown) >= _REMEMBERED
 
-    def _ask(self, schema_id: int, asking: _Asking) -> None:
+    def _ask(self, schema_id: int, request: _Request) -> None:
         """Retry until there is an answer or no caller waits."""
         pause, begun = _PAUSE_S, time.monotonic()
         try:
             while True:
                 try:
-                    asking.schema = self._known[schema_id] = self._fetched(schema_id)
-                    asking.answered = True
+                    request.schema = self._known[schema_id] = self._fetched(schema_id)
+                    request.answered = True
                     return
-                except _Unknown:
+                except _UnknownId:
                     self._answers(schema_id)
                     if self._given_up(schema_id, begun):
-                        asking.answered = True
+                        request.answered = True
                         return
                 except Exception as error:  # noqa: BLE001
                     # Waiting loses nothing, whatever the error.
@@ -189,16 +189,16 @@ class Registry:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 with self._lock:
-                    if asking.waiting == 0:
+                    if request.waiting == 0:
                         return
         finally:
             with self._lock:
-                del self._asking[schema_id]
+                del self._requests[schema_id]
             self._answers(schema_id)
-            asking.done.set()
+            request.done.set()
 
     def _fetched(self, schema_id: int) -> Schema:
-        """Return a schema and its transitive references; raise _Unknown if any is missing."""
+        """Return a schema and its transitive references; raise _UnknownId if any is missing."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
@@ -208,7 +208,7 @@ class Registry:
         except SchemaRegistryError as error:
             status, code = error.http_status_code, error.error_code
             if code in _UNKNOWN_ID or (400 <= status < 500 and status not in _NOT_ABOUT_THE_ID):
-                raise _Unknown from None
+                raise _UnknownId from None
             raise
         return Schema(found.schema_type or AVRO, found.schema_str or "", tuple(references.values()))
 
@@ -217,7 +217,7 @@ class Registry:
             if each.name in found:
                 continue
             if depth > 100 or len(found) >= _REFERENCES_MAX:
-                raise _Unknown
+                raise _UnknownId
             inner = self._client.get_version(each.subject, each.version).schema
             self._add_references(inner, found, depth + 1)
             found[each.name] = Reference(each.name, inner.schema_str or "")

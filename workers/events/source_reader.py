@@ -9,28 +9,28 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.types import Codes, Longs
 from workers.events.columns import (
     NO_AMOUNTS,
     EventColumns,
     Events,
     LabelEncoder,
-    Longs,
     Names,
     user_digests,
 )
 from workers.events.field_spans import Format
-from workers.events.layout import UNSEEN
 from workers.events.reader import (
     AHEAD,
     EARLIEST_MS,
     EARLY,
     EventReader,
     EventSpans,
+    Part,
     Reject,
     early,
     with_unit,
 )
-from workers.events.vocabulary import Codes
+from workers.events.view_kernels import UNSEEN
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.mechanisms.config.buckets import Buckets
@@ -70,28 +70,20 @@ class SourceReader:
         self._names = [Names() for _ in layout.keys]
         self._declared: list[int | None] = [None for _ in layout.keys]
         for place in range(len(layout.keys)):
-            served = [
-                declared[name]
-                for name, of in zip(layout.names, layout.key_of, strict=True)
-                if of == place
-            ]
+            views = zip(layout.names, layout.key_of, strict=True)
+            served = [declared[name] for name, of in views if of == place]
             given = [keys for keys in served if keys is not None]
             if len(given) == len(served):
                 first = frozenset().union(*given)
                 self._declared[place], self._names[place] = len(first), Names(first)
         of_fields: dict[Path, Names] = {}
-        of_columns = [
+        self._labels = [
             of_fields.setdefault(items.path, Names())
             if items.edges is None
             else Names(Buckets(items.edges).labels)
             for items in layout.items_of
         ]
-        self._coders = [LabelEncoder(names) for names in of_columns]
-        self._labels = of_columns
-        self._views_of = [
-            [view for view, of in enumerate(layout.column_of) if of == column]
-            for column in range(len(of_columns))
-        ]
+        self._encoders = [LabelEncoder(names) for names in self._labels]
         #: Records of the last part that went to the general reader.
         self.declined = 0
 
@@ -107,7 +99,7 @@ class SourceReader:
         for spans, rejects, stop in self.spans(records):
             yield *self.coded(spans, rejects, latest_ms), stop
 
-    def spans(self, records: Records) -> Iterator[tuple[EventSpans, list[Reject], int]]:
+    def spans(self, records: Records) -> Iterator[Part]:
         """Yield the parts of a batch, to be passed to `coded` in order.
 
         This half of `read` changes no state here, so another thread may run it.
@@ -129,29 +121,21 @@ class SourceReader:
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
         for names in self._labels:
             names.begin()
-        labels = [self._codes(place, spans) for place in range(len(layout.columns))]
-        amounts = [NO_AMOUNTS if column.once else column.amounts for column in spans.columns]
+        labels = [self._codes(place, spans) for place in range(len(self._labels))]
         refused = self._refused(spans, keys, latest_ms)
         users = None if spans.users is None else user_digests(spans.data, spans.users)
         index, times, good = spans.index, spans.times, None
         if refused.any():
             bad = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
-            rejects += [
-                Reject(index, self._reason(why, time))
-                for index, why, time in zip(
-                    index[bad].tolist(), refused[bad].tolist(), times[bad].tolist(), strict=True
-                )
-            ]
+            rows = zip(index[bad].tolist(), refused[bad].tolist(), times[bad].tolist(), strict=True)
+            rejects += [Reject(row, self._reason(why, time)) for row, why, time in rows]
             rejects.sort(key=lambda reject: reject.index)
             good = np.flatnonzero(refused == 0)
             index, times, users = index[good], times[good], None if users is None else users[good]
-        of_place: dict[int, EventColumns] = {}
-        for column in range(len(layout.columns)):
-            of_place.update(
-                self._columns(column, spans, keys, labels[column], amounts[column], good)
-            )
-        views = {name: of_place[place] for place, name in enumerate(layout.names)}
-        return Events(index, times, users, views), rejects
+        views: dict[str, EventColumns] = {}
+        for column in range(len(labels)):
+            views.update(self._columns(column, spans, keys, labels[column], good))
+        return Events(index, times, users, {name: views[name] for name in layout.names}), rejects
 
     def _keys(self, place: int, spans: EventSpans) -> Codes:
         names, places = self._names[place], spans.keys[place]
@@ -198,14 +182,14 @@ class SourceReader:
         spans: EventSpans,
         keys: Sequence[Codes],
         labels: Codes,
-        amounts: Longs,
         good: Longs | None,
-    ) -> Iterator[tuple[int, EventColumns]]:
+    ) -> Iterator[tuple[str, EventColumns]]:
         """Yield the columns of the views that share a column of labels, for `good` events only.
 
         Distinct labels are computed once, over the events that any of these views includes.
         """
-        views = self._views_of[column]
+        layout, given = self._reader.layout, spans.columns[column]
+        views = [view for view, of in enumerate(layout.column_of) if of == column]
         firsts = [_kept(spans.views[view].first, good) for view in views]
         numbers = [_kept(spans.views[view].number, good) for view in views]
         first, number = firsts[0], numbers[0]
@@ -213,24 +197,20 @@ class SourceReader:
             if int(number.min(initial=0)) > UNSEEN:
                 break
             # All views that include an event share the location of its labels.
-            first, number = (
-                np.where(number == UNSEEN, other_first, first),
-                np.maximum(number, other),
-            )
-        columns = None
+            first = np.where(number == UNSEEN, other_first, first)
+            number = np.maximum(number, other)
+        columns, amounts = None, NO_AMOUNTS if given.once else given.amounts
         for view, own in zip(views, numbers, strict=True):
-            key = self._reader.layout.key_of[view]
-            keys_of_view, names = _kept(keys[key], good), self._names[key].vocabulary
+            key = layout.key_of[view]
+            codes, names = _kept(keys[key], good), self._names[key].vocabulary
             if columns is None:
-                columns = self._coders[column].columns(
-                    keys_of_view, names, first, number, labels, amounts
-                )
-            yield (
-                view,
-                columns
-                if own is number
-                else replace(columns, keys=keys_of_view, key_names=names, seen=own != UNSEEN),
-            )
+                encoder = self._encoders[column]
+                columns = encoder.columns(codes, names, first, number, labels, amounts)
+            if own is number:
+                yield layout.names[view], columns
+            else:
+                seen = own != UNSEEN
+                yield layout.names[view], replace(columns, keys=codes, key_names=names, seen=seen)
 
 
 def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:

@@ -1,6 +1,6 @@
 """Extract user and timestamp for re-keying (`agents/rekey.py`).
 
-A compiled scanner reads only these two fields. Like `view_kernels.see`, it answers only where it is
+A compiled scanner reads only these two fields. Like `view_kernels`, it answers only where it is
 sure and otherwise declines to the general reader. If no user can be read, `EventReader` decides
 whether the record is a reject, with its reason, or an event that no histogram includes.
 """
@@ -11,26 +11,23 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import checked_kernel
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.field_spans import Format
 from workers.events.json import Json
 from workers.events.json_parts import are_texts
-from workers.events.layout import READ, Layout
-from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE
+from workers.events.layout import Layout
+from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE, Flags
 from workers.events.log_values import WRITTEN_MAX, label, time_of
 from workers.events.project import Projection
 from workers.events.reader import AHEAD, EventReader, Reject, with_unit
+from workers.events.view_kernels import READ
 from workers.kafka.records import Records, varint
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import RECORD_KEY, Shape
 from workers.runtime.frozen import Frozen
-
-Bytes = NDArray[np.uint8]
-Flags = NDArray[np.int8]
-Longs = NDArray[np.int64]
 
 # The time is missing or unreadable.
 NO_TIME = -1
@@ -144,7 +141,7 @@ class RecordUsers:
 
     data: Bytes
     users: Longs
-    known: NDArray[np.bool_]
+    known: Bools
     times: Longs
     rejects: list[Reject]
     declined: int
@@ -171,23 +168,18 @@ class UserReader(Frozen):
     ) -> RecordUsers:
         """Return the users of a batch.
 
-        Args:
-            latest_ms: later records have no user, if the record's timestamp is the event's.
-            form, whole: formats reading users and times, and all wanted fields; None means JSON.
+        `form` reads users and times, `whole` all wanted fields; None means JSON. Records after
+        `latest_ms` have no user, if the record's timestamp is the event's.
         """
         layout, n = self._layout, len(records)
         lengths = records.values[:, 1] - records.values[:, 0]
         plain = (records.values[:, 0] >= 0) & (lengths <= self._max)
         if self.user_is_key:
-            plain &= are_texts(
-                readonly_contiguous(records.data),
-                readonly_contiguous(records.keys),
-                LABEL_BYTES_MAX,
-            )
+            data, keys = readonly_contiguous(records.data), readonly_contiguous(records.keys)
+            plain &= are_texts(data, keys, LABEL_BYTES_MAX)
         users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
-        times = (
-            records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
-        )
+        of_record = layout.time_slot < 0
+        times = records.times.copy() if of_record else np.full(n, NO_TIME, dtype=np.int64)
         # Text of the parts, in order, appended to the record bytes.
         behind, end, number = [records.data], len(records.data), 0
         for logs in (form or self._json).scan(records.data, records.values, plain):
@@ -217,7 +209,7 @@ class UserReader(Frozen):
                     user, time = self._projection.whose(logs.decode(logs.begin + row))
                 except ValueError:
                     continue
-                if layout.time_slot >= 0:
+                if not of_record:
                     times[part.start + row] = time
                 if user is not None:
                     status[row] = READ
@@ -227,7 +219,7 @@ class UserReader(Frozen):
             behind.append(np.frombuffer(texts, dtype=np.uint8))
             end += len(texts)
             known[part] = status == READ
-        if layout.time_slot < 0:
+        if of_record:
             known &= times <= latest_ms
         users = np.where(known[:, None], records.keys if self.user_is_key else users, 0)
         rejects = self._rejects(records, np.flatnonzero(~known), times, whole)
@@ -240,23 +232,14 @@ class UserReader(Frozen):
         """Return rejects for records without a user, and clear their times."""
         if not len(unknown):
             return []
-        some = replace(
-            records,
-            keys=records.keys[unknown],
-            values=records.values[unknown],
-            times=records.times[unknown],
-            offsets=records.offsets[unknown],
-        )
+        columns = ("keys", "values", "times", "offsets")
+        some = replace(records, **{name: getattr(records, name)[unknown] for name in columns})
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
             # These have a user; they are not forwarded because of their time.
             late = spans.looked_at
-            rejects += [
-                Reject(row, with_unit(AHEAD, time, "ms"))
-                for row, time in zip(
-                    spans.index[late].tolist(), spans.times[late].tolist(), strict=True
-                )
-            ]
+            rows = zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
+            rejects += [Reject(row, with_unit(AHEAD, time, "ms")) for row, time in rows]
             found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
         times[[reject.index for reject in found]] = NO_TIME
         return sorted(found, key=lambda reject: reject.index)

@@ -12,57 +12,19 @@ are read by `log_values`, which does check (162 ns an event of five views, 198 c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_inline, kernel_part
+from workers.arrays.types import Bytes, Floats, Longs
+from workers.events import log as kinds
 from workers.events.json_parts import same
-from workers.events.layout import (
-    ASKS,
-    AT_LEAST,
-    BUCKETS,
-    COLUMN,
-    CONDITION,
-    CONDITIONS_STOP,
-    COUNT,
-    EDGE,
-    EDGES_STOP,
-    ELEMENTS,
-    EXISTS,
-    FIELD,
-    FIRST,
-    IN,
-    ITEMS,
-    LAST,
-    NOT_IN,
-    ONLY_LIST,
-    READ,
-    SKIPPED,
-    UNSEEN,
-    VIEW_KEY,
-)
-from workers.events.log import (
-    DECLINED,
-    FALSE,
-    KIND,
-    LIST,
-    MAP,
-    NULL,
-    OTHER,
-    SLOT,
-    START,
-    STOP,
-    TEXT,
-    TRUE,
-    VALUE,
-    WHOLE,
-)
+from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags
 from workers.events.log_values import (
-    FALSE_WORD,
-    TRUE_WORD,
     WRITTEN_MAX,
     amount,
-    copied,
+    copied_word,
     label,
     may_be_time,
     number,
@@ -70,70 +32,139 @@ from workers.events.log_values import (
     written,
 )
 
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
-Floats = NDArray[np.float64]
+# Event status.
+READ, SKIPPED = 0, 1
+# The label count of an event that the view excludes.
+UNSEEN = -1
+# Columns of `views`; COLUMN is the view's row in `columns`.
+VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
+VIEW_COLUMNS = 4
+# Columns of `columns`; slots are NOWHERE if not a field.
+ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
+COLUMN_COLUMNS = 7
+# Columns of `conditions`: slot, operator, and its operands: rows FIRST to LAST of `words`, an index
+# into `reals`, or 1 and 0.
+FIELD, ASKS, FIRST, LAST = range(4)
+IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
+
+
+class Logs(NamedTuple):
+    """The input: bytes of a batch, their concatenated logs and the logs' ends (`events.log`).
+
+    `made`, uint8, takes text not present in the data; positions from len(data) on index it.
+    """
+
+    data: Bytes
+    rows: Longs
+    ends: Longs
+    made: Bytes
+
+
+class Program(NamedTuple):
+    """The wanted fields and views; see the columns above.
+
+    Attributes:
+        time_slot: negative if the record timestamp is used.
+        unit: of the time field; see `log_values`.
+        user_slot, key_slots: negative if not a field; int64 (k,), one per distinct stream key.
+        views, columns, conditions: int64 (v, 4), (c, 7) and (w, 4). Columns are distinct, however
+            many views count them.
+        text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
+        reals, edges: the bounds of all conditions and the bucket edges of all views.
+        empty: whether an absent or null item means no items.
+    """
+
+    time_slot: int
+    unit: int
+    user_slot: int
+    key_slots: Longs
+    views: Longs
+    columns: Longs
+    conditions: Longs
+    text: Bytes
+    words: Longs
+    reals: Floats
+    edges: Floats
+    empty: bool
+
+
+class Output(NamedTuple):
+    """The events of a part; times, users and keys are written only if they are fields.
+
+    Attributes:
+        status: int8 (n,), in: DECLINED by the scanner; out: READ, SKIPPED or DECLINED.
+        times: int64 (n,), ms.
+        users, keys: int64 (n, 2) and (k, n, 2), start and stop; keys are (0, 0) if missing or
+            invalid where no view needs it.
+        first, number: int64 (v, n), first label and label count of each event, or UNSEEN.
+        labels: int64 (c, room, 2), start and stop; for buckets, the bucket number comes first.
+        amounts: int64 (c, room), count of each label in its event; written if `uneven`.
+        uneven: int64 (c,), set to 1 if an amount is not 1.
+        used: int64 (c,), labels in each column; advanced.
+    """
+
+    status: Flags
+    times: Longs
+    users: Longs
+    keys: Longs
+    first: Longs
+    number: Longs
+    labels: Longs
+    amounts: Longs
+    uneven: Longs
+    used: Longs
+
+
+class Target(NamedTuple):
+    """One column: its row of `columns`, its output, and what else `add` needs."""
+
+    column: Longs
+    edges: Floats
+    empty: bool
+    labels: Longs
+    amounts: Longs
+    uneven: Longs
 
 
 @kernel_inline
-def is_word(
-    data: Bytes,
-    made: Bytes,
-    used: int,
-    log: Longs,
-    row: int,
-    text: Bytes,
-    words: Longs,
-    first: int,
-    last: int,
-) -> tuple[bool, bool]:
-    """Return whether a value equals one of words[first:last], and whether it has a text form."""
-    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+def is_word(logs: Logs, used: int, row: int, program: Program, first: int, last: int) -> bool:
+    """Return whether a value equals one of words[first:last]."""
+    kind, start, stop = logs.rows[row, KIND], logs.rows[row, START], logs.rows[row, STOP]
     made_here = False
-    if kind == VALUE:
-        start, stop, made_here = used, written(made, used, start), True
-    elif (kind in (TRUE, FALSE)) and start < 0:
-        start, stop, made_here = (
-            used,
-            copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD),
-            True,
-        )
-    elif kind not in (TEXT, WHOLE, TRUE, FALSE):
-        return False, False
+    if kind == kinds.VALUE:
+        start, stop, made_here = used, written(logs.made, used, start), True
+    elif (kind in (kinds.TRUE, kinds.FALSE)) and start < 0:
+        start, stop, made_here = used, copied_word(logs.made, used, kind), True
+    elif kind not in (kinds.TEXT, kinds.WHOLE, kinds.TRUE, kinds.FALSE):
+        return False
+    given, text, words = logs.made if made_here else logs.data, program.text, program.words
+    found = False
     for word in range(first, last):
-        if same(made if made_here else data, start, stop, text, words[word, 0], words[word, 1]):
-            return True, True
-    return False, True
+        if same(given, start, stop, text, words[word, 0], words[word, 1]):
+            found = True
+            break
+    return found
 
 
 @kernel_inline
-def fulfilled(
-    data: Bytes,
-    made: Bytes,
-    used: int,
-    log: Longs,
-    row: int,
-    condition: Longs,
-    text: Bytes,
-    words: Longs,
-    reals: Floats,
-) -> int:
-    """Return 1 if a condition holds, 0 if not, DECLINED if unsure.
+def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Program) -> int:
+    """Return 1 if a row of `conditions` holds, 0 if not, DECLINED if unsure.
 
-    `row` is -1 if the field is absent; `condition` is a row of `conditions`, int64 (4,).
+    `row` is -1 if the field is absent.
     """
     asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
-    there = row >= 0 and log[row, KIND] != NULL
+    there = row >= 0 and logs.rows[row, KIND] != kinds.NULL
     if asks == EXISTS:
         return int(there == (first == 1))
     if not there:
         return int(asks == NOT_IN)
     if asks in (IN, NOT_IN):
-        found, _ = is_word(data, made, used, log, row, text, words, first, last)
+        found = is_word(logs, used, row, program, first, last)
         return int(found == (asks == IN))
-    low, high, is_number = number(data, log, row)
+    low, high, is_number = number(logs.data, logs.rows, row)
     if not is_number:
         return 0
+    reals = program.reals
     if asks == AT_LEAST:
         low_holds, high_holds = low >= reals[first], high >= reals[first]
     else:
@@ -163,38 +194,26 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
 
 
 @kernel_inline
-def add(
-    data: Bytes,
-    made: Bytes,
-    done: int,
-    log: Longs,
-    row: int,
-    times: int,
-    edges: Floats,
-    column: Longs,
-    labels: Longs,
-    amounts: Longs,
-    uneven: Longs,
-    used: int,
-) -> int:
+def add(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
     """Add the value in `row` to a column as one item; return the bytes used in `made`.
 
     Returns DECLINED if the value is no label (for buckets: no number) or `times` is no count.
-    `uneven`, int64 (1,), is set at the first amount other than 1; `amounts` is not written before.
+    `uneven` is set at the first amount other than 1; `amounts` is not written before.
     """
-    if times != 1 and uneven[0] == 0:
-        uneven[0] = 1
+    column, labels = to.column, to.labels
+    if times != 1 and to.uneven[0] == 0:
+        to.uneven[0] = 1
         for before in range(used):
-            amounts[before] = 1
-    if uneven[0] != 0:
-        amounts[used] = times
+            to.amounts[before] = 1
+    if to.uneven[0] != 0:
+        to.amounts[used] = times
     if column[BUCKETS]:
-        low, high, is_number = number(data, log, row)
-        found = bucket_of(low, edges, column[EDGE], column[EDGES_STOP])
+        low, high, is_number = number(logs.data, logs.rows, row)
+        found = bucket_of(low, to.edges, column[EDGE], column[EDGES_STOP])
         labels[used, 0] = found
-        sure = low == high or found == bucket_of(high, edges, column[EDGE], column[EDGES_STOP])
+        sure = low == high or found == bucket_of(high, to.edges, column[EDGE], column[EDGES_STOP])
         return done if is_number and sure and times >= 0 else DECLINED
-    labels[used, 0], labels[used, 1], done = label(data, made, done, log, row)
+    labels[used, 0], labels[used, 1], done = label(logs.data, logs.made, done, logs.rows, row)
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
 
 
@@ -207,40 +226,27 @@ def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
 
 @kernel_inline
 def of_elements(
-    data: Bytes,
-    made: Bytes,
-    done: int,
-    log: Longs,
-    row: int,
-    stop: int,
-    edges: Floats,
-    column: Longs,
-    empty: bool,
-    labels: Longs,
-    amounts: Longs,
-    uneven: Longs,
-    used: int,
+    logs: Logs, done: int, row: int, stop: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add one item per element of a list of objects; log[row:stop] are its rows.
+    """Add one item per element of a list of objects, whose rows are log[row:stop].
 
     Returns the bytes used in `made`, or DECLINED; and the labels used.
     """
-    elements, item, count = log[row, START], row + 1, row + 1
-    for _ in range(elements):
+    log, column = logs.rows, to.column
+    item, count = row + 1, row + 1
+    for _ in range(log[row, START]):
         item = next_of(log, item, stop, column[ITEMS])
         times = 1
         if column[COUNT] >= 0:
             count = next_of(log, count, stop, column[COUNT])
             if count == stop:
                 return DECLINED, used
-            times = amount(data, log, count)
+            times = amount(logs.data, log, count)
             count += 1
         if item == stop:
             return DECLINED, used
-        if log[item, KIND] != NULL or not empty:
-            done = add(
-                data, made, done, log, item, times, edges, column, labels, amounts, uneven, used
-            )
+        if log[item, KIND] != kinds.NULL or not to.empty:
+            done = add(logs, done, item, times, to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -250,52 +256,34 @@ def of_elements(
 
 @kernel_inline
 def of_value(
-    data: Bytes,
-    made: Bytes,
-    done: int,
-    log: Longs,
-    row: int,
-    stop: int,
-    count: int,
-    edges: Floats,
-    column: Longs,
-    empty: bool,
-    labels: Longs,
-    amounts: Longs,
-    uneven: Longs,
-    used: int,
+    logs: Logs, done: int, row: int, stop: int, count: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of the value in `row`; its count, if any, is in row `count`.
+    """Add the items of the value in `row`; its count is in row `count` (-1: none).
 
     Returns the same as `of_elements`.
     """
+    log, column = logs.rows, to.column
     kind = log[row, KIND]
-    if kind == LIST:
+    if kind == kinds.LIST:
         if column[COUNT] >= 0 or log[row, START] > stop - row - 1:
             return DECLINED, used
         for item in range(row + 1, row + 1 + log[row, START]):
-            if log[item, KIND] == NULL and empty:
+            if log[item, KIND] == kinds.NULL and to.empty:
                 continue
             # A literal 1 would compile `add` a second time.
-            once = int(np.int64(1))
-            done = add(
-                data, made, done, log, item, once, edges, column, labels, amounts, uneven, used
-            )
+            done = add(logs, done, item, int(np.int64(1)), to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
         return done, used
-    if column[ONLY_LIST] or kind == OTHER:
+    if column[ONLY_LIST] or kind == kinds.OTHER:
         return DECLINED, used
-    if kind == MAP:
+    if kind == kinds.MAP:
         if column[COUNT] >= 0 or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
             return DECLINED, used
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
-            times = amount(data, log, name + 1)
-            done = add(
-                data, made, done, log, name, times, edges, column, labels, amounts, uneven, used
-            )
+            done = add(logs, done, name, amount(logs.data, log, name + 1), to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -304,77 +292,23 @@ def of_value(
     if column[COUNT] >= 0:
         if count < 0:
             return DECLINED, used
-        times = amount(data, log, count)
-    done = add(data, made, done, log, row, times, edges, column, labels, amounts, uneven, used)
-    return done, used + 1
-
-
-Flags = NDArray[np.int8]
+        times = amount(logs.data, log, count)
+    return add(logs, done, row, times, to, used), used + 1
 
 
 @kernel
 def project_views(
-    data: Bytes,
-    log: Longs,
-    ends: Longs,
-    begin: int,
-    time_slot: int,
-    unit: int,
-    user_slot: int,
-    key_slots: Longs,
-    views: Longs,
-    columns: Longs,
-    conditions: Longs,
-    text: Bytes,
-    words: Longs,
-    reals: Floats,
-    edges: Floats,
-    empty: bool,
-    at: Longs,
-    found: Longs,
-    made: Bytes,
-    made_used: int,
-    status: Flags,
-    times: Longs,
-    users: Longs,
-    keys: Longs,
-    first: Longs,
-    number: Longs,
-    labels: Longs,
-    amounts: Longs,
-    uneven: Longs,
-    used: Longs,
+    logs: Logs, begin: int, program: Program, at: Longs, found: Longs, made_used: int, out: Output
 ) -> tuple[int, int]:
     """Evaluate the views on the events from `begin` on, until the output is full.
 
-    Returns the event to resume from with more room, or n; and the bytes used in `made`.
-
-    Args:
-        data: uint8 (b,), the bytes of the batch.
-        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
-        time_slot: NOWHERE if the record timestamp is used.
-        user_slot: NOWHERE or RECORD_KEY_SLOT if not a field.
-        key_slots: int64 (k,), likewise, one per distinct stream key.
-        views, columns: int64 (v, 4) and (c, 7), see `events.layout`; slots are NOWHERE if not a
-            field. Columns are distinct, however many views count them.
-        conditions: int64 (w, 4): slot, operator and operands: rows FIRST to LAST of `words`, an
-            index into `reals`, or 1 and 0.
-        text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
-        reals, edges: float64, the bounds of all conditions and the bucket edges of all views.
-        empty: whether an absent or null item means no items.
-        at, found: int64 (slots,) and (c,), scratch.
-        made, made_used: uint8, text not present in the data, and the bytes used; positions from
-            len(data) on index it.
-        status: int8 (n,), in: DECLINED by the scanner; out: READ, SKIPPED or DECLINED.
-        times: int64 (n,), ms; like `users` and `keys`, written only if it is a field.
-        users: int64 (n, 2), start and stop.
-        keys: int64 (k, n, 2), start and stop; (0, 0) if missing or invalid where no view needs it.
-        first, number: int64 (v, n), first label and label count of each event, or UNSEEN.
-        labels: int64 (c, room, 2), start and stop; for buckets, the bucket number comes first.
-        amounts: int64 (c, room), count of each label in its event; written if `uneven`.
-        uneven: int64 (c,), set to 1 if an amount is not 1.
-        used: int64 (c,), labels in each column; advanced.
+    Returns the event to resume from with more room, or n; and the bytes used in `made`. `at` and
+    `found`, int64 (slots,) and (c,), are scratch.
     """
+    data, log, ends, made = logs
+    status, times, users, keys, first, number, labels, amounts, uneven, used = out
+    key_slots, views, columns = program.key_slots, program.views, program.columns
+    time_slot, unit = program.time_slot, program.unit
     for event in range(begin, len(ends)):
         if status[event] == DECLINED:
             continue
@@ -382,8 +316,8 @@ def project_views(
         if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
             texts = 0
             for place in range(row, stop):
-                texts += log[place, KIND] == VALUE or (
-                    log[place, KIND] in (TRUE, FALSE) and log[place, START] < 0
+                texts += log[place, KIND] == kinds.VALUE or (
+                    log[place, KIND] in (kinds.TRUE, kinds.FALSE) and log[place, START] < 0
                 )
             # Every text may be a label in every column; plus keys, user and one condition operand.
             if made_used + WRITTEN_MAX * (texts * len(columns) + len(key_slots) + 2) > len(made):
@@ -410,10 +344,8 @@ def project_views(
             number[view, event], first[view, event] = UNSEEN, used[column]
             holds = 1
             for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
-                asked = conditions[condition]
-                given = fulfilled(
-                    data, made, done, log, at[asked[FIELD]], asked, text, words, reals
-                )
+                asked = program.conditions[condition]
+                given = fulfilled(logs, done, at[asked[FIELD]], asked, program)
                 if given == DECLINED:
                     status[event] = DECLINED
                 holds &= given
@@ -426,46 +358,26 @@ def project_views(
             if found[column] != UNSEEN:
                 number[view, event] = found[column]
                 continue
-            opened = columns[column, ELEMENTS]
-            place = at[opened] if opened >= 0 else at[columns[column, ITEMS]]
+            of = columns[column]
+            to = Target(
+                of,
+                program.edges,
+                program.empty,
+                labels[column],
+                amounts[column],
+                uneven[column : column + 1],
+            )
+            opened = of[ELEMENTS]
+            place = at[opened] if opened >= 0 else at[of[ITEMS]]
             now = used[column]
-            if place < 0 or log[place, KIND] == NULL:
-                if not empty:
+            if place < 0 or log[place, KIND] == kinds.NULL:
+                if not program.empty:
                     status[event] = DECLINED
             elif opened < 0:
-                count = at[columns[column, COUNT]] if columns[column, COUNT] >= 0 else -1
-                done, now = of_value(
-                    data,
-                    made,
-                    done,
-                    log,
-                    place,
-                    stop,
-                    count,
-                    edges,
-                    columns[column],
-                    empty,
-                    labels[column],
-                    amounts[column],
-                    uneven[column : column + 1],
-                    now,
-                )
-            elif log[place, KIND] == LIST:
-                done, now = of_elements(
-                    data,
-                    made,
-                    done,
-                    log,
-                    place,
-                    stop,
-                    edges,
-                    columns[column],
-                    empty,
-                    labels[column],
-                    amounts[column],
-                    uneven[column : column + 1],
-                    now,
-                )
+                count = at[of[COUNT]] if of[COUNT] >= 0 else -1
+                done, now = of_value(logs, done, place, stop, count, to, now)
+            elif log[place, KIND] == kinds.LIST:
+                done, now = of_elements(logs, done, place, stop, to, now)
             else:
                 status[event] = DECLINED
             if done < 0:
@@ -480,11 +392,11 @@ def project_views(
                     status[event] = DECLINED
                 elif status[event] == READ:
                     status[event] = SKIPPED
-        if user_slot >= 0:
+        if program.user_slot >= 0:
             users[event, 0], users[event, 1] = 0, 0
             if wanted:
-                place = at[user_slot]
-                if place < 0 or log[place, KIND] in (TRUE, FALSE):
+                place = at[program.user_slot]
+                if place < 0 or log[place, KIND] in (kinds.TRUE, kinds.FALSE):
                     status[event] = DECLINED
                 else:
                     users[event, 0], users[event, 1], done = label(data, made, done, log, place)

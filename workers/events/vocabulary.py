@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_inline, kernel_part
 from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays.types import Bytes, Codes, Longs, Words
 from workers.arrays.words import WORD, same_bytes, word_at
 from workers.mechanisms.ledger import with_capacity
-
-Bytes = NDArray[np.uint8]
-Codes = NDArray[np.int32]
-Longs = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 # Texts whose slots are read together, before any comparison.
 AHEAD = 256
@@ -110,30 +107,42 @@ def inside(places: Longs, size: int) -> bool:
     return wrong == 0
 
 
+class Table(NamedTuple):
+    """The hash table of a vocabulary. Sensitive.
+
+    Attributes:
+        secret: uint64 (2,), the hash key.
+        slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
+        hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
+        text: uint8, the concatenated texts by code.
+        found: uint64 (AHEAD,), scratch for hashes.
+        recent: uint64 (RECENT, 3), the last text in each slot, FREE if none, kept between calls.
+            Most texts are found here, in 4 to 6 ns instead of 24. Its hash can be flooded by
+            anybody, at the cost of one wasted look. The three numbers hold texts of at most sixteen
+            bytes completely; longer texts are also compared with their code's text.
+    """
+
+    secret: Words
+    slots: Codes
+    hashes: Words
+    ends: Longs
+    text: Bytes
+    found: Words
+    recent: Words
+
+
 @kernel_part
-def guess_codes(
-    data: Bytes,
-    places: Longs,
-    secret: Words,
-    slots: Codes,
-    hashes: Words,
-    used: int,
-    found: Words,
-    guesses: Codes,
-) -> None:
-    """Write the hash of each text and its probable code.
+def guess_codes(data: Bytes, places: Longs, table: Table, used: int, guesses: Codes) -> None:
+    """Write the hash of each text to `found`, and its probable code.
 
     No step here depends on an earlier read, so the processor reads many slots at once: in a table
-    larger than the caches that takes half the time of one text after another.
-
-    Args:
-        found, guesses: uint64 and int32 (n,), written: the hashes; the code in the text's first
-            slot if its hash matches, else -1.
-        others: as in `code_texts`.
+    larger than the caches that takes half the time of one text after another. `guesses`, int32
+    (n,), gets the code in the text's first slot if its hash matches, else -1.
     """
+    slots, hashes, found = table.slots, table.hashes, table.found
     mask = np.uint64(len(slots) - 1)
     for i in range(len(places)):
-        found[i] = sip_hash(data, places[i, 0], places[i, 1], secret)
+        found[i] = sip_hash(data, places[i, 0], places[i, 1], table.secret)
     for i in range(len(places)):
         guesses[i] = slots[found[i] & mask]
     for i in range(len(places)):
@@ -144,18 +153,7 @@ def guess_codes(
 
 @kernel
 def code_texts(
-    data: Bytes,
-    places: Longs,
-    first: int,
-    secret: Words,
-    slots: Codes,
-    hashes: Words,
-    ends: Longs,
-    text: Bytes,
-    used: int,
-    found: Words,
-    recent: Words,
-    codes: Codes,
+    data: Bytes, places: Longs, first: int, table: Table, used: int, codes: Codes
 ) -> tuple[int, int]:
     """Look up texts from `first` on; a new text gets the next code.
 
@@ -164,17 +162,10 @@ def code_texts(
 
     Args:
         places: int64 (n, 2), start and stop of each text in `data`.
-        secret: uint64 (2,), the hash key.
-        slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
-        hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
-        text, used: uint8, the concatenated texts by code, and their number.
-        found: uint64 (AHEAD,), scratch for hashes.
-        recent: uint64 (RECENT, 3), the last text in each slot, FREE if none, kept between calls.
-            Most texts are found here, in 4 to 6 ns instead of 24. Its hash can be flooded by
-            anybody, at the cost of one wasted look. The three numbers hold texts of at most sixteen
-            bytes completely; longer texts are also compared with their code's text.
+        used: number of texts in the table.
         codes: int32 (n,), written from `first` on.
     """
+    secret, slots, hashes, ends, text, found, recent = table
     mask = np.uint64(len(slots) - 1)
     large = len(slots) >= LARGE
     for block in range(first, len(places), AHEAD):
@@ -182,16 +173,7 @@ def code_texts(
         if not inside(places[block:stop_at], len(data)):
             return OUTSIDE, used
         if large:
-            guess_codes(
-                data,
-                places[block:stop_at],
-                secret,
-                slots,
-                hashes,
-                used,
-                found,
-                codes[block:stop_at],
-            )
+            guess_codes(data, places[block:stop_at], table, used, codes[block:stop_at])
         for i in range(block, stop_at):
             start, stop = places[i, 0], places[i, 1]
             if large and codes[i] >= 0 and _same(data, start, stop, text, ends, codes[i]):
@@ -206,11 +188,8 @@ def code_texts(
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
                 place = recent_place(head, tail)
-                if (
-                    recent[place, 0] == head
-                    and recent[place, 1] == tail
-                    and recent[place, 2] >> _HALF == size
-                ):
+                same_ends = recent[place, 0] == head and recent[place, 1] == tail
+                if same_ends and recent[place, 2] >> _HALF == size:
                     known = int(np.int64(recent[place, 2] & _LOWER))
                     if stop - start <= 2 * WORD or _same(data, start, stop, text, ends, known):
                         codes[i] = known
@@ -221,11 +200,8 @@ def code_texts(
                 code = slots[slot]
                 if code < 0:
                     begin = ends[used - 1] if used else 0
-                    if (
-                        2 * (used + 1) > len(slots)
-                        or used == len(ends)
-                        or begin + stop - start > len(text)
-                    ):
+                    full = 2 * (used + 1) > len(slots) or used == len(ends)
+                    if full or begin + stop - start > len(text):
                         return i, used
                     slots[slot] = code = used
                     hashes[used] = hashed
@@ -239,11 +215,8 @@ def code_texts(
                 slot = slot + np.uint64(1) & mask
             codes[i] = code
             if place >= 0:
-                recent[place, 0], recent[place, 1], recent[place, 2] = (
-                    head,
-                    tail,
-                    size << _HALF | np.uint64(code),
-                )
+                recent[place, 0], recent[place, 1] = head, tail
+                recent[place, 2] = size << _HALF | np.uint64(code)
     return len(places), used
 
 
@@ -285,16 +258,18 @@ class Vocabulary:
     """
 
     def __init__(self, first: Iterable[str] = ()) -> None:
-        # Secret, so that nobody can choose labels that all collide.
-        self._secret = np.frombuffer(secrets.token_bytes(16), dtype=np.uint64)
-        self._slots = np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32)
-        self._hashes = np.empty(_FIRST_TEXTS, dtype=np.uint64)
-        self._ends = np.empty(_FIRST_TEXTS, dtype=np.int64)
-        self._text = np.empty(16 * _FIRST_TEXTS, dtype=np.uint8)
+        self._table = Table(
+            # Secret, so that nobody can choose labels that all collide.
+            np.frombuffer(secrets.token_bytes(16), dtype=np.uint64),
+            np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32),
+            np.empty(_FIRST_TEXTS, dtype=np.uint64),
+            np.empty(_FIRST_TEXTS, dtype=np.int64),
+            np.empty(16 * _FIRST_TEXTS, dtype=np.uint8),
+            np.empty(AHEAD, dtype=np.uint64),
+            np.full((RECENT, RECENT_COLUMNS), FREE),
+        )
         self._used = 0
         self._names: list[str] = []
-        self._found = np.empty(AHEAD, dtype=np.uint64)
-        self._recent = np.full((RECENT, RECENT_COLUMNS), FREE)
         self.codes_of(Texts.of(text.encode() for text in first))
 
     def __repr__(self) -> str:
@@ -310,9 +285,9 @@ class Vocabulary:
 
     @property
     def _bytes(self) -> int:
-        return int(self._ends[self._used - 1]) if self._used else 0
+        return int(self._table.ends[self._used - 1]) if self._used else 0
 
-    def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> Codes:
+    def codes(self, data: Bytes, places: Longs) -> Codes:
         """Return the codes of texts, adding new ones; `places` is int64 (n, 2), start and stop.
 
         Raises IndexError if a place lies outside the data.
@@ -321,20 +296,7 @@ class Vocabulary:
         data, places = readonly_contiguous(data), readonly_contiguous(places)
         done = 0
         while True:
-            done, self._used = code_texts(
-                data,
-                places,
-                done,
-                self._secret,
-                self._slots,
-                self._hashes,
-                self._ends,
-                self._text,
-                self._used,
-                self._found,
-                self._recent,
-                codes,
-            )
+            done, self._used = code_texts(data, places, done, self._table, self._used, codes)
             if done == len(places):
                 return codes
             if done == OUTSIDE:
@@ -348,7 +310,7 @@ class Vocabulary:
         return int(self.codes_of(Texts.of([text.encode()]))[0])
 
     def texts(self, codes: NDArray[np.int32] | NDArray[np.int64]) -> Texts:
-        return Texts(self._text[: self._bytes], self._ends[: self._used]).take(codes)
+        return Texts(self._table.text[: self._bytes], self._table.ends[: self._used]).take(codes)
 
     def name(self, code: int) -> str:
         """Return the text of one code; the first NAMES_KEPT are cached, since stream keys recur."""
@@ -358,15 +320,18 @@ class Vocabulary:
         return self._names[code] if code < len(self._names) else self._text_of(code)
 
     def _text_of(self, code: int) -> str:
-        start = int(self._ends[code - 1]) if code else 0
-        return self._text[start : int(self._ends[code])].tobytes().decode()
+        start = int(self._table.ends[code - 1]) if code else 0
+        return self._table.text[start : int(self._table.ends[code])].tobytes().decode()
 
     def _grow(self, length: int) -> None:
-        if self._used == len(self._ends):
-            self._hashes = with_capacity(self._hashes, 2 * self._used)
-            self._ends = with_capacity(self._ends, 2 * self._used)
-        if self._bytes + length > len(self._text):
-            self._text = with_capacity(self._text, max(2 * len(self._text), self._bytes + length))
-        if 2 * (self._used + 1) > len(self._slots):
-            self._slots = np.full(2 * len(self._slots), -1, dtype=np.int32)
-            fill_slots(self._hashes, self._used, self._slots)
+        table, used = self._table, self._used
+        if used == len(table.ends):
+            hashes = with_capacity(table.hashes, 2 * used)
+            table = table._replace(hashes=hashes, ends=with_capacity(table.ends, 2 * used))
+        if self._bytes + length > len(table.text):
+            size = max(2 * len(table.text), self._bytes + length)
+            table = table._replace(text=with_capacity(table.text, size))
+        if 2 * (used + 1) > len(table.slots):
+            table = table._replace(slots=np.full(2 * len(table.slots), -1, dtype=np.int32))
+            fill_slots(table.hashes, used, table.slots)
+        self._table = table

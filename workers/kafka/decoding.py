@@ -30,6 +30,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Bytes, Longs
 from workers.kafka.decompression import Stream, decompress_into, longer_than
 from workers.kafka.records import (
     AT,
@@ -37,9 +38,7 @@ from workers.kafka.records import (
     LAST_OFFSET,
     ROWS,
     Batch,
-    Bytes,
     FetchedRecords,
-    Longs,
     Records,
     crc_tables,
     first_damaged,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.texts import readonly_contiguous
-from workers.kafka.records import Bytes, Longs, crc_table
+from workers.arrays.types import Bytes, Longs
+from workers.kafka.records import crc_table
 from workers.runtime.frozen import read_only
 
 _M = np.uint32(0x5BD1E995)

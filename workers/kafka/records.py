@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import checked_kernel, checked_part, kernel, kernel_part
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
+from workers.arrays.types import Bytes, Longs
 
 # Columns of the batches of `read_batches`.
 START, STOP, BASE_OFFSET, BASE_MS, APPEND_MS, NUMBER = range(6)

@@ -38,20 +38,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.events.columns import (
-    AMOUNT_MAX,
-    NO_AMOUNTS,
-    Events,
-    LabelEncoder,
-    Longs,
-    Names,
-    user_digests,
-)
+from workers.arrays.types import Bools, Codes, Longs
+from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
 from workers.events.log_values import TIME_MAX
 from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, with_unit
 from workers.events.source_reader import SourceReader
-from workers.events.vocabulary import Codes
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
 from workers.pipeline.factory import declared_keys
@@ -629,7 +621,6 @@ def _listed(rows: Any) -> list[dict[str, Any]]:
 ROWS_AT_ONCE = 1 << 18
 # Minimum average rows of a row group for reading groups as separate batches.
 GROUP_ROWS = 1 << 14
-Bools = NDArray[np.bool_]
 
 
 class ParquetRows:

@@ -24,7 +24,8 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.topics import check_events, connection_of
-from workers.events.columns import Events, Longs
+from workers.arrays.types import Longs
+from workers.events.columns import Events
 from workers.events.decoders import Decoders
 from workers.kafka.reading import EVENTS, bounds_of, reader, take
 from workers.kafka.records import Records

@@ -18,9 +18,10 @@ import numpy as np
 
 from tests.events.formats.walking import content, expected
 from workers.arrays.texts import readonly_contiguous
+from workers.events.field_spans import parts
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_program import AvroSchema, parse
-from workers.events.formats.fitting import Refused, logged
+from workers.events.formats.fitting import Refused
 from workers.events.log import DECLINED
 from workers.events.schemas import Schema
 from workers.events.tree import Node, Wanted, build
@@ -297,13 +298,13 @@ def difference(
     stops = np.cumsum(lengths)
     values, roots = (
         readonly_contiguous(np.stack((stops - lengths, stops), axis=1)),
-        readonly_contiguous(np.full(len(payloads), form.root(number))),
+        readonly_contiguous(np.full(len(payloads), form.roots[number])),
     )
-    data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
+    data = np.frombuffer(b"".join(payloads) + form.texts.tobytes(), dtype=np.uint8)
     scan = form.logs(data, values, roots, int(stops[-1]))
     if way is not None:
         scan = partial(way, *scan.args)  # type: ignore[attr-defined]
-    [logs] = logged(data, values, scan, lambda row: row)
+    [logs] = parts(values, lambda *to: (data, scan(*to)), lambda row: row)
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:

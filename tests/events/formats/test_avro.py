@@ -49,25 +49,11 @@ def record(*fields: tuple[str, Any] | dict[str, Any], name: str = "Event") -> di
 
 def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said | None:
     """What the scanner says of one record; None where it declines."""
-    arrays = form.arrays
-    data = np.frombuffer(payload + arrays.texts.tobytes(), dtype=np.uint8)
-    log, stack = (
-        np.empty((64, 4), dtype=np.int64),
-        np.empty((depth, avro_scanner.FRAME), dtype=np.int64),
-    )
-    used = avro_scanner.event(
-        data,
-        0,
-        len(payload),
-        form.root(number),
-        len(payload),
-        arrays.program,
-        arrays.parts,
-        arrays.names,
-        arrays.constants,
-        log,
-        stack,
-    )
+    data = np.frombuffer(payload + form.texts.tobytes(), dtype=np.uint8)
+    log = np.empty((64, 4), dtype=np.int64)
+    stack = np.empty((depth, avro_scanner.FRAME), dtype=np.int64)
+    end, root = len(payload), form.roots[number]
+    used = avro_scanner.event(data, 0, end, root, end, form.program, log, stack)
     return None if used == DECLINED else content(log[:used], data)
 
 

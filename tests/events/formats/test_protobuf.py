@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2
 from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.protobuf_corpus import run
 from tests.events.formats.walking import Said, content, expected, unordered
+from workers.arrays.texts import readonly_contiguous
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import Refused
 from workers.events.formats.protobuf import ProtobufFormat
@@ -60,23 +61,12 @@ def both(tree: Node, payload: bytes, schema: Schema | None = None) -> Said | Non
     """What the scanner says of a record, None where it declines; what upb says has to be the same."""
     form = ProtobufFormat(tree)
     number = form.add(Schema("PROTOBUF", ORDER) if schema is None else schema)
-    arrays = form.arrays
-    data = np.frombuffer(payload + arrays.texts.tobytes(), dtype=np.uint8)
-    log = np.empty((64, 4), dtype=np.int64)
-    used = protobuf_scanner.event(
-        data,
-        0,
-        len(payload),
-        form.root(number),
-        len(payload),
-        arrays.messages,
-        arrays.fields,
-        arrays.missing,
-        arrays.names,
-        log,
-        form.stack(),
-        form.lists(),
-    )
+    data = np.frombuffer(payload + form.texts.tobytes(), dtype=np.uint8)
+    values, roots = np.array([[0, len(payload)]]), np.array(form.roots[number:])
+    log, rows = np.empty((64, 4), dtype=np.int64), np.empty(1, dtype=np.int64)
+    scan = form.logs(data, readonly_contiguous(values), readonly_contiguous(roots), len(payload))
+    assert scan(0, rows, log) == 1
+    used = int(rows[0])
     if used == DECLINED:
         return None
     said = unordered(content(log[:used], data))

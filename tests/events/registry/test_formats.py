@@ -232,7 +232,7 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
         said(3, {4: [("text", "fr")]}),
     ]
     with pytest.raises(ValueError, match="not Protobuf"):
-        reader.decode(int(ready.numbers[2]), b"\x0a\x05s")
+        reader.form.decode(int(ready.numbers[2]), b"\x0a\x05s")
 
 
 def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(

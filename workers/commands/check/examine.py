@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Longs
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import walk
 from workers.events.columns import EventColumns, Events, rows_of
@@ -217,7 +217,6 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
     return {pair: bars[pair[0]] for pair in counts}
 
 
-Longs = NDArray[np.int64]
 UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 

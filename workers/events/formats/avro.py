@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import fastavro
 import numpy as np
 
+from workers.arrays.types import Bytes, Longs
 from workers.events.formats import avro_scanner
-from workers.events.formats.avro_program import AvroArrays, AvroProgram, AvroSchema, parse
-from workers.events.formats.fitting import NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
+from workers.events.formats.avro_program import AvroProgram, AvroSchema, parse
+from workers.events.formats.fitting import NOT_OF_FORMAT, UNREADABLE, Logging, Refused, SchemaFormat
 from workers.events.log import DECLINED
 from workers.events.schemas import AVRO, Schema
 from workers.events.tree import Node
@@ -48,34 +48,23 @@ def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
     return found
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A writer's schema with two program rows: wanted fields, and only checking every byte."""
-
-    root: int
-    whole: int
-    writer: AvroSchema
-
-
-class AvroFormat:
+class AvroFormat(SchemaFormat):
     """The writer schemas of records read by one thread.
 
     `reader` defines the names in `tree`; None means every record's own schema.
     """
 
-    #: Whether records name a message of their schema.
     names_messages = False
 
     def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
-        self._reader = reader
         self._program = AvroProgram(tree)
-        self._plans: list[_Plan] = []
-        self.arrays: AvroArrays = self._program.arrays()
-        #: Wanted fields missing from the last schema added.
-        self.absent: list[str] = []
+        super().__init__(self._program)
+        self._reader = reader
+        # By number: the writer's schema, and the program row that only checks every byte.
+        self._writers: list[tuple[AvroSchema, int]] = []
+        self.program = self._program.complete()
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
-        """Add a writer's schema; return its number, or raise Refused if no event can be used."""
         if schema.kind != AVRO:
             raise Refused(NOT_OF_FORMAT)
         try:
@@ -84,64 +73,31 @@ class AvroFormat:
         except Exception:  # noqa: BLE001
             # fastavro accepts malformed schemas, such as a union in a union.
             raise Refused(UNREADABLE) from None
-        refusal = fit.refusal()
-        if refusal is not None:
-            raise Refused(refusal)
-        self.absent = fit.absent()
-        self._plans.append(_Plan(root, whole, writer))
-        self.arrays = self._program.arrays()
-        return len(self._plans) - 1
-
-    def root(self, number: int) -> int:
-        return self._plans[number].root
+        number = self._accept(root, fit)
+        self._writers.append((writer, whole))
+        self.program = self._program.complete()
+        return number
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        a, stack = self.arrays, self.stack()
-        return partial(
-            avro_scanner.logs,
-            data,
-            values,
-            roots,
-            base,
-            a.program,
-            a.parts,
-            a.names,
-            a.constants,
-            stack,
-        )
+        stack = np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
+        return partial(avro_scanner.logs, data, values, roots, base, self.program, stack)
 
-    def stack(self) -> Longs:
-        return np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
-
-    def decode(self, number: int, payload: bytes) -> object:
+    def decode(self, number: int, payload: bytes) -> Any:
         """Return a record as Python objects.
 
         The scanner checks every byte first: fastavro would allocate memory for 2^62 nulls, recurse
         without limit, and ignore trailing bytes. Raises ValueError with the reject reason if the
         bytes do not match the schema, or cannot be resolved to the reader's schema.
         """
-        plan, arrays = self._plans[number], self.arrays
+        (writer, whole), reader = self._writers[number], self._reader
         stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
-        data = np.frombuffer(payload, dtype=np.uint8)
-        used = avro_scanner.event(
-            data,
-            0,
-            len(data),
-            plan.whole,
-            0,
-            arrays.program,
-            arrays.parts,
-            arrays.names,
-            arrays.constants,
-            np.empty((0, 4), dtype=np.int64),
-            stack,
-        )
+        data, log = np.frombuffer(payload, dtype=np.uint8), np.empty((0, 4), dtype=np.int64)
+        used = avro_scanner.event(data, 0, len(data), whole, 0, self.program, log, stack)
         if used == DECLINED:
             raise ValueError(NOT_AVRO)
-        writer, reader = plan.writer, self._reader
         bare = isinstance(writer.text, dict) and (reader is None or isinstance(reader.text, dict))
         try:
-            found = fastavro.schemaless_reader(
+            found: Any = fastavro.schemaless_reader(
                 io.BytesIO(payload),
                 writer.text if bare else writer.as_field(),
                 None if reader is None else reader.text if bare else reader.as_field(),
@@ -149,4 +105,4 @@ class AvroFormat:
         except Exception:  # noqa: BLE001
             # fastavro's schema resolution can raise almost any exception.
             raise ValueError(NOT_AVRO if reader is None else NOT_OF_READER) from None
-        return found if bare else cast("dict[str, object]", found)["value"]
+        return found if bare else found["value"]

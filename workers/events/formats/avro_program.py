@@ -16,10 +16,18 @@ from typing import Any
 
 import fastavro
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.events.formats import avro_scanner
-from workers.events.formats.fitting import ROOT, Fit, child, element, paths_of, wants
+from workers.events.formats import avro_scanner as ops
+from workers.events.formats.fitting import (
+    ROOT,
+    Fit,
+    ProgramTexts,
+    child,
+    element,
+    longs,
+    paths_of,
+    wants,
+)
 from workers.events.log import FALSE, LIST, MAP, MAP_NAMES_MAX, NULL, OTHER, REAL, TEXT, TRUE, VALUE
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
@@ -54,11 +62,8 @@ class AvroSchema:
 
         fastavro drops the referenced names of a schema that is not an object.
         """
-        record = {
-            "type": "record",
-            "name": "QuietcountEvent",
-            "fields": [{"name": "value", "type": self.text}],
-        }
+        value = {"name": "value", "type": self.text}
+        record = {"type": "record", "name": "QuietcountEvent", "fields": [value]}
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
 
     def type_of(self, written: Any) -> Any:
@@ -99,11 +104,8 @@ def _plain(schema: Any) -> Any:
         return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {
-        name: value
-        for name, value in schema.items()
-        if name not in ("logicalType", "precision", "scale")
-    }
+    logical = ("logicalType", "precision", "scale")
+    made = {name: value for name, value in schema.items() if name not in logical}
     for name in ("type", "items", "values"):
         if name in made:
             made[name] = _plain(made[name])
@@ -164,108 +166,71 @@ def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], li
     return found, list(left.values())
 
 
-Longs = NDArray[np.int64]
-
-_FLAT = MappingProxyType(
+# By type name: the scanner's code, and the words for a reject.
+_FLAT: Mapping[str, tuple[int, str]] = MappingProxyType(
     {
-        "null": avro_scanner.NULL_OP,
-        "boolean": avro_scanner.BOOLEAN,
-        "int": avro_scanner.INT,
-        "long": avro_scanner.LONG,
-        "float": avro_scanner.FLOAT,
-        "double": avro_scanner.DOUBLE,
-        "string": avro_scanner.STRING,
-        "bytes": avro_scanner.BYTES,
-        "fixed": avro_scanner.FIXED,
-        "enum": avro_scanner.ENUM,
-    }
-)
-_WORDS = MappingProxyType(
-    {
-        "boolean": "a boolean",
-        "int": "an int",
-        "long": "a long",
-        "float": "a float",
-        "double": "a double",
-        "string": "a string",
-        "bytes": "bytes",
-        "fixed": "fixed bytes",
-        "enum": "an enum",
+        "null": (ops.NULL_OP, "null"),
+        "boolean": (ops.BOOLEAN, "a boolean"),
+        "int": (ops.INT, "an int"),
+        "long": (ops.LONG, "a long"),
+        "float": (ops.FLOAT, "a float"),
+        "double": (ops.DOUBLE, "a double"),
+        "string": (ops.STRING, "a string"),
+        "bytes": (ops.BYTES, "bytes"),
+        "fixed": (ops.FIXED, "fixed bytes"),
+        "enum": (ops.ENUM, "an enum"),
     }
 )
 _LEAST, _MOST = -(2**63), 2**63 - 1
+# A row of the event log.
+Row = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class AvroArrays:
-    """The program arguments of `avro_scanner.event`; `texts`, uint8, follows the records."""
-
-    program: Longs
-    parts: Longs
-    names: Longs
-    constants: Longs
-    texts: NDArray[np.uint8]
-
-
-class AvroProgram:
+class AvroProgram(ProgramTexts):
     """The program for one tree, to which schemas are added. Not thread-safe."""
 
     def __init__(self, tree: Node) -> None:
+        super().__init__()
         self._tree = tree
         self._rows: list[list[int]] = []
         self._parts: list[int] = []
-        self._names: list[tuple[int, int, int]] = []
-        self._constants: list[tuple[int, int, int, int]] = []
-        self._texts = bytearray()
+        self._constants: list[Row] = []
 
     def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
         """Add a schema; return its start row, another that only checks every byte, and the fit."""
-        fit = Fit(self._tree)
-        root = _Walk(self, fit, writer, reader).place(
-            writer.text, None if reader is None else reader.text, self._tree
-        )
+        fit, read = Fit(self._tree), None if reader is None else reader.text
+        root = _Walk(self, fit, writer, reader).place(writer.text, read, self._tree)
         return root, _Walk(self, Fit(Node()), writer, None).place(writer.text, None, None), fit
 
-    def arrays(self) -> AvroArrays:
-        def longs(rows: object, columns: int) -> Longs:
-            return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
-
-        return AvroArrays(
-            longs(self._rows, avro_scanner.COLUMNS),
+    def complete(self) -> ops.Program:
+        return ops.Program(
+            longs(self._rows, ops.COLUMNS),
             read_only(np.array(self._parts, dtype=np.int64)),
             longs(self._names, 3),
             longs(self._constants, 4),
-            read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
         )
 
-    def row(
-        self, op: int, slot: int = NO_SLOT, a: int = 0, b: int = 0, c: int = 0, d: int = 0
-    ) -> int:
-        self._rows.append([op, slot, a, b, c, d])
-        return len(self._rows) - 1
+    def row(self, *columns: int) -> int:
+        self._rows.append([])
+        return self.fill(len(self._rows) - 1, *columns)
 
-    def fill(self, row: int, *columns: int) -> None:
-        self._rows[row] = [*columns, *([0] * (avro_scanner.COLUMNS - len(columns)))]
+    def fill(self, row: int, *columns: int) -> int:
+        self._rows[row] = [*columns, *([0] * (ops.COLUMNS - len(columns)))]
+        return row
 
-    def text(self, text: str) -> tuple[int, int]:
-        start = len(self._texts)
-        self._texts += text.encode(errors="replace")
-        return start, len(self._texts)
+    def declining(self) -> int:
+        """Add a row that leaves the record to the general reader."""
+        return self.row(ops.DECLINE, NO_SLOT)
 
     def parts(self, rows: list[int]) -> tuple[int, int]:
         first = len(self._parts)
         self._parts += rows
         return first, len(rows)
 
-    def names(self, names: list[tuple[str, int]]) -> tuple[int, int]:
-        first = len(self._names)
-        self._names += [(*self.text(name), row) for name, row in names]
-        return first, len(names)
-
-    def constants(self, rows: list[tuple[int, int, int, int]]) -> int:
+    def constants(self, rows: list[Row]) -> int:
         first = len(self._constants)
         self._constants += rows
-        return self.row(avro_scanner.CONSTANT, NO_SLOT, first, len(rows))
+        return self.row(ops.CONSTANT, NO_SLOT, first, len(rows))
 
 
 class _Walk:
@@ -292,22 +257,19 @@ class _Walk:
             if key in self._made:
                 return self._made[key]
             self._alive += (w, r, node)
-        row = self._program.row(avro_scanner.DECLINE)
+        row = self._program.declining()
         if key is not None:
             self._made[key] = row
         try:
             if isinstance(w, list):
                 rows = [self._branch(branch, read, node, path) for branch in w]
-                self._program.fill(row, avro_scanner.UNION, NO_SLOT, *self._program.parts(rows))
+                self._program.fill(row, ops.UNION, NO_SLOT, *self._program.parts(rows))
             else:
-                r = (
-                    None
-                    if r is None or self._reader is None
-                    else chosen(self._writer, w, self._reader, r)
-                )
+                if r is not None and self._reader is not None:
+                    r = chosen(self._writer, w, self._reader, r)
                 self._one(row, w, r, node, path)
         except Unsure:
-            self._program.fill(row, avro_scanner.DECLINE, NO_SLOT)
+            self._program.fill(row, ops.DECLINE, NO_SLOT)
         return row
 
     def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
@@ -317,8 +279,8 @@ class _Walk:
         if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
             # The general reader decides how paths through such a value resolve.
             self._fit.possible(node)
-            self._fit.within(node, path, _WORDS[w["type"]])
-            return self._program.row(avro_scanner.DECLINE)
+            self._fit.within(node, path, _FLAT[w["type"]][1])
+            return self._program.declining()
         return self.place(written, read, node, path)
 
     def _one(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
@@ -337,13 +299,9 @@ class _Walk:
         slot = NO_SLOT if node is None else node.slot
         if node is not None and kind != "null":
             self._fit.possible(node)
-            self._fit.within(node, path, _WORDS[kind])
-        if (
-            r is not None
-            and slot != NO_SLOT
-            and kind != r["type"]
-            and (kind, r["type"]) not in (("int", "long"), ("float", "double"))
-        ):
+            self._fit.within(node, path, _FLAT[kind][1])
+        equal = r is None or slot == NO_SLOT or kind == r["type"]
+        if not equal and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
             raise Unsure
         a = b = 0
         if kind == "fixed":
@@ -352,24 +310,24 @@ class _Walk:
             if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
                 raise Unsure
             a, b = self._program.names([(symbol, 0) for symbol in w["symbols"]])
-        self._program.fill(row, _FLAT[kind], slot, a, b)
+        self._program.fill(row, _FLAT[kind][0], slot, a, b)
+
+    def _inner_type(self, w: Any, r: Any, name: str) -> Any:
+        """Return the type that the reader has for a list's items or a map's values."""
+        if r is None or self._reader is None:
+            return None
+        if not matches(self._writer, w[name], self._reader, r[name]):
+            raise Unsure
+        return r[name]
 
     def _array(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
-        of = None if r is None else r["items"]
-        if (
-            r is not None
-            and self._reader is not None
-            and not matches(self._writer, w["items"], self._reader, of)
-        ):
-            raise Unsure
+        of = self._inner_type(w, r, "items")
         slot, head, inner = NO_SLOT, NO_SLOT, None
         if node is not None:
             self._fit.possible(node)
             self._fit.impossible(Node(children=node.children), path, "a list")
             if node.many:
-                if node.children or node.elements is not None:
-                    raise Unsure
-                head, inner = node.slot, Node(node.slot)
+                head, inner = node.slot, _opened(node)
             else:
                 slot = node.slot
                 if node.elements is not None:
@@ -377,7 +335,7 @@ class _Walk:
             if node.many or node.elements is not None:
                 path = element(path)
         items = self._element(w["items"], of, inner, path)
-        self._program.fill(row, avro_scanner.ARRAY, slot, items, head)
+        self._program.fill(row, ops.ARRAY, slot, items, head)
 
     def _element(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
         """Return the row of an element; a null declines if its fields are wanted."""
@@ -385,32 +343,24 @@ class _Walk:
         if node is None or not node.children or not isinstance(w, list):
             return self.place(written, read, node, path)
         rows = [
-            self._program.row(avro_scanner.DECLINE)
+            self._program.declining()
             if self._writer.type_of(branch) == {"type": "null"}
             else self._branch(branch, read, node, path)
             for branch in w
         ]
-        return self._program.row(avro_scanner.UNION, NO_SLOT, *self._program.parts(rows))
+        return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
 
     def _map(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
-        of = None if r is None else r["values"]
-        if (
-            r is not None
-            and self._reader is not None
-            and not matches(self._writer, w["values"], self._reader, of)
-        ):
-            raise Unsure
+        of = self._inner_type(w, r, "values")
         slot, head, inner, first, number = NO_SLOT, NO_SLOT, None, 0, 0
         if node is not None:
             self._fit.possible(node)
             self._fit.impossible(Node(elements=node.elements), path, "a map")
             if node.many:
-                if node.children or node.elements is not None:
-                    raise Unsure
-                head, inner = node.slot, Node(node.slot)
+                head, inner = node.slot, _opened(node)
             else:
                 slot = node.slot
-                if len(node.children) > avro_scanner.CHILDREN_MAX:
+                if len(node.children) > ops.CHILDREN_MAX:
                     raise Unsure
                 rows = [
                     (name, self.place(w["values"], of, each, child(path, name)))
@@ -418,7 +368,7 @@ class _Walk:
                 ]
                 first, number = self._program.names(rows)
         values = self.place(w["values"], of, inner, path)
-        self._program.fill(row, avro_scanner.MAP_OP, slot, values, head, first, number)
+        self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
 
     def _record(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
         read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
@@ -426,23 +376,20 @@ class _Walk:
         if node is not None:
             self._fit.possible(node)
             self._fit.impossible(Node(elements=node.elements), path, "a record")
-            if many and (
-                node.children
-                or node.elements is not None
-                or len(w["fields"]) > MAP_NAMES_MAX
-                or r is not None
-            ):
+            if many and (len(w["fields"]) > MAP_NAMES_MAX or r is not None):
                 raise Unsure
         rows: list[int] = []
-        if node is not None and many:
-            rows.append(self._program.constants([(node.slot, MAP, len(w["fields"]), -1)]))
+        opened = _opened(node) if node is not None and many else None
+        if opened is not None:
+            rows.append(self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)]))
         for each, becomes in zip(w["fields"], read, strict=True):
             name = each["name"] if becomes is None else becomes["name"]
             of = None if becomes is None else becomes["type"]
             inner = None
-            if node is not None and many:
-                rows.append(self._program.constants([(node.slot, TEXT, *self._program.text(name))]))
-                inner = Node(node.slot)
+            if opened is not None:
+                text = self._program.text(name)
+                rows.append(self._program.constants([(opened.slot, TEXT, *text)]))
+                inner = opened
             elif node is not None and (r is None or becomes is not None):
                 inner = node.children.get(name)
             rows.append(self.place(each["type"], of, inner, child(path, name)))
@@ -451,40 +398,34 @@ class _Walk:
                 raise Unsure
             inner = None if node is None else node.children.get(each["name"])
             if wants(inner) and inner is not None:
-                rows.append(
-                    self._program.constants(list(self._default(each["default"], inner, path)))
-                )
+                rows.append(self._program.constants(self._default(each["default"], inner)))
         slot = NO_SLOT if node is None or many else node.slot
-        self._program.fill(row, avro_scanner.RECORD, slot, *self._program.parts(rows))
+        self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
 
-    def _default(self, value: Any, node: Node, path: Path) -> list[tuple[int, int, int, int]]:
+    def _default(self, value: Any, node: Node) -> list[Row]:
         """Return log rows for a reader's default, which is a JSON value."""
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[Row] = []
         if isinstance(value, dict):
             if node.many:
-                if len(value) > MAP_NAMES_MAX or node.children or node.elements is not None:
+                slot = _opened(node).slot
+                if len(value) > MAP_NAMES_MAX:
                     raise Unsure
-                rows.append((node.slot, MAP, len(value), -1))
+                rows.append((slot, MAP, len(value), -1))
                 for name, each in value.items():
-                    rows += [
-                        (node.slot, TEXT, *self._program.text(name)),
-                        self._scalar(each, node.slot),
-                    ]
+                    rows += [(slot, TEXT, *self._program.text(name)), self._scalar(each, slot)]
                 return rows
             if node.slot != NO_SLOT:
                 rows.append((node.slot, OTHER, -1, -1))
             for name, each in node.children.items():
                 if name in value:
-                    rows += self._default(value[name], each, path)
+                    rows += self._default(value[name], each)
         elif isinstance(value, list) and node.many:
             if node.elements is not None:
                 raise Unsure
-            rows = [
-                (node.slot, LIST, len(value), -1),
-                *(self._scalar(each, node.slot) for each in value),
-            ]
+            rows.append((node.slot, LIST, len(value), -1))
+            rows += [self._scalar(each, node.slot) for each in value]
         elif isinstance(value, list) and node.elements is not None:
             if node.slot != NO_SLOT:
                 rows.append((node.slot, OTHER, -1, -1))
@@ -492,7 +433,7 @@ class _Walk:
             for each in value:
                 if node.elements.children and not isinstance(each, dict):
                     raise Unsure
-                rows += self._default(each, node.elements, path)
+                rows += self._default(each, node.elements)
         else:
             if value is not None and (node.children or node.elements is not None):
                 raise Unsure
@@ -500,7 +441,7 @@ class _Walk:
                 rows.append(self._scalar(value, node.slot))
         return rows
 
-    def _scalar(self, value: Any, slot: int) -> tuple[int, int, int, int]:
+    def _scalar(self, value: Any, slot: int) -> Row:
         if isinstance(value, str):
             return (slot, TEXT, *self._program.text(value))
         if value is None or isinstance(value, bool):
@@ -510,3 +451,10 @@ class _Walk:
         if isinstance(value, float) and not math.isnan(value):
             return slot, REAL, int(np.float64(value).view(np.int64)), -1
         return slot, OTHER, -1, -1
+
+
+def _opened(node: Node) -> Node:
+    """Return the node of each value of a list or object that is opened."""
+    if node.children or node.elements is not None:
+        raise Unsure
+    return Node(node.slot)

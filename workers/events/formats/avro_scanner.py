@@ -19,58 +19,25 @@ symbols, field names, defaults) follow the records in `data`, from `base` on.
 
 from __future__ import annotations
 
-from workers.arrays.compiled import checked_kernel, checked_part
-from workers.events.formats.wire import (
-    REFUSED,
-    Bytes,
-    Longs,
-    fixed,
-    is_nan,
-    is_text,
-    widened,
-    zigzag,
-)
-from workers.events.json_parts import same
-from workers.events.log import (
-    DECLINED,
-    FALSE,
-    FULL,
-    LIST,
-    MAP,
-    MAP_NAMES_MAX,
-    NULL,
-    OTHER,
-    REAL,
-    START,
-    STOP,
-    TEXT,
-    TRUE,
-    VALUE,
-    WHOLE,
-    put,
-)
+from typing import NamedTuple
 
-OP, SLOT, A, B, C, D = 0, 1, 2, 3, 4, 5
+from workers.arrays.compiled import checked_kernel, checked_part
+from workers.arrays.types import Bytes, Longs
+from workers.events import log as kinds
+from workers.events.formats.wire import REFUSED, fixed, is_nan, is_text, widened, zigzag
+from workers.events.json_parts import same
+from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, STOP, put
+
+OP, SLOT, A, B, C, D = range(6)
 COLUMNS = 6
 
 # Types without parts come first.
-NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, LAST_FLAT = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    9,
-)
+NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM = range(10)
+LAST_FLAT = ENUM
 UNION, CONSTANT, DECLINE, RECORD, ARRAY, MAP_OP = 10, 11, 12, 13, 14, 15
 
 # The frames of `stack`, int64 (depth, FRAME).
-F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = 0, 1, 2, 3, 4, 5
+F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = range(6)
 FRAME = 6
 # Step limit for values that take no bytes: a hostile record may claim 2^62 of them.
 STEPS_FREE, STEPS_A_BYTE = 65_536, 8
@@ -87,33 +54,33 @@ def flat(
     if op in (STRING, BYTES):
         length, at = zigzag(data, at, stop)
         if at == REFUSED or length < 0 or length > stop - at:
-            return OTHER, 0, 0, REFUSED
+            return kinds.OTHER, 0, 0, REFUSED
         end = at + length
         if op == BYTES:
-            return OTHER, -1, -1, end
-        return TEXT, at, end, end if is_text(data, at, end) else REFUSED
+            return kinds.OTHER, -1, -1, end
+        return kinds.TEXT, at, end, end if is_text(data, at, end) else REFUSED
     if op in (LONG, INT):
         value, at = zigzag(data, at, stop)
         if op == INT and not -INT_MAX - 1 <= value <= INT_MAX:
-            return VALUE, 0, 0, REFUSED
-        return VALUE, value, -1, at
+            return kinds.VALUE, 0, 0, REFUSED
+        return kinds.VALUE, value, -1, at
     if op == NULL_OP:
-        return NULL, -1, -1, at
+        return kinds.NULL, -1, -1, at
     if op == BOOLEAN:
         if at >= stop or data[at] > 1:
-            return TRUE, 0, 0, REFUSED
-        return (TRUE if data[at] == 1 else FALSE), -1, -1, at + 1
+            return kinds.TRUE, 0, 0, REFUSED
+        return (kinds.TRUE if data[at] == 1 else kinds.FALSE), -1, -1, at + 1
     if op == ENUM:
         which, at = zigzag(data, at, stop)
         if at == REFUSED or not 0 <= which < b:
-            return TEXT, 0, 0, REFUSED
-        return TEXT, base + names[a + which, 0], base + names[a + which, 1], at
+            return kinds.TEXT, 0, 0, REFUSED
+        return kinds.TEXT, base + names[a + which, 0], base + names[a + which, 1], at
     if op == FIXED:
-        return OTHER, -1, -1, at + a if a <= stop - at else REFUSED
+        return kinds.OTHER, -1, -1, at + a if a <= stop - at else REFUSED
     bits, at = fixed(data, at, stop, 4 if op == FLOAT else 8)
     if op == FLOAT:
         bits = widened(bits)
-    return (OTHER if is_nan(bits) else REAL), bits, -1, at
+    return (kinds.OTHER if is_nan(bits) else kinds.REAL), bits, -1, at
 
 
 @checked_part
@@ -132,24 +99,27 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
 
 
 @checked_part
-def constants_of(
-    base: int, first: int, number: int, constants: Longs, log: Longs, used: int
-) -> int:
-    """Append constant rows to the log; return the rows used, or FULL."""
-    for at in range(first, first + number):
-        kind, start, stop = constants[at, 1], constants[at, 2], constants[at, 3]
-        shift = base if kind in (TEXT, WHOLE) else 0
-        used = put(log, used, constants[at, 0], kind, start + shift, stop + shift)
-    return used
-
-
-@checked_part
 def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
     """Return whether the map at row `head` has a name already; every second row is a name."""
     row = head + 1
     while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
         row += 2
     return row < used
+
+
+class Program(NamedTuple):
+    """All schemas of a thread.
+
+    Attributes:
+        rows, parts: int64 (rows, 6), see the module; int64, rows of records and unions.
+        names: int64 (n, 3), start and stop in the program's texts, and a row.
+        constants: int64 (n, 4), log rows; starts and stops of texts are in the program's texts.
+    """
+
+    rows: Longs
+    parts: Longs
+    names: Longs
+    constants: Longs
 
 
 @checked_kernel
@@ -159,10 +129,7 @@ def event(
     stop: int,
     root: int,
     base: int,
-    program: Longs,
-    parts: Longs,
-    names: Longs,
-    constants: Longs,
+    program: Program,
     log: Longs,
     stack: Longs,
 ) -> int:
@@ -171,11 +138,9 @@ def event(
     Args:
         data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
         root: the program's row for the whole record.
-        program, parts: int64 (rows, 6), see the module; int64, rows of records and unions.
-        names: int64 (n, 3), start and stop in the program's texts, and a row.
-        constants: int64 (n, 4), log rows; starts and stops of texts are in the program's texts.
         log, stack: int64 (room, 4), and (depth, 6), scratch; deeper records are declined.
     """
+    rows, parts, names, constants = program
     used, depth, row = 0, 0, root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
     while True:
@@ -183,11 +148,9 @@ def event(
         steps -= 1
         if steps < 0:
             return DECLINED
-        op, slot = program[row, OP], program[row, SLOT]
+        op, slot = rows[row, OP], rows[row, SLOT]
         if op <= LAST_FLAT:
-            kind, start, end, at = flat(
-                data, at, stop, base, op, program[row, A], program[row, B], names
-            )
+            kind, start, end, at = flat(data, at, stop, base, op, rows[row, A], rows[row, B], names)
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
@@ -196,28 +159,33 @@ def event(
                     return FULL
         elif op == UNION:
             which, at = zigzag(data, at, stop)
-            if at == REFUSED or not 0 <= which < program[row, B]:
+            if at == REFUSED or not 0 <= which < rows[row, B]:
                 return DECLINED
-            row = parts[program[row, A] + which]
+            row = parts[rows[row, A] + which]
             continue
         elif op == CONSTANT:
-            used = constants_of(base, program[row, A], program[row, B], constants, log, used)
+            for which in range(rows[row, A], rows[row, A] + rows[row, B]):
+                kind, start, end = constants[which, 1], constants[which, 2], constants[which, 3]
+                shift = base if kind in (kinds.TEXT, kinds.WHOLE) else 0
+                used = put(log, used, constants[which, 0], kind, start + shift, end + shift)
             if used == FULL:
                 return FULL
         elif op == DECLINE or depth == len(stack):
             return DECLINED
         else:
             if slot >= 0:
-                used = put(log, used, slot, OTHER, -1, -1)
+                used = put(log, used, slot, kinds.OTHER, -1, -1)
             stack[depth, F_ROW], stack[depth, F_COUNT], stack[depth, F_END] = row, 0, -1
             stack[depth, F_LEFT] = 0
             if op == RECORD:
-                stack[depth, F_NEXT] = program[row, A]
-                stack[depth, F_LEFT] = program[row, B]
+                stack[depth, F_NEXT] = rows[row, A]
+                stack[depth, F_LEFT] = rows[row, B]
             else:
                 stack[depth, F_HEAD] = used
-                if program[row, B] >= 0:
-                    used = put(log, used, program[row, B], LIST if op == ARRAY else MAP, 0, -1)
+                if rows[row, B] >= 0:
+                    used = put(
+                        log, used, rows[row, B], kinds.LIST if op == ARRAY else kinds.MAP, 0, -1
+                    )
             if used == FULL:
                 return FULL
             depth += 1
@@ -227,7 +195,7 @@ def event(
                 return used if at == stop else DECLINED
             top = depth - 1
             holder = stack[top, F_ROW]
-            op = program[holder, OP]
+            op = rows[holder, OP]
             if op == RECORD:
                 if stack[top, F_LEFT] == 0:
                     depth -= 1
@@ -236,7 +204,7 @@ def event(
                 row = parts[stack[top, F_NEXT]]
                 stack[top, F_NEXT] += 1
                 break
-            slot = program[holder, B]
+            slot = rows[holder, B]
             if stack[top, F_LEFT] == 0:
                 if stack[top, F_END] >= 0 and stack[top, F_END] != at:
                     return DECLINED
@@ -250,7 +218,7 @@ def event(
                     continue
                 stack[top, F_LEFT], stack[top, F_END] = left, end
             stack[top, F_LEFT] -= 1
-            row = program[holder, A]
+            row = rows[holder, A]
             if op == ARRAY:
                 stack[top, F_COUNT] += 1
                 break
@@ -263,11 +231,11 @@ def event(
                 ):
                     return DECLINED
                 stack[top, F_COUNT] += 1
-                used = put(log, used, slot, TEXT, start, end)
+                used = put(log, used, slot, kinds.TEXT, start, end)
                 if used == FULL:
                     return FULL
-            first = program[holder, C]
-            for which in range(program[holder, D]):
+            first = rows[holder, C]
+            for which in range(rows[holder, D]):
                 name = first + which
                 if same(data, start, end, data, base + names[name, 0], base + names[name, 1]):
                     if stack[top, F_COUNT] >> which & 1:
@@ -284,19 +252,15 @@ def logs(
     values: Longs,
     roots: Longs,
     base: int,
-    program: Longs,
-    parts: Longs,
-    names: Longs,
-    constants: Longs,
+    program: Program,
     stack: Longs,
     begin: int,
     number: Longs,
     log: Longs,
-    used: int,
-) -> tuple[int, int]:
+) -> int:
     """Scan the records from `begin` on into one log, until it is full.
 
-    Returns the record to resume from with more room, or n; and the log rows used.
+    Returns the record to resume from with more room, or n.
 
     Args:
         values: int64 (n, 2), start and stop of each record's Avro bytes.
@@ -304,25 +268,15 @@ def logs(
         number: int64 (n,), written: the log rows of each record, or DECLINED.
         others: as in `event`.
     """
+    used = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        now = event(
-            data,
-            values[i, 0],
-            values[i, 1],
-            roots[i],
-            base,
-            program,
-            parts,
-            names,
-            constants,
-            log[used:],
-            stack,
-        )
+        start, stop = values[i, 0], values[i, 1]
+        now = event(data, start, stop, roots[i], base, program, log[used:], stack)
         if now == FULL:
-            return i, used
+            return i
         number[i] = now
         used += max(now, 0)
-    return len(values), used
+    return len(values)

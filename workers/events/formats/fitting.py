@@ -1,15 +1,17 @@
-"""Check that wanted fields can occur in a schema (a string has no fields), and shared helpers."""
+"""What the binary formats share: how wanted fields fit a schema, program texts, known schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.events.field_spans import FieldSpans, parts
+from workers.arrays.types import Bytes, Longs
+from workers.events.schemas import Schema
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
+from workers.runtime.frozen import read_only
 
 
 class Refused(Exception):
@@ -20,19 +22,72 @@ NOT_OF_FORMAT = "schema of another format"
 UNREADABLE = "schema cannot be read"
 NO_MESSAGE = "no such message in the schema"
 
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
-#: Scans from a record on into `number` and the unused log; returns the next record and rows used.
-Logging = Callable[[int, Longs, Longs, int], tuple[int, int]]
+#: Scans from a record on into `number` and `log`; returns the next record.
+Logging = Callable[[int, Longs, Longs], int]
 
 
-def logged(
-    data: Bytes, values: Longs, logging: Logging, decode: Callable[[int], object]
-) -> Iterator[FieldSpans]:
-    return parts(
-        values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode
-    )
+def longs(rows: object, columns: int) -> Longs:
+    return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
+
+
+class ProgramTexts:
+    """The texts that a scanner's program names, which follow the records of a batch."""
+
+    def __init__(self) -> None:
+        self._texts = bytearray()
+        self._names: list[tuple[int, int, int]] = []
+
+    @property
+    def texts(self) -> Bytes:
+        return read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8))
+
+    def text(self, text: str) -> tuple[int, int]:
+        """Add a text and return its start and stop."""
+        start = len(self._texts)
+        self._texts += text.encode(errors="replace")
+        return start, len(self._texts)
+
+    def names(self, names: list[tuple[str, int]]) -> tuple[int, int]:
+        """Add names, each with a number; return the first row and how many there are."""
+        first = len(self._names)
+        self._names += [(*self.text(name), number) for name, number in names]
+        return first, len(names)
+
+
+class SchemaFormat:
+    """The schemas of records read by one thread; subclasses add, scan and decode them."""
+
+    #: Whether records name a message of their schema.
+    names_messages: ClassVar[bool]
+
+    def __init__(self, texts: ProgramTexts) -> None:
+        self._source = texts
+        #: The program's texts.
+        self.texts: Bytes = texts.texts
+        #: The scanner's start row, by the number that `add` returns.
+        self.roots: list[int] = []
+        #: Wanted fields missing from the last schema added.
+        self.absent: list[str] = []
+
+    def add(self, schema: Schema, message: bytes) -> int:
+        """Add a schema, or its message; return its number. Raises Refused if no event is usable."""
+        raise NotImplementedError
+
+    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+        """Return the scanner of a batch; the program's texts are in `data` from `base` on."""
+        raise NotImplementedError
+
+    def decode(self, number: int, payload: bytes) -> Any:
+        """Return a record as Python objects; raise ValueError with the reject reason."""
+        raise NotImplementedError
+
+    def _accept(self, root: int, fit: Fit) -> int:
+        refusal = fit.refusal()
+        if refusal is not None:
+            raise Refused(refusal)
+        self.absent, self.texts = fit.absent(), self._source.texts
+        self.roots.append(root)
+        return len(self.roots) - 1
 
 
 ROOT = Path(())

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from google.protobuf import message_factory
 
+from workers.arrays.types import Bytes, Longs
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import (
     NO_MESSAGE,
     NOT_OF_FORMAT,
     UNREADABLE,
-    Bytes,
     Logging,
-    Longs,
     Refused,
+    SchemaFormat,
 )
-from workers.events.formats.protobuf_program import (
-    ProtobufArrays,
-    ProtobufProgram,
-    ProtobufSchema,
-    indexes_of,
-)
+from workers.events.formats.protobuf_program import ProtobufProgram, ProtobufSchema, indexes_of
 from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import Node
 
@@ -33,32 +27,22 @@ NOT_PROTOBUF = "not Protobuf"
 STACK = 64
 
 
-@dataclass(frozen=True)
-class _Plan:
-    root: int
-    kind: Any
-
-
-class ProtobufFormat:
+class ProtobufFormat(SchemaFormat):
     """The message types of records read by one thread; `tree` None decodes all their fields."""
 
-    #: Whether records name a message of their schema.
     names_messages = True
 
     def __init__(self, tree: Node | None) -> None:
-        self._tree = tree
         self._program = ProtobufProgram(tree or Node())
+        super().__init__(self._program)
+        self._tree = tree
         self._schemas: dict[Schema, ProtobufSchema] = {}
-        self._plans: list[_Plan] = []
-        self.arrays: ProtobufArrays = self._program.arrays()
-        #: Wanted fields missing from the last message type added.
-        self.absent: list[str] = []
+        # Message classes by number.
+        self._classes: list[Any] = []
+        self.program = self._program.complete()
 
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
-        """Add a message type by the encoded path after the schema id; return its number.
-
-        Raises Refused if none of its events can be used.
-        """
+        """Add a message type by the encoded path after the schema id; return its number."""
         if schema.kind != PROTOBUF:
             raise Refused(NOT_OF_FORMAT)
         try:
@@ -76,43 +60,20 @@ class ProtobufFormat:
             kind = message_factory.GetMessageClass(descriptor)
         except RecursionError:
             raise Refused(UNREADABLE) from None
-        refusal = fit.refusal()
-        if refusal is not None:
-            raise Refused(refusal)
-        self.absent = fit.absent()
-        self._plans.append(_Plan(root, kind))
-        self.arrays = self._program.arrays()
-        return len(self._plans) - 1
-
-    def root(self, number: int) -> int:
-        return self._plans[number].root
+        number = self._accept(root, fit)
+        self._classes.append(kind)
+        self.program = self._program.complete()
+        return number
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        a, stack, lists = self.arrays, self.stack(), self.lists()
-        return partial(
-            protobuf_scanner.logs,
-            data,
-            values,
-            roots,
-            base,
-            a.messages,
-            a.fields,
-            a.missing,
-            a.names,
-            stack,
-            lists,
-        )
-
-    def stack(self) -> Longs:
-        return np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
-
-    def lists(self) -> Longs:
-        return np.empty((self.arrays.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
+        stack = np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
+        lists = np.empty((self._program.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
+        return partial(protobuf_scanner.logs, data, values, roots, base, self.program, stack, lists)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return the wanted fields of a message; raise ValueError with the reject reason."""
         try:
-            message = self._plans[number].kind.FromString(payload)
+            message = self._classes[number].FromString(payload)
         except Exception:  # noqa: BLE001
             # upb raises DecodeError, which in one version is a RuntimeError for deep messages.
             raise ValueError(NOT_PROTOBUF) from None

@@ -12,24 +12,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
-from workers.events.formats import protobuf_scanner
-from workers.events.formats.fitting import ROOT, Fit, child, element, wants
+from workers.events.formats import protobuf_scanner as ops
+from workers.events.formats.fitting import ROOT, Fit, ProgramTexts, child, element, longs, wants
 from workers.events.formats.wire import REFUSED, zigzag
 from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
 from workers.events.schemas import Schema
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
-from workers.runtime.frozen import read_only
 
 _MAIN = "quietcount/event.proto"
 _PROTOC_S = 30.0
@@ -83,9 +79,8 @@ def indexes_of(message: bytes) -> list[int]:
 def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
     """Parse a file in base64, as Python producers register it; None for any other text."""
     try:
-        made = descriptor_pb2.FileDescriptorProto.FromString(
-            base64.b64decode(text.strip(), validate=True)
-        )
+        file = base64.b64decode(text.strip(), validate=True)
+        made = descriptor_pb2.FileDescriptorProto.FromString(file)
     except (binascii.Error, ValueError, DecodeError):
         return None
     return made if text.strip() else None
@@ -95,10 +90,8 @@ def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
     texts: dict[str, str] = {}
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     main = _MAIN
-    for name, text in [
-        *((each.name, each.text) for each in schema.references),
-        (_MAIN, schema.text),
-    ]:
+    references = [(each.name, each.text) for each in schema.references]
+    for name, text in [*references, (_MAIN, schema.text)]:
         file = _descriptor(text)
         if file is None:
             texts[name] = text
@@ -128,17 +121,11 @@ def _by_protoc(
                 raise ValueError("no Protobuf schema: a reference's name")
             (place / "texts" / path).parent.mkdir(parents=True, exist_ok=True)
             (place / "texts" / path).write_text(text, encoding="utf-8", errors="replace")
-        command = [
-            sys.executable,
-            "-m",
-            "grpc_tools.protoc",
-            f"--proto_path={place / 'texts'}",
-            *_shipped(),
-        ]
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}"]
+        command += _shipped()
         if files:
-            (place / "known").write_bytes(
-                descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()
-            )
+            known = descriptor_pb2.FileDescriptorSet(file=files)
+            (place / "known").write_bytes(known.SerializeToString())
             command.append(f"--descriptor_set_in={place / 'known'}")
         command += ["--include_imports", f"--descriptor_set_out={place / 'out'}", main]
         try:
@@ -162,87 +149,53 @@ def _shipped() -> list[str]:
     return places
 
 
-Longs = NDArray[np.int64]
-
 _GROUP = 10
+# A log row for a missing field; see `protobuf_scanner`.
+Missing = tuple[int, int, int, int, int, int]
 
 
-@dataclass(frozen=True)
-class ProtobufArrays:
-    """The program arguments of `protobuf_scanner.event`; `texts`, uint8, follows the records."""
-
-    messages: Longs
-    fields: Longs
-    missing: Longs
-    names: Longs
-    texts: NDArray[np.uint8]
-    lists: int
-
-
-class ProtobufProgram:
+class ProtobufProgram(ProgramTexts):
     """The program for one tree, to which message types are added. Not thread-safe."""
 
     def __init__(self, tree: Node) -> None:
+        super().__init__()
         self._tree = tree
         self._messages: list[list[int]] = []
         self._fields: list[list[int]] = []
-        self._missing: list[tuple[int, int, int, int, int, int]] = []
-        self._names: list[tuple[int, int, int]] = []
-        self._texts = bytearray()
-        self._lists = 0
+        self._missing: list[Missing] = []
+        #: Number of rows that the scanner's `lists` needs.
+        self.lists = 0
 
     def add(self, message: Any) -> tuple[int, Fit]:
         fit = Fit(self._tree)
         return _Walk(self, fit).message(message, self._tree, ROOT), fit
 
-    def arrays(self) -> ProtobufArrays:
-        def longs(rows: object, columns: int) -> Longs:
-            return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
-
-        return ProtobufArrays(
-            longs(self._messages, protobuf_scanner.MESSAGE_COLUMNS),
-            longs(self._fields, protobuf_scanner.FIELD_COLUMNS),
+    def complete(self) -> ops.Program:
+        return ops.Program(
+            longs(self._messages, ops.MESSAGE_COLUMNS),
+            longs(self._fields, ops.FIELD_COLUMNS),
             longs(self._missing, 6),
             longs(self._names, 3),
-            read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
-            self._lists,
         )
 
     def reserve(self) -> int:
-        self._messages.append([0] * protobuf_scanner.MESSAGE_COLUMNS)
+        self._messages.append([0] * ops.MESSAGE_COLUMNS)
         return len(self._messages) - 1
 
-    def fill(
-        self,
-        row: int,
-        fields: list[list[int]],
-        mode: int,
-        missing: list[tuple[int, int, int, int, int, int]],
-    ) -> None:
+    def fill(self, row: int, fields: list[list[int]], mode: int, missing: list[Missing]) -> None:
         # A map's value has no field number, so its row goes after the sorted rows.
-        whole = [field[: protobuf_scanner.FIELD_COLUMNS] for field in fields]
         first = len(self._fields)
-        self._fields += whole
-        for at, field in enumerate(fields):
-            if len(field) > protobuf_scanner.FIELD_COLUMNS:
-                self._fields[first + at][protobuf_scanner.VALUE_ROW] = len(self._fields)
-                self._fields.append(field[protobuf_scanner.FIELD_COLUMNS :])
-        self._messages[row] = [first, len(whole), mode, len(self._missing), len(missing)]
+        self._fields += [field[: ops.FIELD_COLUMNS] for field in fields]
+        for at, field in enumerate(fields, first):
+            if len(field) > ops.FIELD_COLUMNS:
+                self._fields[at][ops.VALUE_ROW] = len(self._fields)
+                self._fields.append(field[ops.FIELD_COLUMNS :])
+        self._messages[row] = [first, len(fields), mode, len(self._missing), len(missing)]
         self._missing += missing
 
-    def text(self, text: str) -> tuple[int, int]:
-        start = len(self._texts)
-        self._texts += text.encode()
-        return start, len(self._texts)
-
-    def names(self, names: list[tuple[str, int]]) -> tuple[int, int]:
-        first = len(self._names)
-        self._names += [(*self.text(name), number) for name, number in names]
-        return first, len(names)
-
     def list_state(self) -> int:
-        self._lists += 1
-        return self._lists - 1
+        self.lists += 1
+        return self.lists - 1
 
 
 class _Walk:
@@ -262,57 +215,41 @@ class _Walk:
         self._alive.append(node)
         row = self._made[key] = self._program.reserve()
         children = {} if node is None else node.children
-        bits, mode = (
-            _bits(kind, [name for name in children if wants(children[name])]),
-            protobuf_scanner.CLOSED,
-        )
+        bits, mode = _bits(kind, [name for name in children if wants(children[name])]), ops.CLOSED
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
-            mode = protobuf_scanner.STRICT
-        if max(bits.values(), default=0) >= protobuf_scanner.BITS_MAX:
-            mode = protobuf_scanner.DECLINES
+            mode = ops.STRICT
+        if max(bits.values(), default=0) >= ops.BITS_MAX:
+            mode = ops.DECLINES
         fields, missing = [], []
         for field in sorted(kind.fields, key=lambda field: int(field.number)):
-            wanted = children.get(field.name)
+            wanted, bit = children.get(field.name), bits.get(field.name, -1)
             if wanted is None or not wants(wanted):
-                fields.append(self._unwanted(field, bits.get(field.name, -1)))
+                fields.append(self._unwanted(field, bit))
             else:
                 if path.list_at is not None and field.is_repeated:
-                    mode = protobuf_scanner.DECLINES
-                fields.append(
-                    self._wanted(field, wanted, child(path, field.name), bits.get(field.name, -1))
-                )
+                    mode = ops.DECLINES
+                fields.append(self._wanted(field, wanted, child(path, field.name), bit))
                 missing += self._absent(field, wanted, fields[-1])
         self._program.fill(row, fields, mode, missing)
         return row
 
     def _unwanted(self, field: Any, bit: int) -> list[int]:
         """Return the row of an unwanted field, which is still checked."""
-        state = protobuf_scanner.UNWANTED if field.is_repeated else -1
+        state = ops.UNWANTED if field.is_repeated else -1
         kind, inner = field.type, 0
-        if kind == protobuf_scanner.MESSAGE:
+        if kind == ops.MESSAGE:
             inner = self.message(field.message_type, None, ROOT)
         elif kind == _GROUP:
-            kind = protobuf_scanner.DECLINE
-        elif protobuf_scanner.WIRES[kind] == protobuf_scanner.VARINT:
+            kind = ops.DECLINE
+        elif ops.WIRES[kind] == ops.VARINT:
             # An unwanted number may be any 64 bits.
-            kind = protobuf_scanner.INT64
-        return [field.number, kind, NO_SLOT, NO_SLOT, NO_SLOT, inner, 0, bit, state, 0]
+            kind = ops.INT64
+        return _field(field, kind, inner=inner, bit=bit, state=state)
 
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
         if field.type == _GROUP:
             self._fit.possible(node)
-            return [
-                field.number,
-                protobuf_scanner.DECLINE,
-                NO_SLOT,
-                NO_SLOT,
-                NO_SLOT,
-                0,
-                0,
-                -1,
-                -1,
-                0,
-            ]
+            return _field(field, ops.DECLINE)
         if _is_map(field):
             return self._map(field, node, path)
         if field.is_repeated:
@@ -320,17 +257,16 @@ class _Walk:
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "no repeated field")
         inner, count = self._inner(field, node, path)
-        if field.type == protobuf_scanner.MESSAGE and node.many:
+        if field.type == ops.MESSAGE and node.many:
             self._fit.refuse(node, path, "a message")
-        return [field.number, field.type, node.slot, NO_SLOT, NO_SLOT, inner, count, bit, -1, 0]
+        return _field(field, field.type, node.slot, inner=inner, count=count, bit=bit)
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
-        if field.type == protobuf_scanner.MESSAGE:
+        if field.type == ops.MESSAGE:
             return self.message(field.message_type, Node(children=node.children), path), 0
-        self._fit.impossible(
-            Node(children=node.children), path, f"of type {_TYPES.get(field.type, 'group')}"
-        )
-        return self._enum(field.enum_type) if field.type == protobuf_scanner.ENUM else (0, 0)
+        what = f"of type {_type_name(field)}"
+        self._fit.impossible(Node(children=node.children), path, what)
+        return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
         self._fit.possible(node)
@@ -348,93 +284,65 @@ class _Walk:
                 self._fit.possible(of)
         inner, count = self._inner(field, of, element(path) if of is node.elements else path)
         if node.many and node.elements is not None:
-            kind = protobuf_scanner.DECLINE
-        elif slot == NO_SLOT and protobuf_scanner.WIRES[kind] == protobuf_scanner.VARINT:
-            kind = protobuf_scanner.INT64
-        return [field.number, kind, slot, head, outer, inner, count, -1, state, 0]
+            kind = ops.DECLINE
+        elif slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT:
+            kind = ops.INT64
+        return _field(field, kind, slot, head, outer, inner, count, state=state)
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        row = [
-            field.number,
-            protobuf_scanner.MAP,
-            NO_SLOT,
-            NO_SLOT,
-            NO_SLOT,
-            0,
-            0,
-            -1,
-            self._program.list_state(),
-            0,
-        ]
-        if node.many:
-            row[protobuf_scanner.HEAD] = node.slot
-        else:
-            row[protobuf_scanner.OUTER] = node.slot
+        head, outer = (node.slot, NO_SLOT) if node.many else (NO_SLOT, node.slot)
+        row = _field(field, ops.MAP, NO_SLOT, head, outer, state=self._program.list_state())
         for name, each in node.children.items():
             self._fit.possible(each)
-            if value.type != protobuf_scanner.MESSAGE:
-                self._fit.within(each, child(path, name), f"of type {_TYPES[value.type]}")
+            if value.type != ops.MESSAGE:
+                self._fit.within(each, child(path, name), f"of type {_type_name(value)}")
         reached = [(name, each.slot) for name, each in node.children.items()]
         if (
-            key.type != protobuf_scanner.STRING
-            or value.type == protobuf_scanner.MESSAGE
+            key.type != ops.STRING
+            or value.type == ops.MESSAGE
             or (node.many and reached)
-            or len(reached) > protobuf_scanner.BITS_MAX
+            or len(reached) > ops.BITS_MAX
         ):
-            row[protobuf_scanner.TYPE] = protobuf_scanner.DECLINE
+            row[ops.TYPE] = ops.DECLINE
             return row
-        row[protobuf_scanner.INNER], row[protobuf_scanner.COUNT] = self._program.names(reached)
-        inner, count = (
-            self._enum(value.enum_type) if value.type == protobuf_scanner.ENUM else (0, 0)
-        )
-        return [*row, 0, value.type, NO_SLOT, NO_SLOT, NO_SLOT, inner, count, -1, -1, 0]
+        row[ops.INNER], row[ops.COUNT] = self._program.names(reached)
+        inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
+        return [*row, 0, *_field(value, value.type, inner=inner, count=count)[1:]]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
         """Return where an enum's names begin, sorted by number, and how many there are."""
         if kind.full_name not in self._enums:
             names = sorted((number, value.name) for number, value in kind.values_by_number.items())
-            self._enums[kind.full_name] = self._program.names(
-                [(name, number) for number, name in names]
-            )
+            rows = [(name, number) for number, name in names]
+            self._enums[kind.full_name] = self._program.names(rows)
         return self._enums[kind.full_name]
 
-    def _absent(
-        self, field: Any, node: Node, row: list[int]
-    ) -> list[tuple[int, int, int, int, int, int]]:
+    def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
         """Return the `missing` rows to log if the field is absent."""
         if field.is_repeated:
-            state = row[protobuf_scanner.STATE]
-            heads = [
-                (row[protobuf_scanner.OUTER], OTHER, -1),
-                (row[protobuf_scanner.HEAD], MAP if _is_map(field) else LIST, 0),
-            ]
+            state, head = row[ops.STATE], MAP if _is_map(field) else LIST
+            heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head, 0)]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
-            return [
-                (-1, state, slot, kind, number, -1) for slot, kind, number in heads if slot >= 0
-            ]
-        if (
-            field.has_presence
-            or node.slot == NO_SLOT
-            or field.type in (protobuf_scanner.MESSAGE, _GROUP)
-        ):
+            return [(-1, state, slot, kind, start, -1) for slot, kind, start in heads if slot >= 0]
+        if field.has_presence or node.slot == NO_SLOT or field.type in (ops.MESSAGE, _GROUP):
             return []
         start, stop, kind = 0, -1, VALUE
-        if field.type == protobuf_scanner.ENUM:
+        if field.type == ops.ENUM:
             kind = TEXT
             start, stop = self._program.text(field.enum_type.values_by_number[0].name)
-        elif field.type == protobuf_scanner.STRING:
+        elif field.type == ops.STRING:
             kind, stop = TEXT, 0
-        elif field.type == protobuf_scanner.BYTES:
+        elif field.type == ops.BYTES:
             start, kind = -1, OTHER
-        elif field.type == protobuf_scanner.BOOL:
+        elif field.type == ops.BOOL:
             start, kind = -1, FALSE
-        elif field.type in (protobuf_scanner.DOUBLE, protobuf_scanner.FLOAT):
+        elif field.type in (ops.DOUBLE, ops.FLOAT):
             kind = REAL
-        return [(row[protobuf_scanner.BIT], -1, node.slot, kind, start, stop)]
+        return [(row[ops.BIT], -1, node.slot, kind, start, stop)]
 
 
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
@@ -458,28 +366,25 @@ def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
 
 
 def _is_map(field: Any) -> bool:
-    return bool(
-        field.type == protobuf_scanner.MESSAGE and field.message_type.GetOptions().map_entry
-    )
+    return bool(field.type == ops.MESSAGE and field.message_type.GetOptions().map_entry)
 
 
-_TYPES = MappingProxyType(
-    {
-        protobuf_scanner.DOUBLE: "double",
-        protobuf_scanner.FLOAT: "float",
-        protobuf_scanner.INT64: "int64",
-        protobuf_scanner.UINT64: "uint64",
-        protobuf_scanner.INT32: "int32",
-        protobuf_scanner.FIXED64: "fixed64",
-        protobuf_scanner.FIXED32: "fixed32",
-        protobuf_scanner.BOOL: "bool",
-        protobuf_scanner.STRING: "string",
-        protobuf_scanner.BYTES: "bytes",
-        protobuf_scanner.UINT32: "uint32",
-        protobuf_scanner.ENUM: "enum",
-        protobuf_scanner.SFIXED32: "sfixed32",
-        protobuf_scanner.SFIXED64: "sfixed64",
-        protobuf_scanner.SINT32: "sint32",
-        protobuf_scanner.SINT64: "sint64",
-    }
-)
+def _field(
+    field: Any,
+    kind: int,
+    slot: int = NO_SLOT,
+    head: int = NO_SLOT,
+    outer: int = NO_SLOT,
+    inner: int = 0,
+    count: int = 0,
+    bit: int = -1,
+    state: int = -1,
+) -> list[int]:
+    """Return a row of the scanner's `fields`."""
+    return [field.number, kind, slot, head, outer, inner, count, bit, state, 0]
+
+
+def _type_name(field: Any) -> str:
+    """Return a type as a schema's text has it, such as "int64"; "group" for a group."""
+    name: str = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)
+    return name.removeprefix("TYPE_").lower()

@@ -28,43 +28,22 @@ long form, a wanted field twice, lists in pieces) is declined to it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from workers.arrays.compiled import checked_kernel, checked_part
-from workers.events.formats.wire import (
-    REFUSED,
-    Bytes,
-    Longs,
-    fixed,
-    is_nan,
-    is_text,
-    varint,
-    widened,
-    zigzag,
-)
+from workers.arrays.types import Bytes, Longs
+from workers.events import log as kinds
+from workers.events.formats.wire import REFUSED, fixed, is_nan, is_text, varint, widened, zigzag
 from workers.events.json_parts import same
-from workers.events.log import (
-    DECLINED,
-    FALSE,
-    FULL,
-    LIST,
-    MAP_NAMES_MAX,
-    OTHER,
-    REAL,
-    START,
-    STOP,
-    TEXT,
-    TRUE,
-    VALUE,
-    put,
-)
-from workers.events.log import MAP as MAP_ROW
+from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, STOP, put
 
-FIRST, N, MODE, MISSING, M = 0, 1, 2, 3, 4
+FIRST, N, MODE, MISSING, M = range(5)
 MESSAGE_COLUMNS = 5
 CLOSED, STRICT, DECLINES = 0, 1, 2
 
-NUMBER, TYPE, SLOT, HEAD, OUTER, INNER, COUNT, BIT, STATE, VALUE_ROW = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+NUMBER, TYPE, SLOT, HEAD, OUTER, INNER, COUNT, BIT, STATE, VALUE_ROW = range(10)
 FIELD_COLUMNS = 10
 UNWANTED = -2
 
@@ -86,6 +65,21 @@ NUMBER_MAX = 2**29 - 1
 BITS_MAX = 60
 
 
+class Program(NamedTuple):
+    """All message types of a thread.
+
+    Attributes:
+        messages, fields, missing: see the module.
+        names: int64 (n, 3), start and stop in the program's texts; the number of an enum value, or
+            the slot of a map entry's value.
+    """
+
+    messages: Longs
+    fields: Longs
+    missing: Longs
+    names: Longs
+
+
 @checked_part
 def scalar(
     data: Bytes, at: int, stop: int, base: int, kind: int, first: int, count: int, names: Longs
@@ -94,22 +88,27 @@ def scalar(
     if kind in (STRING, BYTES):
         length, at = varint(data, at, stop)
         if at == REFUSED or not 0 <= length <= stop - at:
-            return OTHER, 0, 0, REFUSED
+            return kinds.OTHER, 0, 0, REFUSED
         end = at + length
         if kind == BYTES:
-            return OTHER, -1, -1, end
-        return TEXT, at, end, end if is_text(data, at, end) else REFUSED
+            return kinds.OTHER, -1, -1, end
+        return kinds.TEXT, at, end, end if is_text(data, at, end) else REFUSED
     if kind in (SINT32, SINT64):
         value, at = zigzag(data, at, stop)
         if kind == SINT32 and not -(2**31) <= value < 2**31:
-            return VALUE, 0, 0, REFUSED
-        return VALUE, value, -1, at
+            return kinds.VALUE, 0, 0, REFUSED
+        return kinds.VALUE, value, -1, at
     if WIRES[kind] == VARINT:
         value, at = varint(data, at, stop)
         if at == REFUSED:
-            return VALUE, 0, 0, REFUSED
+            return kinds.VALUE, 0, 0, REFUSED
         if kind == BOOL:
-            return (TRUE if value == 1 else FALSE), -1, -1, at if 0 <= value <= 1 else REFUSED
+            return (
+                (kinds.TRUE if value == 1 else kinds.FALSE),
+                -1,
+                -1,
+                at if 0 <= value <= 1 else REFUSED,
+            )
         if kind == ENUM:
             low, high = first, first + count
             while low < high:
@@ -119,23 +118,23 @@ def scalar(
                 else:
                     high = middle
             if low == first + count or names[low, 2] != value:
-                return TEXT, 0, 0, REFUSED
-            return TEXT, base + names[low, 0], base + names[low, 1], at
+                return kinds.TEXT, 0, 0, REFUSED
+            return kinds.TEXT, base + names[low, 0], base + names[low, 1], at
         if kind == INT32 and not -(2**31) <= value < 2**31:
-            return VALUE, 0, 0, REFUSED
+            return kinds.VALUE, 0, 0, REFUSED
         if (kind == UINT32 and not 0 <= value < 2**32) or (kind == UINT64 and value < 0):
-            return VALUE, 0, 0, REFUSED
-        return VALUE, value, -1, at
+            return kinds.VALUE, 0, 0, REFUSED
+        return kinds.VALUE, value, -1, at
     value, at = fixed(data, at, stop, 8 if WIRES[kind] == EIGHT else 4)
     if kind == FLOAT:
         value = widened(value)
     if kind in (FLOAT, DOUBLE):
-        return (OTHER if is_nan(value) else REAL), value, -1, at
+        return (kinds.OTHER if is_nan(value) else kinds.REAL), value, -1, at
     if kind == SFIXED32 and value >= 2**31:
         value -= 2**32
     if kind == FIXED64 and value < 0:
-        return VALUE, 0, 0, REFUSED
-    return VALUE, value, -1, at
+        return kinds.VALUE, 0, 0, REFUSED
+    return kinds.VALUE, value, -1, at
 
 
 @checked_part
@@ -148,12 +147,11 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
     if lists[state, L_HEAD] < 0:
         lists[state, L_HEAD] = used
         if fields[row, OUTER] >= 0:
-            used = put(log, used, fields[row, OUTER], OTHER, -1, -1)
+            used = put(log, used, fields[row, OUTER], kinds.OTHER, -1, -1)
         if fields[row, HEAD] >= 0:
             lists[state, L_HEAD] = used
-            used = put(
-                log, used, fields[row, HEAD], MAP_ROW if fields[row, TYPE] == MAP else LIST, 0, -1
-            )
+            kind = kinds.MAP if fields[row, TYPE] == MAP else kinds.LIST
+            used = put(log, used, fields[row, HEAD], kind, 0, -1)
     elif (
         fields[row, HEAD] >= 0
         and lists[state, L_END] != used
@@ -180,9 +178,8 @@ def value(
     used: int,
 ) -> tuple[int, int]:
     """Log a value without parts; return its end and the rows used."""
-    kind, start, end, at = scalar(
-        data, at, stop, base, fields[row, TYPE], fields[row, INNER], fields[row, COUNT], names
-    )
+    inner, count = fields[row, INNER], fields[row, COUNT]
+    kind, start, end, at = scalar(data, at, stop, base, fields[row, TYPE], inner, count, names)
     if at == REFUSED:
         return REFUSED, DECLINED
     state = fields[row, STATE]
@@ -210,24 +207,16 @@ def entry(
 ) -> int:
     """Log a map entry, data[at:stop]; return the rows used."""
     inner, name, name_end = fields[row, VALUE_ROW], base, base
-    kind, start, end = TEXT, base, base
+    kind, start, end = kinds.TEXT, base, base
+    of, first, count = fields[inner, TYPE], fields[inner, INNER], fields[inner, COUNT]
     named = valued = False
     while at < stop:
         tag, at = varint(data, at, stop)
         if tag == 1 << 3 | LENGTH and not named:
             _, name, name_end, at = scalar(data, at, stop, base, STRING, 0, 0, names)
             named = True
-        elif tag == 2 << 3 | WIRES[fields[inner, TYPE]] and not valued:
-            kind, start, end, at = scalar(
-                data,
-                at,
-                stop,
-                base,
-                fields[inner, TYPE],
-                fields[inner, INNER],
-                fields[inner, COUNT],
-                names,
-            )
+        elif tag == 2 << 3 | WIRES[of] and not valued:
+            kind, start, end, at = scalar(data, at, stop, base, of, first, count, names)
             valued = True
         else:
             return DECLINED
@@ -235,25 +224,25 @@ def entry(
             return DECLINED
     if not valued:
         # Log the type's default; enum and bytes are left to the general reader.
-        if fields[inner, TYPE] in (ENUM, BYTES):
+        if of in (ENUM, BYTES):
             return DECLINED
-        if fields[inner, TYPE] == BOOL:
-            kind, start, end = FALSE, -1, -1
-        elif fields[inner, TYPE] != STRING:
-            kind, start, end = REAL if fields[inner, TYPE] in (FLOAT, DOUBLE) else VALUE, 0, -1
+        if of == BOOL:
+            kind, start, end = kinds.FALSE, -1, -1
+        elif of != STRING:
+            kind, start, end = kinds.REAL if of in (FLOAT, DOUBLE) else kinds.VALUE, 0, -1
     state = fields[row, STATE]
     used = begun(fields, row, lists, log, used)
     if used < 0:
         return used
     head = fields[row, HEAD]
     if head >= 0:
-        first = lists[state, L_HEAD]
-        if log[first, START] > MAP_NAMES_MAX:
+        before = lists[state, L_HEAD]
+        if log[before, START] > MAP_NAMES_MAX:
             return DECLINED
-        for other in range(first + 1, used, 2):
+        for other in range(before + 1, used, 2):
             if same(data, name, name_end, data, log[other, START], log[other, STOP]):
                 return DECLINED
-        used = put(log, put(log, used, head, TEXT, name, name_end), head, kind, start, end)
+        used = put(log, put(log, used, head, kinds.TEXT, name, name_end), head, kind, start, end)
         lists[state, L_END] = used
     for which in range(fields[row, COUNT]):
         at = fields[row, INNER] + which
@@ -267,29 +256,15 @@ def entry(
 
 @checked_part
 def complete(
-    missing: Longs,
-    first: int,
-    number: int,
-    seen: int,
-    base: int,
-    lists: Longs,
-    log: Longs,
-    used: int,
+    missing: Longs, message: Longs, seen: int, base: int, lists: Longs, log: Longs, used: int
 ) -> int:
-    """Log the rows of fields that a message lacks; return the rows used."""
-    for row in range(first, first + number):
-        bit, state = missing[row, 0], missing[row, 1]
+    """Log the rows of fields that a message, a row of `messages`, lacks; return the rows used."""
+    for row in range(message[MISSING], message[MISSING] + message[M]):
+        bit, state, slot, kind = missing[row, 0], missing[row, 1], missing[row, 2], missing[row, 3]
         there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
         if not there:
-            shift = base if missing[row, 3] == TEXT else 0
-            used = put(
-                log,
-                used,
-                missing[row, 2],
-                missing[row, 3],
-                missing[row, 4] + shift,
-                missing[row, 5] + shift,
-            )
+            shift = base if kind == kinds.TEXT else 0
+            used = put(log, used, slot, kind, missing[row, 4] + shift, missing[row, 5] + shift)
     return used
 
 
@@ -327,10 +302,7 @@ def event(
     stop: int,
     root: int,
     base: int,
-    messages: Longs,
-    fields: Longs,
-    missing: Longs,
-    names: Longs,
+    program: Program,
     log: Longs,
     stack: Longs,
     lists: Longs,
@@ -340,12 +312,10 @@ def event(
     Args:
         data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
         root: the row of `messages` for the whole record.
-        messages, fields, missing: see the module.
-        names: int64 (n, 3), start and stop in the program's texts; the number of an enum value, or
-            the slot of a map entry's value.
         log, stack: int64 (room, 4), and (depth, 4), scratch; deeper messages are declined.
         lists: int64 (states of the program, 3), scratch.
     """
+    messages, fields, missing, names = program
     used, depth = 0, 1
     lists[:, L_HEAD] = -1
     lists[:, L_SEEN] = 0
@@ -356,16 +326,7 @@ def event(
         if messages[message, MODE] == DECLINES:
             return DECLINED
         if at == end:
-            used = complete(
-                missing,
-                messages[message, MISSING],
-                messages[message, M],
-                stack[top, F_SEEN],
-                base,
-                lists,
-                log,
-                used,
-            )
+            used = complete(missing, messages[message], stack[top, F_SEEN], base, lists, log, used)
             depth = top
             if depth == 0 or used < 0:
                 return used
@@ -374,15 +335,14 @@ def event(
         number, wire = tag >> 3, tag & 7
         if at == REFUSED or not 1 <= number <= NUMBER_MAX:
             return DECLINED
-        row = found(
-            fields, messages[message, FIRST], messages[message, N], stack[top, F_HINT], number
-        )
+        first = messages[message, FIRST]
+        row = found(fields, first, messages[message, N], stack[top, F_HINT], number)
         if row < 0:
             at = skipped(data, at, end, wire)
             if at == REFUSED or messages[message, MODE] == STRICT:
                 return DECLINED
             continue
-        stack[top, F_HINT] = row - messages[message, FIRST] + 1
+        stack[top, F_HINT] = row - first + 1
         kind, bit, state = fields[row, TYPE], fields[row, BIT], fields[row, STATE]
         if bit >= 0:
             if stack[top, F_SEEN] >> bit & 1:
@@ -415,7 +375,7 @@ def event(
             if state >= 0:
                 used = begun(fields, row, lists, log, used)
             if fields[row, SLOT] >= 0:
-                used = put(log, used, fields[row, SLOT], OTHER, -1, -1)
+                used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
             if state >= 0:
                 lists[state, L_END] = used
             stack[depth, F_MESSAGE], stack[depth, F_END] = fields[row, INNER], at + length
@@ -431,47 +391,26 @@ def logs(
     values: Longs,
     roots: Longs,
     base: int,
-    messages: Longs,
-    fields: Longs,
-    missing: Longs,
-    names: Longs,
+    program: Program,
     stack: Longs,
     lists: Longs,
     begin: int,
     number: Longs,
     log: Longs,
-    used: int,
-) -> tuple[int, int]:
-    """Scan the messages from `begin` on into one log, until it is full.
+) -> int:
+    """Scan the messages from `begin` on into one log; as `avro_scanner.logs`.
 
-    Returns the message to resume from with more room, or n; and the log rows used.
-
-    Args:
-        values: int64 (n, 2), start and stop of each message.
-        roots: int64 (n,), the row of `messages` for each record; DECLINED to skip it.
-        number: int64 (n,), written: the log rows of each message, or DECLINED.
-        others: as in `event`.
+    `roots`, int64 (n,), has the row of `messages` for each record.
     """
+    used = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        now = event(
-            data,
-            values[i, 0],
-            values[i, 1],
-            roots[i],
-            base,
-            messages,
-            fields,
-            missing,
-            names,
-            log[used:],
-            stack,
-            lists,
-        )
+        start, stop = values[i, 0], values[i, 1]
+        now = event(data, start, stop, roots[i], base, program, log[used:], stack, lists)
         if now == FULL:
-            return i, used
+            return i
         number[i] = now
         used += max(now, 0)
-    return len(values), used
+    return len(values)

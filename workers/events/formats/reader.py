@@ -12,24 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
-from workers.events.field_spans import Bools, Bytes, FieldSpans, Longs
-from workers.events.formats.fitting import NO_MESSAGE, Refused, logged
+from workers.arrays.types import Bools, Bytes, Longs
+from workers.events.field_spans import FieldSpans, parts
+from workers.events.formats.fitting import NO_MESSAGE, Refused, SchemaFormat
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
 from workers.events.json import Json
 from workers.events.log import DECLINED
 from workers.events.schemas import Schema, Waiting
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
-
-if TYPE_CHECKING:
-    from workers.events.formats.avro import AvroFormat
-    from workers.events.formats.protobuf import ProtobufFormat
 
 
 class FramedJson:
@@ -58,9 +54,7 @@ NOTHING = "no value"
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
 
-def form_of(
-    name: str, tree: Node, reader_schema: Path | None = None
-) -> AvroFormat | ProtobufFormat:
+def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
     `reader_schema` is a file with the Avro schema that defines the names in `tree`; None means
@@ -75,9 +69,8 @@ def form_of(
         ) from None
     if name == "protobuf":
         return ProtobufFormat(tree)
-    return AvroFormat(
-        tree, None if reader_schema is None else read_reader_schema(reader_schema, tree)
-    )
+    reader = None if reader_schema is None else read_reader_schema(reader_schema, tree)
+    return AvroFormat(tree, reader)
 
 
 class Schemas(Protocol):
@@ -96,7 +89,7 @@ class Prepared:
         refused: reject reasons by batch index, in order.
     """
 
-    data: NDArray[np.uint8]
+    data: Bytes
     base: int
     payloads: Longs
     roots: Longs
@@ -107,86 +100,65 @@ class Prepared:
 class FormatReader:
     """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
 
-    def __init__(
-        self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting
-    ) -> None:
+    def __init__(self, form: SchemaFormat, schemas: Schemas, waiting: Waiting) -> None:
         self.form = form
         self._schemas, self._waiting = schemas, waiting
-        # Rows: id and message that have a number. In parallel: the number in `form`, the scanner's
-        # start row, and the reject reason if there is one.
+        # Rows: known pairs of schema id and message. In parallel: the number in `form`, or
+        # DECLINED and the reject reason.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
-        self._roots: list[int] = []
         self._reasons: list[str | None] = []
 
-    def scan(
-        self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None
-    ) -> Iterator[FieldSpans]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
+        payloads = readonly_contiguous(ready.payloads)
+        log = self.form.logs(ready.data, payloads, readonly_contiguous(roots), ready.base)
 
         def decode(row: int) -> object:
             if row in ready.refused:
                 raise ValueError(ready.refused[row])
             start, stop = ready.payloads[row].tolist()
-            return self.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
+            return self.form.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
 
-        logging = self.form.logs(
-            ready.data, readonly_contiguous(ready.payloads), readonly_contiguous(roots), ready.base
-        )
-        return logged(ready.data, ready.payloads, logging, decode)
+        def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
+            return ready.data, log(begin, number, rows)
 
-    def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
+        return parts(ready.payloads, scan, decode)
+
+    def prepare(self, data: Bytes, values: Longs) -> Prepared:
         """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard is closed.
 
         `values` is int64 (n, 2), start and stop of each record; -1 if it has no value.
         """
-        n = len(values)
+        n, named = len(values), self.form.names_messages
         data, values = readonly_contiguous(data), readonly_contiguous(values)
         ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
         rows = np.empty(n, dtype=np.int64)
-        done, others = 0, {}
+        done, refused = 0, dict[int, str]()
         while True:
-            done = cut(
-                data,
-                values,
-                self.form.names_messages,
-                readonly_contiguous(self._known),
-                done,
-                ids,
-                payloads,
-                rows,
-            )
+            known = readonly_contiguous(self._known)
+            done = cut(data, values, named, known, done, ids, payloads, rows)
             if done == n:
                 break
             message = data[int(values[done, 0]) + HEADER : int(payloads[done, 0])].tobytes()
             reason = self._add(int(ids[done, 0]), int(ids[done, 1]), message)
             if reason is not None:
-                others[done] = reason
+                refused[done] = reason
                 done += 1
-        refused = {
-            row: others.get(row) or _UNFIT[int(rows[row])]
-            for row in np.flatnonzero(rows < 0).tolist()
-        }
+        for row in np.flatnonzero(rows < 0).tolist():
+            refused.setdefault(row, _UNFIT.get(int(rows[row]), ""))
         bad = [row for row, why in enumerate(self._reasons) if why is not None]
-        if bad:
-            refused |= {
-                row: self._reasons[rows[row]] or ""
-                for row in np.flatnonzero(np.isin(rows, bad)).tolist()
-            }
-            refused = dict(sorted(refused.items()))
-        roots = np.array([*self._roots, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
+        for row in np.flatnonzero(np.isin(rows, bad)).tolist() if bad else ():
+            refused[row] = self._reasons[rows[row]] or ""
+        # Index -1 is DECLINED, in both.
         numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
+        roots = np.array([*self.form.roots, DECLINED], dtype=np.int64)[numbers]
         payloads[numbers < 0] = -1
-        texts = self.form.arrays.texts
-        base = len(data)
+        base, texts = len(data), self.form.texts
         whole = readonly_contiguous(np.concatenate([data, texts])) if len(texts) else data
-        return Prepared(whole, base, payloads, roots, numbers, refused)
-
-    def decode(self, number: int, payload: bytes) -> object:
-        """Return a record as Python objects; raise ValueError with the reject reason."""
-        return self.form.decode(number, payload)
+        return Prepared(whole, base, payloads, roots, numbers, dict(sorted(refused.items())))
 
     def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
         """Give a schema's message a number, or return the reject reason of one record.
@@ -196,10 +168,9 @@ class FormatReader:
         schema = self._schemas.schema(schema_id, self._waiting)
         if schema is None:
             return UNKNOWN_SCHEMA
-        number, root, reason = DECLINED, DECLINED, None
+        number, reason = DECLINED, None
         try:
             number = self.form.add(schema, message)
-            root = self.form.root(number)
         except Refused as refusal:
             reason = str(refusal)
             if reason == NO_MESSAGE:
@@ -210,12 +181,11 @@ class FormatReader:
                 logger.warning("schema %d has no field %r", schema_id, path)
         self._known = np.append(self._known, [[schema_id, which]], axis=0)
         self._numbers.append(number)
-        self._roots.append(root)
         self._reasons.append(reason)
         return None
 
 
-def json_payloads(data: NDArray[np.uint8], values: Longs) -> tuple[Longs, dict[int, str]]:
+def json_payloads(data: Bytes, values: Longs) -> tuple[Longs, dict[int, str]]:
     """Return the payloads of JSON records with a schema id, and reject reasons by batch index."""
     starts, stops = values[:, 0], values[:, 1]
     long = (starts >= 0) & (stops - starts >= HEADER)

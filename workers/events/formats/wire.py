@@ -13,14 +13,9 @@ record. A position of REFUSED means invalid bytes.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from workers.arrays.compiled import checked_kernel, checked_part
+from workers.arrays.types import Bytes, Longs
 from workers.events.json_parts import character
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
 
 REFUSED = -1
 MORE, BITS = 0x80, 0x7F

@@ -46,6 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Differences, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
@@ -139,7 +140,6 @@ def near(name: str) -> tuple[str, ...]:
     return (*(name for name, kind in KINDS.items() if kind.family == family), *further)
 
 
-Floats = NDArray[np.float64]
 Ticks = NDArray[np.int64]
 
 _KEPT_BITS = 12

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
+from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, short
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.results import BoardRow, Outcome
@@ -36,8 +36,6 @@ EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % 
 LEGEND = (EXACT, OPEN, PUBLISHED, EXACT_QUANTILE, QUANTILE)
 # Maximum number of edges labelled below a chart.
 EDGES_WRITTEN = 12
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.types import Floats, Longs
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, outcomes
 from workers.replay.report.pages import Table, label
@@ -21,10 +22,6 @@ from workers.settings.durations import format_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
