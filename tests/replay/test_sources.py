@@ -246,18 +246,18 @@ def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"key": ["a"], "ts": [T0]}, "no column 'items' (events.items); its columns are key, ts"),
+        ({"key": ["a"], "ts": [T0]}, "items = 'items': nothing is there; its columns are key, ts"),
         (
             {"key": [1.5], "items": ["x"], "ts": [T0]},
-            "column 'key' (events.key) is double; it must be text",
+            "key = 'key': double is there; it must be text, whole numbers or booleans",
         ),
         (
             {"key": ["a"], "items": [1.5], "ts": [T0]},
-            "column 'items' (events.items) is double; it must be text, list",
+            "items = 'items': double is there; it must be text, whole numbers or booleans, a list",
         ),
         (
             {"key": ["a"], "items": [[1.5]], "ts": [T0]},
-            "column 'items' (events.items) is list<element: double>",
+            "items = 'items': list<element: double> is there",
         ),
         (
             {"key": [1], "items": [1.5], "ts": [T0]},
@@ -265,7 +265,7 @@ def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> Non
         ),
         (
             {"key": ["a"], "items": ["x"], "ts": [1.5]},
-            "column 'ts' (events.timestamp) is double; it must be int64",
+            "timestamp = 'ts': double is there; it must be a timestamp, or whole numbers in ms",
         ),
     ],
 )
