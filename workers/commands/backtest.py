@@ -55,9 +55,8 @@ class Prepared:
         SettingsError: an option is wrong.
         """
         if options.vary and snapshots is not None:
-            raise SettingsError(
-                "--snapshots writes those of one run, so it cannot be used with --vary"
-            )
+            why = "so it cannot be used with --vary"
+            raise SettingsError(f"--snapshots writes those of one run, {why}")
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
         #: Settings for reading the source.
@@ -97,7 +96,15 @@ class Prepared:
             f"replay: {len(self._grid.combinations):,} combinations of settings, "
             f"{self._number:,} runs with their seeds"
         )
-        show = _now_and_then(progress, where)
+        last = 0.0
+
+        def show(summary: Summary) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            if now - last >= PROGRESS_INTERVAL_S:
+                last = now
+                progress.update(where(summary))
+
         return self._runs.run(self.settings, source, write_snapshot, show)
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
@@ -110,21 +117,6 @@ class Prepared:
             yield f"replay: {line}"
         seconds = time.perf_counter() - begun
         yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
-
-
-def _now_and_then(
-    progress: ProgressLine, where: Callable[[Summary], str]
-) -> Callable[[Summary], None]:
-    last = 0.0
-
-    def show(summary: Summary) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last >= PROGRESS_INTERVAL_S:
-            last = now
-            progress.update(where(summary))
-
-    return show
 
 
 def table(tables: Tables) -> Iterator[str]:

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
 from workers.commands.backtest import Options, Prepared
 from workers.commands.compiling import ensure_compiled
+from workers.commands.printing import many
 from workers.events.log_values import TIME_MAX
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
@@ -35,7 +37,7 @@ def replay_file(
     """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
-    return _run(settings, lambda read: open_source(read, source), snapshots, options)
+    return _run(settings, partial(open_source, name=source), snapshots, options)
 
 
 def replay_topic(
@@ -48,13 +50,9 @@ def replay_topic(
 ) -> int:
     from workers.replay.sources_topic import open_topic
 
-    return _run(
-        settings,
-        lambda read: open_topic(read, since_ms, until_ms),
-        snapshots,
-        options,
-        empty="no events in this range of the topic",
-    )
+    empty = "no events in this range of the topic"
+    opening = partial(open_topic, since_ms=since_ms, until_ms=until_ms)
+    return _run(settings, opening, snapshots, options, empty=empty)
 
 
 def parse_time(option: str, text: str) -> int:
@@ -141,14 +139,10 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
         return
     why = ""
     if summary.rejects:
-        number = summary.rejects.total()
         first = _place(summary.first_rejects[0], source.word, source.places)
-        why = f"; {number:,} {source.word}{'s' * (number != 1)} rejected, the first: {first}"
-    if empty is not None:
-        raise SettingsError(f"{source.name}: {empty}{why}")
-    if measured:
-        raise SettingsError(f"{source.name}: no events, so nothing to measure{why}")
-    raise SettingsError(f"{source.name}: no events in it{why}")
+        why = f"; {many(summary.rejects.total(), source.word)} rejected, the first: {first}"
+    text = "no events, so nothing to measure" if measured else "no events in it"
+    raise SettingsError(f"{source.name}: {empty or text}{why}")
 
 
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
@@ -186,7 +180,7 @@ def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[
     if summary.late:
         yield f"  {summary.late:,} events later than events.grace allows, counted in the open tick, as the worker does"
     for reason, times in summary.rejects.most_common():
-        yield f"  {times:,} {word}{'s' * (times != 1)} rejected: {reason}"
+        yield f"  {many(times, word)} rejected: {reason}"
     for reject in summary.first_rejects:
         yield f"  {_place(reject, word, places)}"
     if sum(summary.rejects.values()) > REJECTS_LISTED:

@@ -11,10 +11,9 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.style
 import numpy as np
@@ -65,8 +64,7 @@ LOOK: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """Chart of a report; `title` is also its text for screen readers."""
 
     name: str
@@ -80,8 +78,7 @@ class Chart:
 Drawing = tuple[str, Callable[[], Chart | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Charts of a section, and a line for each that could not be drawn."""
 
     charts: Sequence[Chart]
@@ -102,19 +99,14 @@ def draw_each(drawings: Iterable[Drawing]) -> Drawn:
     return Drawn(charts, missing)
 
 
-def dashed(*lengths: float) -> Any:
-    return (0, lengths) if lengths else "-"
+def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
+    return {"color": color, "linewidth": width, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def look(number: int, **instead: Any) -> dict[str, Any]:
     at = number % LOOKS
-    return {
-        "color": COLORS[at],
-        "marker": MARKERS[at],
-        "linestyle": dashed(*DASHES[at]),
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.7,
-    } | instead
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
+    return stroke(COLORS[at], 1.6, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
 
 
 @contextmanager
@@ -167,8 +159,8 @@ def legend_below(
 ) -> None:
     handles: dict[str, Any] = {}
     for panel in panels:
-        found = zip(*panel.get_legend_handles_labels(), strict=True)
-        handles |= {name: handle for handle, name in found}
+        found, labels = panel.get_legend_handles_labels()
+        handles |= dict(zip(labels, found, strict=True))
     names = [name for name in order or handles if name in handles]
     place: Any = {"loc": "outside lower left", "ncols": columns, "borderpad": 0.1}
     figure.legend([handles[name] for name in names], names, columnspacing=spacing, **place)
