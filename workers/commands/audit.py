@@ -77,11 +77,7 @@ class Auditor:
         self.messages = self.others = self.other_windows = 0
 
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
-        """Compare everything; write a line to `exact` for every snapshot.
-
-        Raises:
-            Difference: at the first difference.
-        """
+        """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
         self._progress, self._exact = progress, exact
         # Read the states before the published snapshots: the worker may be running.
         states = [self._state(owner) for owner in range(self._owners)]
@@ -218,8 +214,9 @@ class Auditor:
                     where = f"{topic}[{message.partition()}] offset {message.offset()}"
                     raise Difference(f"{where}: not a snapshot") from None
                 if known and not newer:
-                    why = "published, but it does not follow from the contributions"
-                    raise Difference(f"{_name(value)}: {why}")
+                    raise Difference(
+                        f"{_name(value)}: published, but it does not follow from the contributions"
+                    )
                 self.others += not newer
 
 
@@ -234,16 +231,9 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
 
 
 def audit(settings: Settings, exact: Path | None = None) -> int:
-    """Run the audit and print its findings.
+    """Run the audit, print its findings, and return 0, or 1 after the first difference.
 
-    Args:
-        exact: new file for every snapshot with its exact counts, which must never be published.
-
-    Returns:
-        0 if there is no difference, 1 after the first one.
-
-    Raises:
-        SettingsError: the audit is not possible.
+    `exact` is a new file for every snapshot with its exact counts, which must never be published.
     """
     auditor = Auditor(settings)
     ensure_compiled()
@@ -279,8 +269,9 @@ def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        message = f"--exact {path}: {error.strerror}; give the name of a new file"
-        raise SettingsError(message) from error
+        raise SettingsError(
+            f"--exact {path}: {error.strerror}; give the name of a new file"
+        ) from error
     with open(descriptor, "wb") as file:
         yield file
 

@@ -12,7 +12,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
 from workers.replay.backtest.recommend import recommend
-from workers.replay.backtest.results import Outcome, Tables, outcomes, prepare, read, write
+from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.offline import Summary
 from workers.replay.source import Source
@@ -22,15 +22,8 @@ from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
-METRICS_SHOWN = (
-    "shown",
-    "error_mean",
-    "recall_unbounded",
-    "recall",
-    "rank_correlation",
-    "coverage",
-    "lost",
-)
+_OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
+METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +44,10 @@ class Prepared:
     def __init__(
         self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
-        """Raises:
-        SettingsError: an option is wrong.
-        """
         if options.vary and snapshots is not None:
-            why = "so it cannot be used with --vary"
-            raise SettingsError(f"--snapshots writes those of one run, {why}")
+            raise SettingsError(
+                "--snapshots writes those of one run, so it cannot be used with --vary"
+            )
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
         #: Settings for reading the source.
@@ -120,10 +111,7 @@ class Prepared:
 
 
 def table(tables: Tables) -> Iterator[str]:
-    found: dict[str, list[Outcome]] = {}
-    for outcome in outcomes(tables):
-        found.setdefault(outcome.row.histogram, []).append(outcome)
-    for histogram, of in found.items():
+    for histogram, of in by_histogram(tables).items():
         yield f"{histogram}:"
         yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
         if len(of) > ROWS_SHOWN:

@@ -56,13 +56,7 @@ def replay_topic(
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return a command-line time in ms since 1970.
-
-    Accepts RFC 3339, a day, or ms; without a zone it is UTC.
-
-    Raises:
-        SettingsError: it is not a time.
-    """
+    """Return a time in ms since 1970, given in RFC 3339, as a day, or in ms; without a zone: UTC."""
     try:
         if text.isdecimal():
             if int(text) > TIME_MAX:
@@ -130,10 +124,8 @@ def _run(
 def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
     """Refuse a source without events, unless it is a file whose rejected lines are listed.
 
-    A backtest is always refused: it has nothing to measure.
-
-    Raises:
-        SettingsError: states how many records were rejected, and why the first one was.
+    A backtest is always refused: it has nothing to measure. The error states how many records were
+    rejected, and why the first one was.
     """
     if summary.rejects and empty is None and not measured:
         return
@@ -141,8 +133,11 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
     if summary.rejects:
         first = _place(summary.first_rejects[0], source.word, source.places)
         why = f"; {many(summary.rejects.total(), source.word)} rejected, the first: {first}"
-    text = "no events, so nothing to measure" if measured else "no events in it"
-    raise SettingsError(f"{source.name}: {empty or text}{why}")
+    if empty is not None:
+        raise SettingsError(f"{source.name}: {empty}{why}")
+    if measured:
+        raise SettingsError(f"{source.name}: no events, so nothing to measure{why}")
+    raise SettingsError(f"{source.name}: no events in it{why}")
 
 
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:

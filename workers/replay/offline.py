@@ -64,10 +64,7 @@ class ReplayMerge(Merge):
                 )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Also complete the tick that holds the watermark, in every lane; no message follows.
-
-        `until_ms` is the latest tick end; None: no limit.
-        """
+        """Also complete every lane's tick that holds the watermark, if it ends by `until_ms`."""
         if (complete := self.complete_ms) is None:
             return
         self._ends = {}
@@ -122,8 +119,7 @@ class Summary:
         events: valid ones, within the range if there is one.
         late: of them, those dated further back than `grace` allows.
         outside: left out for their time.
-        rejects: other records, by reason.
-        first_rejects: the first hundred of them.
+        rejects: other records, by reason; `first_rejects` are the first hundred.
         ticks: released, of all histograms together.
         first_ms, last_ms: earliest and latest time of an event.
         position, total: how far the source is read, and its length (None: unknown).
@@ -240,8 +236,8 @@ class Offline:
         if len(times):
             summary.events += len(times) - batch.beyond
             known = [at for at in (summary.first_ms, summary.last_ms) if at is not None]
-            summary.first_ms = min(int(times.min()), *known)
-            summary.last_ms = max(int(times.max()), *known)
+            summary.first_ms = min([int(times.min()), *known])
+            summary.last_ms = max([int(times.max()), *known])
 
     def _commit(self, partition: int, *, told: bool = False) -> bool:
         """Pass a partition's counts to the merge; return whether it closed a tick."""
@@ -290,15 +286,11 @@ def replay(
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
-    """Run histograms over a source of events, to its end or to Ctrl-C.
+    """Run histograms over a source of events, to its end or to Ctrl-C (`partial` totals).
 
-    Args:
-        write: takes every snapshot, ordered by tick, then histogram; None: none is made.
-        progress: called after every batch.
-        histograms: fresh ones; None: those of `settings`, with `stream` in their mechanism ids.
-
-    Returns:
-        The totals; `partial` after Ctrl-C.
+    `write` takes every snapshot, ordered by tick, then histogram (None: none is made); `progress`
+    is called after every batch. The `histograms` are fresh (None: those of `settings`, with
+    `stream` in their mechanism ids).
     """
     if histograms is None:
         histograms = fresh_histograms(settings, key, stream)

@@ -319,56 +319,48 @@ def objects_of(array: Any) -> list[Any]:
     Timestamps are ms since 1970, rounded down; dates are in ISO 8601. The keys of a map are texts;
     the last value of a duplicate key wins.
     """
-    plain = _or_null(array.type)
-    return [plain(value) for value in array.cast(_raw(array.type), safe=False).to_pylist()]
+    raw, plain = _conversion(array.type)
+    return [plain(value) for value in array.cast(raw, safe=False).to_pylist()]
 
 
-def _raw(kind: Any) -> Any:
-    """Return an equivalent raw type, all of whose values Python can hold."""
-    if pa.types.is_dictionary(kind):
-        return _raw(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_raw(field.type)) for field in kind])
+def _conversion(kind: Any) -> tuple[Any, Converter]:
+    """Return an equivalent raw type, all of whose values Python can hold, and its converter."""
+    raw, plain = _conversion_of(kind)
+    return raw, lambda value: None if value is None else plain(value)
+
+
+def _conversion_of(kind: Any) -> tuple[Any, Converter]:
+    """Return the type and the converter, for values that are not null, of `_conversion`."""
+    of = pa.types
+    if of.is_dictionary(kind):
+        return _conversion_of(kind.value_type)
+    if of.is_struct(kind):
+        fields = [(field, *_conversion(field.type)) for field in kind]
+        plain = {field.name: convert for field, _, convert in fields}
+        raw = pa.struct([field.with_type(raw) for field, raw, _ in fields])
+        return raw, lambda value: {name: convert(value[name]) for name, convert in plain.items()}
     if is_list(kind):
-        of = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return of(kind.value_field.with_type(_raw(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_raw(kind.key_type), _raw(kind.item_type))
-    if holds_texts(kind):
-        return pa.large_binary()
-    if pa.types.is_float16(kind):
-        return pa.float64()
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        return pa.int32()
-    return pa.int64() if pa.types.is_temporal(kind) and not pa.types.is_interval(kind) else kind
-
-
-def _plain(kind: Any) -> Converter:
-    """Return a converter from raw values that are not null to plain objects."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_struct(kind):
-        fields = {field.name: _or_null(field.type) for field in kind}
-        return lambda value: {name: plain(value[name]) for name, plain in fields.items()}
-    if is_list(kind):
-        element = _or_null(kind.value_type)
-        return lambda values: [element(value) for value in values]
-    if pa.types.is_map(kind):
-        return _of_entries(_plain(kind.key_type), _or_null(kind.item_type))
-    if pa.types.is_timestamp(kind):
+        raw, convert = _conversion(kind.value_type)
+        list_of = pa.list_ if of.is_list(kind) else pa.large_list
+        raw = list_of(kind.value_field.with_type(raw))
+        return raw, lambda values: [convert(value) for value in values]
+    if of.is_map(kind):
+        raw_key, key = _conversion(kind.key_type)
+        raw_item, item = _conversion(kind.item_type)
+        return pa.map_(raw_key, raw_item), _of_entries(key, item)
+    if of.is_timestamp(kind):
         times, by = _MS[kind.unit]
-        return lambda value: value * times // by
-    if pa.types.is_date(kind):
-        days = 1 if pa.types.is_date32(kind) else 86_400_000
-        return lambda value: _day(value // days)
-    if pa.types.is_temporal(kind):
-        return lambda _: ODD
-    return _text if holds_texts(kind) else _number
-
-
-def _or_null(kind: Any) -> Converter:
-    plain = _plain(kind)
-    return lambda value: None if value is None else plain(value)
+        return pa.int64(), lambda value: value * times // by
+    if of.is_date32(kind):
+        return pa.int32(), _day
+    if of.is_date64(kind):
+        return pa.int64(), lambda value: _day(value // 86_400_000)
+    if of.is_temporal(kind):
+        raw = pa.int32() if of.is_time32(kind) else pa.int64()
+        return kind if of.is_interval(kind) else raw, lambda _: ODD
+    if holds_texts(kind):
+        return pa.large_binary(), _text
+    return pa.float64() if of.is_float16(kind) else kind, _number
 
 
 def _of_entries(key: Converter, item: Converter) -> Converter:
@@ -503,9 +495,7 @@ def is_flat(shape: Shape, schema: Any) -> bool:
 def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetRows | ParquetObjects:
     """Open a file by its columns, or as objects.
 
-    Raises:
-        SettingsError: it is not Parquet, or a path leads to no column, or to a type that fits no
-            event.
+    Refuse a file that is not Parquet, and a path to no column or to a type that fits no event.
     """
     shape = shape_of_files(settings)
     try:
@@ -516,11 +506,11 @@ def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetRows 
             return ParquetRows(settings, name, file, metadata, schema)
         return ParquetObjects(settings, name, file, schema)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(name, "not a Parquet file", error) from error
+        raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
 
 
-def _unreadable(name: str, what: str, error: Exception) -> SettingsError:
-    return SettingsError(f"{name}: {what}: {str(error).splitlines()[0][:200]}")
+def _why(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]
 
 
 class _ParquetSource:
@@ -544,7 +534,9 @@ class _ParquetSource:
                 read += rows.num_rows
                 yield EventBatch(0, events, rejects, read)
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(self.name, f"cannot be read after row {read:,}", error) from error
+            raise SettingsError(
+                f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
+            ) from error
 
     def ended(self) -> frozenset[int]:
         return frozenset()
@@ -585,11 +577,7 @@ class ParquetObjects(_ParquetSource):
 def first_rows(
     settings: Settings, name: str, path: FilePath, number: int
 ) -> tuple[list[object], Shape]:
-    """Return the first rows of a file as whole objects, and the fields to read in them.
-
-    Raises:
-        SettingsError: it is not Parquet.
-    """
+    """Return the first rows of a file as whole objects, and the fields to read in them."""
     objects: list[object] = []
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
@@ -599,7 +587,7 @@ def first_rows(
                 if len(objects) >= number:
                     break
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(name, "not a Parquet file", error) from error
+        raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
     return objects[:number], shape
 
 

@@ -125,12 +125,9 @@ class InOrder:
 
 
 def shape_of_files(settings: Settings) -> Shape:
-    """Return the fields to read of an event in a file.
+    """Return the fields to read of an event in a file; refuse a field with two meanings.
 
     The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
-
-    Raises:
-        SettingsError: one field would have two meanings.
     """
     shape = settings.shape
     views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}

@@ -62,8 +62,9 @@ def _needs_pyarrow(shown: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        message = f"{shown}: Parquet needs pyarrow: install quietcount[replay]"
-        raise SettingsError(message) from error
+        raise SettingsError(
+            f"{shown}: Parquet needs pyarrow: install quietcount[replay]"
+        ) from error
 
 
 def is_parquet(path: Path) -> bool:

@@ -54,10 +54,9 @@ class JsonLines:
         total: int | None = None,
         raw: IO[bytes] | None = None,
     ) -> None:
-        """Args:
-        file: the text.
-        total: bytes of the file, before it is unpacked; None for a pipe.
-        raw: the file itself if `file` unpacks it; its position is the progress.
+        """`total` is the size of the file as it is, None for a pipe.
+
+        `raw` is the file itself if `file` unpacks it; its position is the progress.
         """
         events = settings.events
         self.name, self.total = name, total

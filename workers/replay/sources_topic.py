@@ -88,16 +88,12 @@ class TopicSource:
         self._parts: dict[tuple[str, int], _Partition] = {}
         for place in sources:
             start, end = _bounds(consumer, place, earliest)
-            of = place.partition, place.topic.partitions
-            self._parts[place.log] = _Partition(
-                place,
-                source_reader_of(settings, reader, *of, decoders.form()),
-                Watermark((), events.grace_ms, settings.max_behind_ms),
-                Origins(None) if settings.privacy.rekey else None,
-                start,
-                end,
-                position=start,
-            )
+            of = place.partition, place.topic.partitions, decoders.form()
+            source = source_reader_of(settings, reader, *of)
+            watermark = Watermark((), events.grace_ms, settings.max_behind_ms)
+            origins = Origins(None) if settings.privacy.rekey else None
+            part = _Partition(place, source, watermark, origins, start, end, position=start)
+            self._parts[place.log] = part
         parts = self._parts.items()
         self._open = {log: (of.start, of.end) for log, of in parts if of.start < of.end}
         self.total: int | None = sum(part.end - part.start for part in self._parts.values())

@@ -100,10 +100,7 @@ def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
 
 @dataclass(slots=True)
 class Grid:
-    """Combinations to run, and those left out with the reason.
-
-    `notes` explain how `--vary` was interpreted beyond its text.
-    """
+    """Combinations to run, and those left out; `notes` tell how `--vary` was interpreted."""
 
     combinations: list[Combination] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -125,15 +122,9 @@ class Grid:
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
-    """Return the combinations of all histograms.
+    """Return the combinations of all histograms of the settings file `path`.
 
-    Args:
-        path: of the settings file.
-        varies: "<histogram>.<setting>=<value>,<value>,..."; the histogram may be omitted if there
-            is only one.
-
-    Raises:
-        SettingsError: a name or value is wrong, or there are too many combinations.
+    `varies` are "<histogram>.<setting>=<value>,<value>,..."; a single histogram may be omitted.
     """
     names = [config.name for config in settings.histograms]
     chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
@@ -262,7 +253,7 @@ def settings_text(config: HistogramConfig) -> str:
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
     name, equals, values = text.partition("=")
     histogram, dot, setting = name.strip().rpartition(".")
-    shown = f"--vary {_short(name)}"
+    shown = _short(name)
     if not equals or not setting:
         raise SettingsError(
             f"--vary {_short(text)}: must be HISTOGRAM.SETTING=VALUE,VALUE,... such as {histograms[0]}.epsilon=0.5,1,2"
@@ -270,26 +261,28 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
     if not dot:
         if len(histograms) > 1:
             names = ", ".join(f"{one}.{setting}" for one in histograms)
-            raise SettingsError(f"{shown}: of which histogram? One of {names}")
+            raise SettingsError(f"--vary {shown}: of which histogram? One of {names}")
         histogram = histograms[0]
     if histogram not in histograms:
         hint = _hint(histogram, histograms)
-        raise SettingsError(f"{shown}: no histogram {histogram!r}: {hint}")
+        raise SettingsError(f"--vary {shown}: no histogram {histogram!r}: {hint}")
     if setting in UNMEASURED:
-        why = "it changes nothing that is measured"
-        raise SettingsError(f"{shown}: {setting} cannot be varied: {why}")
+        raise SettingsError(
+            f"--vary {shown}: {setting} cannot be varied: it changes nothing that is measured"
+        )
     if setting in COUNTED:
         raise SettingsError(
-            f"{shown}: {setting} cannot be varied: it decides what is counted, and "
+            f"--vary {shown}: {setting} cannot be varied: it decides what is counted, and "
             "runs that count different things cannot be compared; write a [[histogram]] for each"
         )
     known = sorted(set().union(*map(settings_known, MECHANISMS)) - {*UNMEASURED, *COUNTED})
     if setting not in known:
-        raise SettingsError(f"{shown}: unknown setting; {_hint(setting, known)}")
+        raise SettingsError(f"--vary {shown}: unknown setting; {_hint(setting, known)}")
     parts = list(dict.fromkeys(_split(values)))
     if "" in parts:
-        why = "a value is missing: write VALUE,VALUE,... without spaces"
-        raise SettingsError(f"--vary {_short(text)}: {why}")
+        raise SettingsError(
+            f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces"
+        )
     return histogram, setting, [Value(part, _toml(part)) for part in parts]
 
 

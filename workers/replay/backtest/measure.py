@@ -43,37 +43,15 @@ NEW_TICKS = 10
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
-METRICS = (
-    "shown",
-    "sd",
-    "threshold",
-    *BOUNDED,
-    *UNBOUNDED,
-    "deserving",
-    "deserving_shown",
-    "recall",
-    "precision",
-    "recall_unbounded",
-    "precision_unbounded",
-    "rank_correlation",
-    "lost",
-    "within_error",
-    "shortfall",
-    "shown_new",
-    "coverage_new",
-)
+# Of boards, against the bounded counts and the unbounded ones.
+TOPS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation")
+_SHOWN = ("shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown")
+METRICS = (*_SHOWN, *TOPS, "lost", "within_error", "shortfall", "shown_new", "coverage_new")
 PLACE = {name: i for i, name in enumerate(METRICS)}
 # Followed, for every rank, by the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
-OF_KEYS = (
-    "recall",
-    "precision",
-    "recall_unbounded",
-    "precision_unbounded",
-    "rank_correlation",
-    "shortfall",
-)
+OF_KEYS = (*TOPS, "shortfall")
 WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]

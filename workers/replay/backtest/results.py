@@ -85,6 +85,13 @@ class Outcome:
         return horizon * self.row.tick_ms if isinstance(horizon, int) else None
 
 
+def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
+    for one in outcomes(tables):
+        found.setdefault(one.row.histogram, []).append(one)
+    return found
+
+
 def outcomes(tables: Tables) -> list[Outcome]:
     import pyarrow.compute as pc
 
@@ -227,23 +234,21 @@ class Tables:
 def prepare(directory: Path, *, force: bool) -> None:
     """Create the directory and check that results can be written, before hours of work.
 
-    Raises:
-        SettingsError: a package is missing, the directory cannot be made, or it is not empty and
-            `force` was not given.
+    A directory that is not empty is refused without `force`.
     """
     for package in ("pyarrow", "matplotlib", "jinja2"):
         if importlib.util.find_spec(package) is None:
             raise SettingsError(f"--report needs {package}: install quietcount[replay]")
-    shown = f"--report {directory}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not force and any(directory.iterdir()):
-            choice = "choose another directory, or use --force to replace the results in it"
-            raise SettingsError(f"{shown}: it is not empty: {choice}")
+            raise SettingsError(
+                f"--report {directory}: it is not empty: choose another directory, or use --force to replace the results in it"
+            )
         if not os.access(directory, os.W_OK | os.X_OK):
-            raise SettingsError(f"{shown}: Permission denied")
+            raise SettingsError(f"--report {directory}: Permission denied")
     except OSError as error:
-        raise SettingsError(f"{shown}: {error.strerror}") from None
+        raise SettingsError(f"--report {directory}: {error.strerror}") from None
 
 
 def write(directory: Path, results: Results) -> None:
@@ -315,11 +320,7 @@ def _write_table(path: Path, table: pa.Table) -> None:
 
 
 def read(directory: Path) -> Tables:
-    """Read the files that `write` writes.
-
-    Raises:
-        SettingsError: it is not a results directory, or one of another version.
-    """
+    """Read the files that `write` writes; refuse another directory, or another version."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

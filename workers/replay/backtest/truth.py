@@ -32,15 +32,8 @@ from workers.runtime.frozen import thawed
 # Sizes for which the tick is recorded at which an item reaches them.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
 # These read the running counts of all rows after `merge`, and add none of their own.
-MIRRORED = (
-    "known_base",
-    "unk_base",
-    "sparse_gumb",
-    "bounded_max",
-    "doubling",
-    "two_level",
-    "two_level_k",
-)
+_ORDER_STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
+MIRRORED = ("known_base", "unk_base", "sparse_gumb", *_ORDER_STATISTICS)
 ITEMS_UNBOUNDED = (1 << 31) - 1
 
 _EMPTY: Rows = np.empty(0, dtype=np.int64)

@@ -31,6 +31,7 @@ DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1)
 WIDTH = 9.2  # inches; 883 px of a page
 LOOKS = len(COLORS)
 DPI = 150
+LINE = 1.6  # points
 HEAD = 0.58  # inches
 LABEL_LETTERS = 34
 WHY_LETTERS = 200
@@ -38,29 +39,19 @@ LOOK: Mapping[str, Any] = {
     "svg.hashsalt": "quietcount",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 10,
     "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "grid.color": PALE,
     "grid.linewidth": 0.6,
-    "lines.linewidth": 1.6,
+    "lines.linewidth": LINE,
     "lines.markersize": 6.5,
-    "legend.frameon": False,
     "legend.fontsize": 9.5,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
+    **dict.fromkeys(("font.size", "axes.titlesize"), 10),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    "text.parse_math": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), "white"),
 }
 
 
@@ -106,7 +97,7 @@ def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
 def look(number: int, **instead: Any) -> dict[str, Any]:
     at = number % LOOKS
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
-    return stroke(COLORS[at], 1.6, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
+    return stroke(COLORS[at], LINE, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
 
 
 @contextmanager
@@ -210,10 +201,9 @@ def number(value: float) -> str:
 
 def short_number(value: float) -> str:
     """Format a round number briefly: 20k, 1.5M."""
-    for unit, width in (("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 10 * width or (unit == "M" and abs(value) >= width):
-            return f"{value / width:g}{unit}"
-    return number(value)
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else number(value)
 
 
 def slug(text: str) -> str:

@@ -5,6 +5,7 @@ Boards show exact counts beside the published ones, at a few ticks.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -100,8 +101,7 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             series.setdefault(name_of(run, BUDGET), []).append(point)
     best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[:LOOKS]
     shown = [name for name in series if name in best]
-    with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
             at, mean, *bars = np.array(sorted(series[name])).T
             at = at * _beside(place, len(shown))
@@ -129,8 +129,7 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
     if len(runs) < 2:
         return None
     mechanisms = list(dict.fromkeys(run.row.mechanism for run in runs))
-    with canvas(1, 1, 4.6) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 4.6) as (figure, [[cell]]):
         best = sorted((run.row.epsilon, scores[run.number]) for run in runs if run.number in front)
         if len(best) > 1:
             line = stroke(charts.MUTED, 1.1)
@@ -139,10 +138,10 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
         for place, mechanism in enumerate(mechanisms):
             beside = _beside(place, len(mechanisms))
             mine = [run for run in runs if run.row.mechanism == mechanism]
-            points = [(run.row.epsilon * beside, scores[run.number]) for run in mine]
-            at |= {run.number: point for run, point in zip(mine, points, strict=True)}
+            points = {run.number: (run.row.epsilon * beside, scores[run.number]) for run in mine}
+            at |= points
             style = look(place, linestyle="none", markersize=7)
-            cell.plot(*zip(*points, strict=True), label=mechanism, **style)
+            cell.plot(*zip(*points.values(), strict=True), label=mechanism, **style)
         _epsilon_axis(cell, runs)
         if recommended is not None:
             ring = look(0, color="none", linestyle="none", markersize=15)
@@ -150,10 +149,10 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             x, y = at[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
         # Runs at the same point share a text.
-        named: dict[tuple[tuple[float, float], bool], list[int]] = {}
-        for run in runs:
-            if run.number in front or run.number == recommended:
-                named.setdefault((at[run.number], run.number in front), []).append(run.number)
+        named: dict[tuple[tuple[float, float], bool], list[int]] = defaultdict(list)
+        for number in (run.number for run in runs):
+            if number in front or number == recommended:
+                named[at[number], number in front].append(number)
         for (point, of_front), numbers in named.items():
             several = f"{numbers[0]} and {len(numbers) - 1} more"
             text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
@@ -180,8 +179,7 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
     if not runs:
         return None
     unit, width = _delay_unit(runs)
-    with canvas(1, 2, 4.0 + 0.22 * ((len(runs) + 1) // 2)) as (figure, axes):
-        left, right = axes[0]
+    with canvas(1, 2, 4.0 + 0.22 * ((len(runs) + 1) // 2)) as (figure, [[left, right]]):
         sizes: list[float] = []
         for place, run in enumerate(runs):
             names = ("found", "delay_median", "passed")
@@ -219,8 +217,7 @@ def coverage(of: Measured) -> Chart | None:
     if not found:
         return None
     drawn, left_out = found[:DOTS], len(found) - DOTS
-    with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, [[cell]]):
         spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
         mean, least, most = np.array(spreads).T
         cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
@@ -349,13 +346,10 @@ def _board(
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     exact = np.array([row.exact or 0 for row in rows])
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
-    published = [
-        (row.released, place, NORMAL_95 * (row.sd or 0))
-        for place, row in enumerate(rows)
-        if row.released is not None
-    ]
-    if published:
-        x, y, wide = np.array(published, dtype=float).T
+    y = [place for place, row in enumerate(rows) if row.released is not None]
+    if y:
+        x, sd = np.array([(rows[at].released, rows[at].sd or 0) for at in y], dtype=float).T
+        wide = NORMAL_95 * sd
         style = look(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
         cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
     named = [place for place, row in enumerate(rows) if row.shown and row.released is None]

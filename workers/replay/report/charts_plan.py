@@ -86,8 +86,7 @@ def _ends(one: HistogramPlan) -> Chart | None:
     rows = list(itertools.compress(one.ends, drawn))
     if len(rows) < 2:
         return None
-    with canvas(1, 1, 3.8) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 3.8) as (figure, [[cell]]):
         for place, row in enumerate(rows):
             said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
             # The last tick on its own: the share is for it.
@@ -110,18 +109,16 @@ def _ends(one: HistogramPlan) -> Chart | None:
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:
-    names = [_with(row) for row in one.mechanisms]
+    names = []
+    for row in one.mechanisms:
+        assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
+        names.append(" ".join([row.mechanism, *assumed]))
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "
         "answers and assumes is in the text below. Hollow: not possible with these settings. "
         "Thresholds of different mechanisms do not mean the same."
     )
     return _compared(one, one.mechanisms, names, "mechanisms", caption)
-
-
-def _with(row: Alternative) -> str:
-    assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
-    return " ".join([row.mechanism, *assumed])
 
 
 def _compared(
@@ -143,8 +140,7 @@ def _compared(
     shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
     if len(shown) < 2:
         return None
-    with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, [[cell]]):
         for label, place, of in series:
             filled = look(place, linestyle="none", markersize=7)
             edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}

@@ -30,15 +30,13 @@ FEATURED, KEYS = 4, 3
 def write_report(directory: Path) -> list[str]:
     """Write the report of a results directory into it, replacing an earlier one.
 
-    Returns:
-        A line for every chart that could not be drawn; the page lists them too.
-
-    Raises:
-        SettingsError: it is not a results directory.
+    Return a line for every chart that could not be drawn; the page lists them too.
     """
     tables = results.read(directory)
     found, histograms = tables.input, runs.measured(tables)
     sections = [_section(of, recommend(of.runs)) for of in histograms]
+    rejects = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
+    reasons = [(reason, f"{times:,}") for reason, times in rejects]
     body = pages.page(
         "backtest.html",
         script="copy.js",
@@ -50,7 +48,7 @@ def write_report(directory: Path) -> list[str]:
         keys=KEYS,
         input=found,
         read=list(_read(found)),
-        reasons=_reasons(found),
+        reasons=Table(("reason", f"{found.word}s"), reasons),
         rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
         rejected=sum(found.counts.values()),
     )
@@ -71,6 +69,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         quantiles = quantile_table(of, run, numeric)
     drawings = bool(drawn.charts or drawn.missing)
     contents = {"promise": True, "runs": True, "pictures": drawings, "boards": bool(shown)}
+    contents |= {"settings": True}
     row, sees = run.row, "all snapshots of an epoch"
     return {
         "of": of,
@@ -83,9 +82,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "tiles": runs.tiles(run, of.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
-        "contents": [
-            (name, name) for name, there in (contents | {"settings": True}).items() if there
-        ],
+        "contents": [(name, name) for name, there in contents.items() if there],
         "runs": runs.run_table(of, advice),
         "drawn": drawn,
         "quantiles": quantiles,
@@ -146,11 +143,6 @@ def _read(found: Input) -> Iterator[tuple[str, str]]:
 
 def _times(first_ms: int, last_ms: int) -> str:
     return f"{when(first_ms)} to {when(last_ms)} (UTC)"
-
-
-def _reasons(found: Input) -> Table:
-    counts = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
-    return Table(("reason", f"{found.word}s"), [(reason, f"{times:,}") for reason, times in counts])
 
 
 def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:

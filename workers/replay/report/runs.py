@@ -6,6 +6,7 @@ Includes the table of runs, and their boards with unmodified labels.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from workers.replay.backtest.recommend import RECALL, Recommendation
-from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, outcomes
+from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, by_histogram
 from workers.replay.report.pages import Table, label
 from workers.settings.durations import format_duration
 
@@ -75,16 +76,11 @@ class Measured:
 
 
 def measured(tables: Tables) -> list[Measured]:
-    runs: dict[str, list[Outcome]] = {}
-    for one in outcomes(tables):
-        runs.setdefault(one.row.histogram, []).append(one)
-    boards: dict[str, list[BoardRow]] = {}
+    boards: dict[str, list[BoardRow]] = defaultdict(list)
     for row in tables.boards.to_pylist():
-        boards.setdefault(row["histogram"], []).append(BoardRow(**row))
-    series = _series(tables.results)
-    return [
-        Measured(name, of, tables.input, series, boards.get(name, [])) for name, of in runs.items()
-    ]
+        boards[row["histogram"]].append(BoardRow(**row))
+    series, runs = _series(tables.results), by_histogram(tables).items()
+    return [Measured(name, of, tables.input, series, boards[name]) for name, of in runs]
 
 
 def when(milliseconds: int) -> str:
@@ -103,11 +99,11 @@ def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats
     groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
     names = zip(lists["run"].to_pylist(), lists["metric"].to_pylist(), strict=True)
-    columns = zip(lists["tick_list"], lists["size_list"], lists["value_list"], strict=True)
-    return {
-        name: (ticks.values.to_numpy(), sizes.values.to_numpy(), values.values.to_numpy())
-        for name, (ticks, sizes, values) in zip(names, columns, strict=True)
-    }
+    columns = (
+        [of.values.to_numpy() for of in lists[name]]
+        for name in ("tick_list", "size_list", "value_list")
+    )
+    return dict(zip(names, zip(*columns, strict=True), strict=True))
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
