@@ -56,7 +56,7 @@ def replay_topic(
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return a time in ms since 1970, given in RFC 3339, as a day, or in ms; without a zone: UTC."""
+    """Return a time in ms since 1970, given in RFC 3339, as a day or in ms; without a zone: UTC."""
     try:
         if text.isdecimal():
             if int(text) > TIME_MAX:
