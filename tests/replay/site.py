@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.worker.harness import toml, unk
+from workers.cli import execute
 from workers.settings.settings import Settings, load
 
 T0 = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -39,3 +40,9 @@ def settings_of(
         noise.write_bytes(bytes(range(32)))
         noise.chmod(0o600)
     return load(path)
+
+
+def run_replay(directory: Path, *options: object, source: Path | None = None) -> int:
+    """Run `quietcount replay` on `directory`/in.jsonl, or another source; return the exit code."""
+    config, path = directory / "settings.toml", source or directory / "in.jsonl"
+    return execute(["replay", "-c", str(config), "--input", str(path), *map(str, options)])

@@ -11,10 +11,10 @@ from typing import Any
 
 from tests.replay.site import T0
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
-from workers.replay.backtest.results import Results
+from workers.replay.backtest.results import Results, RunRow
 from workers.replay.backtest.sweep import Backtest
-from workers.replay.offline import Summary
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
 
@@ -43,6 +43,21 @@ def text_of(some: Sequence[object]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in some)
 
 
+def source_of(
+    settings: Settings, some: Sequence[object], kind: type[JsonLines] = JsonLines
+) -> JsonLines:
+    content = text_of(some)
+    return kind(settings, "text", io.BytesIO(content), total=len(content))
+
+
+def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:
+    """Return a row of runs.parquet of a histogram `h` of 32 ticks in one epoch."""
+    of: dict[str, Any] = {"histogram": "h", "mechanism": "unk_base", "varied": {}, "settings": "{}"}
+    of |= {"rho": 0.1, "delta": 1e-9, "unit": "event", "tick_ms": 1_000, "first_tick": 1}
+    of |= {"ticks": 32, "epochs": 1, "events": 7, "complete": True}
+    return RunRow(run=run, seed=seed, epsilon=epsilon, **(of | more))
+
+
 def backtest(
     settings: Settings,
     directory: Path,
@@ -57,36 +72,27 @@ def backtest(
     runs = Backtest(runs_of(grid.combinations, seeds), KEY, top)
     for one in runs.watches():
         one.histogram.written = snapshots is not None and one.run.seed == 0
-    content = text_of(some)
-    source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
-    write = (
-        None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
-    )
-    summary: Summary = runs.run(settings, source, write, lambda summary: None)
+
+    def write(snapshot: Snapshot) -> None:
+        if snapshots is not None:
+            snapshots.append(json.loads(snapshot.value))
+
+    summary = runs.run(settings, source_of(settings, some), write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 
 def numbers(
-    results: Results,
-    metric: str,
-    *,
-    run: int = 1,
-    seed: int = 0,
-    key: str = "",
-    rank: int = 0,
-    size: int = 0,
+    results: Results, metric: str, *, run: int = 1, seed: int = 0, key: str = "", size: int = 0
 ) -> dict[int, float]:
     """Value by tick; 0 is the whole run."""
+    wanted = (run, seed, metric, key, 0, size)
     found = [
-        one
+        dict(zip(one.ticks.tolist(), one.values.tolist(), strict=True))
         for one in results.series
-        if (one.run, one.seed, one.metric, one.key, one.rank, one.size)
-        == (run, seed, metric, key, rank, size)
+        if (one.run, one.seed, one.metric, one.key, one.rank, one.size) == wanted
     ]
     assert len(found) <= 1, "more than one series of the same name"
-    return (
-        dict(zip(found[0].ticks.tolist(), found[0].values.tolist(), strict=True)) if found else {}
-    )
+    return found[0] if found else {}
 
 
 def bounded(event: dict[str, object], max_items: int, max_count: int) -> Iterator[tuple[str, int]]:

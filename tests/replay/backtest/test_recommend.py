@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.replay.backtest.backtests import backtest, events
+from tests.replay.backtest.backtests import a_run, backtest, events
 from tests.replay.site import settings_of
 from tests.worker.harness import unk
 from workers.replay.backtest.recommend import Recommendation, recommend
-from workers.replay.backtest.results import Outcome, RunRow, Spread, outcomes, read, write
+from workers.replay.backtest.results import Outcome, Spread, outcomes, read, write
 
 
 def outcome(
@@ -25,29 +25,9 @@ def outcome(
     seeds: int = 3,
     **more: float,
 ) -> Outcome:
-    """A combination with these figures."""
-    row = RunRow(
-        run=run,
-        seed=0,
-        histogram="h",
-        mechanism="unk_base",
-        varied={},
-        settings="{}",
-        rho=0.1,
-        epsilon=epsilon,
-        delta=delta,
-        unit="event",
-        tick_ms=1,
-        first_tick=1,
-        ticks=1,
-        epochs=1,
-        events=1,
-        complete=True,
-    )
-    figures = {"recall_unbounded": recall, "error_unbounded_mean": error} | more
-    metrics = {
-        name: Spread(value, value, value) for name, value in figures.items() if value is not None
-    }
+    row, figures = a_run(run, epsilon, delta=delta, tick_ms=1), {"recall_unbounded": recall} | more
+    figures["error_unbounded_mean"] = error
+    metrics = {name: Spread(of, of, of) for name, of in figures.items() if of is not None}
     return Outcome(row=row, varied={"epsilon": f"{epsilon:g}"}, seeds=seeds, metrics=metrics)
 
 
@@ -57,14 +37,8 @@ def said(found: Recommendation) -> str:
 
 def test_the_smallest_epsilon_near_the_best_is_taken() -> None:
     """0.94 at epsilon 1 is as good as 0.97 at 4; 0.6 at 0.5 is not."""
-    found = recommend(
-        [
-            outcome(1, 0.5, 0.6, 90),
-            outcome(2, 1, 0.94, 40),
-            outcome(3, 2, 0.95, 20),
-            outcome(4, 4, 0.97, 9),
-        ]
-    )
+    figures = ((0.5, 0.6, 90), (1, 0.94, 40), (2, 0.95, 20), (4, 0.97, 9))
+    found = recommend([outcome(run, *of) for run, of in enumerate(figures, 1)])
     assert found.chosen == 2 and found.front == (1, 2, 3, 4)
     text = said(found)
     assert "Take run 2" in text and "epsilon 1," in text and "94% of the true top items" in text
@@ -121,24 +95,16 @@ def test_of_the_same_epsilon_the_smaller_delta_is_taken() -> None:
 
 def test_what_another_beats_in_both_is_not_on_the_front() -> None:
     """Equal ones stand on it together."""
-    found = recommend(
-        [
-            outcome(1, 0.5, 0.7),
-            outcome(2, 1, 0.6),
-            outcome(3, 1, 0.9),
-            outcome(4, 1, 0.9),
-            outcome(5, 2, 0.9),
-        ]
-    )
+    figures = ((0.5, 0.7), (1, 0.6), (1, 0.9), (1, 0.9), (2, 0.9))
+    found = recommend([outcome(run, *of) for run, of in enumerate(figures, 1)])
     assert found.front == (1, 3, 4)
 
 
 def test_a_table_without_anything_useful_says_so() -> None:
     """The best of the useless is no recommendation."""
     found = recommend([outcome(1, 0.1, 0.0), outcome(2, 0.2, 0.3)])
-    assert (
-        found.chosen is None and "No combination is of use" in said(found) and "30%" in said(found)
-    )
+    text = said(found)
+    assert found.chosen is None and "No combination is of use" in text and "30%" in text
 
 
 def test_answers_to_queries_are_compared_by_their_error() -> None:

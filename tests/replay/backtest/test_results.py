@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.replay.backtest.backtests import a_run
 from workers.replay.backtest.results import (
     BOARDS,
     REJECTS,
@@ -15,7 +16,6 @@ from workers.replay.backtest.results import (
     BoardRow,
     Input,
     Results,
-    RunRow,
     Series,
     prepare,
     read,
@@ -41,35 +41,13 @@ def some() -> Results:
             left_out=["a: b"],
         )
     )
-    for run, varied in ((1, {"h.epsilon": "0.5"}), (2, {"g.tick": None})):
-        found.runs.append(
-            RunRow(
-                run=run,
-                seed=0,
-                histogram="h",
-                mechanism="unk_base",
-                varied=varied,
-                settings="{}",
-                rho=0.1,
-                epsilon=0.5,
-                delta=1e-9,
-                unit="event",
-                tick_ms=1000,
-                first_tick=3,
-                ticks=4,
-                epochs=1,
-                events=7,
-                complete=True,
-            )
-        )
-    found.series.append(
-        Series(1, 0, "h", "", "recall", 0, 0, np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75]))
-    )
+    found.runs += [a_run(1, varied={"h.epsilon": "0.5"}), a_run(2, varied={"g.tick": None})]
+    ticks, values = np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75])
+    found.series.append(Series(1, 0, "h", "", "recall", 0, 0, ticks, values))
     found.series.append(Series(1, 0, "h", "ключ", "found", 0, 100, np.array([0]), np.array([1.0])))
-    found.boards.append(
-        BoardRow(1, 0, "h", "", 4, 4000, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None)
-    )
-    found.boards.append(BoardRow(1, 0, "h", "", 4, 4000, 2, "tea", 11, None, False, None, None, 7))
+    of = (1, 0, "h", "", 4, 4000)
+    found.boards.append(BoardRow(*of, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None))
+    found.boards.append(BoardRow(*of, 2, "tea", 11, None, False, None, None, 7))
     return found
 
 
@@ -79,27 +57,13 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     tables = read(tmp_path)
     assert tables.input == some().input
     rows = tables.results.to_pylist()
-    assert [(row["tick"], row["value"]) for row in rows if row["metric"] == "recall"] == [
-        (0, 0.5),
-        (3, 0.25),
-        (4, 0.75),
-    ]
-    assert rows[-1] == {
-        "run": 1,
-        "seed": 0,
-        "histogram": "h",
-        "key": "ключ",
-        "tick": 0,
-        "rank": 0,
-        "size": 100,
-        "metric": "found",
-        "value": 1.0,
-    }
+    recall = [(row["tick"], row["value"]) for row in rows if row["metric"] == "recall"]
+    assert recall == [(0, 0.5), (3, 0.25), (4, 0.75)]
+    last = {"run": 1, "seed": 0, "histogram": "h", "key": "ключ", "tick": 0, "rank": 0}
+    assert rows[-1] == last | {"size": 100, "metric": "found", "value": 1.0}
     runs = tables.runs.to_pylist()
-    assert [(row["run"], row["set.h.epsilon"], row["set.g.tick"]) for row in runs] == [
-        (1, "0.5", None),
-        (2, None, None),
-    ]
+    varied = [(row["run"], row["set.h.epsilon"], row["set.g.tick"]) for row in runs]
+    assert varied == [(1, "0.5", None), (2, None, None)]
     boards = tables.boards.to_pylist()
     assert [BoardRow(**row) for row in boards] == some().boards
     assert {path.name for path in tmp_path.iterdir()} == {RUNS, RESULTS, BOARDS, REJECTS}
@@ -150,9 +114,8 @@ def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == missing else object()
     )
-    with pytest.raises(
-        SettingsError, match=rf"--report needs {missing}: install quietcount\[replay\]"
-    ):
+    message = rf"--report needs {missing}: install quietcount\[replay\]"
+    with pytest.raises(SettingsError, match=message):
         prepare(tmp_path / "new", force=False)
     assert not (tmp_path / "new").exists()
 
