@@ -60,11 +60,8 @@ class ByHand:
 
     def errors(self, tick: int, keys: str, wide: bool = False) -> list[int]:
         exact = (self.wide if wide else self.exact)[tick]
-        return [
-            count - exact[key][label]
-            for key in keys
-            for label, count in self.shown(tick, key).items()
-        ]
+        shown = [(key, *item) for key in keys for item in self.shown(tick, key).items()]
+        return [count - exact[key][label] for key, label, count in shown]
 
     def recall(self, tick: int, key: str, wide: bool = False) -> float:
         exact = (self.wide if wide else self.exact)[tick][key]
@@ -104,10 +101,8 @@ def test_errors_are_those_of_the_published_counts(unknown: tuple[Results, ByHand
     """Mean, root mean square, worst and bias, of all keys and of one, at every tick; against bounded and unbounded counts."""
     results, hand = unknown
     for key, keys in (("", "ab"), ("a", "a"), ("b", "b")):
-        found = {
-            name: numbers(results, f"error_{name}", key=key)
-            for name in ("mean", "rms", "worst", "bias")
-        }
+        names = ("mean", "rms", "worst", "bias")
+        found = {name: numbers(results, f"error_{name}", key=key) for name in names}
         wide = numbers(results, "error_unbounded_mean", key=key)
         ticks = [tick for tick in hand.snapshots if hand.errors(tick, keys)]
         assert set(found["mean"]) - {0} == set(ticks)
@@ -157,9 +152,8 @@ def test_rank_correlation_is_kendalls(unknown: tuple[Results, ByHand]) -> None:
 def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) -> None:
     """The bars are those published; lost is what bounding cut off; whoever is above the threshold deserves to be shown."""
     results, hand = unknown
-    covered, lost, deserving = (
-        numbers(results, name) for name in ("coverage", "lost", "deserving_shown")
-    )
+    metrics = ("coverage", "lost", "deserving_shown")
+    covered, lost, deserving = (numbers(results, name) for name in metrics)
     inside = of = 0
     for tick, by_key in hand.snapshots.items():
         sd, threshold = by_key["a"]["sd"], by_key["a"]["threshold"]
@@ -168,23 +162,17 @@ def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) ->
         inside, of = inside + within, of + len(errors)
         if errors:
             assert covered[tick] == pytest.approx(within / len(errors))
-        totals = [
-            sum(sum(of_key.values()) for of_key in one[tick].values())
-            for one in (hand.exact, hand.wide)
-        ]
-        assert lost[tick] == pytest.approx(1 - totals[0] / totals[1])
+        total, total_wide = (
+            sum(of.total() for of in one[tick].values()) for one in (hand.exact, hand.wide)
+        )
+        assert lost[tick] == pytest.approx(1 - total / total_wide)
         above = [
-            (key, label)
+            label in hand.shown(tick, key)
             for key in "ab"
             for label, count in hand.exact[tick][key].items()
             if count > threshold
         ]
-        if above:
-            assert deserving[tick] == pytest.approx(
-                np.mean([label in hand.shown(tick, key) for key, label in above])
-            )
-        else:
-            assert tick not in deserving
+        assert deserving.get(tick) == (pytest.approx(np.mean(above)) if above else None)
     assert covered[0] == pytest.approx(inside / of)
 
 
@@ -224,10 +212,9 @@ def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results
         delays, passed = [], 0
         for key in "ab":
             for label in LABELS:
-                reached = [
-                    tick for tick in sorted(hand.exact) if hand.exact[tick][key][label] >= size
-                ]
-                first = [tick for tick in sorted(hand.exact) if label in hand.shown(tick, key)]
+                ticks = sorted(hand.exact)
+                reached = [tick for tick in ticks if hand.exact[tick][key][label] >= size]
+                first = [tick for tick in ticks if label in hand.shown(tick, key)]
                 passed += bool(reached)
                 if reached and first:
                     delays.append(max(first[0] - reached[0], 0))
@@ -243,27 +230,19 @@ def test_the_board_stands_beside_the_exact_one(unknown: tuple[Results, ByHand]) 
     """What the report shows as a picture is what was published and what was true."""
     results, hand = unknown
     rows = [row for row in results.boards if row.seed == 0]
-    assert {row.tick for row in rows} <= set(hand.snapshots) and max(
-        row.tick for row in rows
-    ) == max(hand.snapshots)
-    assert len({row.tick for row in rows}) <= 9
+    ticks, last_tick = {row.tick for row in rows}, max(hand.snapshots)
+    assert ticks <= set(hand.snapshots) and max(ticks) == last_tick and len(ticks) <= 9
     for row in rows:
         assert row.exact == hand.exact[row.tick][row.key][row.label]
         assert row.exact_unbounded == hand.wide[row.tick][row.key][row.label]
-        assert row.released == hand.shown(row.tick, row.key).get(row.label) and row.shown == (
-            row.released is not None
-        )
-        assert (row.sd, row.threshold) == pytest.approx(
-            (
-                hand.snapshots[row.tick][row.key]["sd"],
-                hand.snapshots[row.tick][row.key]["threshold"],
-            ),
-            abs=1e-4,
-        )
-    last = [row for row in rows if row.tick == max(hand.snapshots) and row.key == "a"]
-    assert [row.exact for row in last[:TOP]] == sorted(
-        hand.exact[last[0].tick]["a"].values(), reverse=True
-    )[:TOP]
+        assert row.released == hand.shown(row.tick, row.key).get(row.label)
+        assert row.shown == (row.released is not None)
+        snapshot = hand.snapshots[row.tick][row.key]
+        stated = snapshot["sd"], snapshot["threshold"]
+        assert (row.sd, row.threshold) == pytest.approx(stated, abs=1e-4)
+    last = [row for row in rows if row.tick == last_tick and row.key == "a"]
+    largest = sorted(hand.exact[last_tick]["a"].values(), reverse=True)
+    assert [row.exact for row in last[:TOP]] == largest[:TOP]
     assert [row.rank for row in last[:TOP]] == list(range(1, TOP + 1))
 
 
@@ -297,9 +276,8 @@ def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> Non
             if first <= int(str(event["ts"])) < snapshot["end"]:
                 exact.update(dict(bounded(event, 2, 1)))
         if shown:
-            assert found[snapshot["end"] // 1_000] == pytest.approx(
-                np.mean([abs(shown[name] - exact[name]) for name in shown])
-            )
+            errors = [abs(shown[name] - exact[name]) for name in shown]
+            assert found[snapshot["end"] // 1_000] == pytest.approx(np.mean(errors))
     assert numbers(results, "passed", size=1)[0] > len(LABELS)
 
 
@@ -307,13 +285,8 @@ def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> 
     """The median and the three largest of a declared domain, with the error that is published with them."""
     some = events(3_000, keys="a")
     snapshots: list[dict[str, Any]] = []
-    histogram = known(
-        mechanism="two_level_k",
-        keys=["a"],
-        domain=LABELS[:9],
-        horizon=60,
-        queries=["top_k:3", "quantile:0.5"],
-    )
+    of: dict[str, Any] = {"keys": ["a"], "domain": LABELS[:9], "horizon": 60}
+    histogram = known(mechanism="two_level_k", queries=["top_k:3", "quantile:0.5"], **of)
     settings = settings_of(tmp_path, [histogram])
     results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
     found, within = numbers(results, "error_mean"), numbers(results, "within_error")
@@ -329,9 +302,8 @@ def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> 
         if snapshot["tick"] == 60 or snapshot["epoch"] != snapshots[0]["epoch"]:
             break  # of the first epoch only: the next begins at zero
         assert found[tick] == pytest.approx(np.mean(errors))
-        assert within[tick] == pytest.approx(
-            np.mean([error <= snapshot["error"] for error in errors])
-        )
+        inside = [error <= snapshot["error"] for error in errors]
+        assert within[tick] == pytest.approx(np.mean(inside))
 
 
 APPLIES = {
@@ -364,9 +336,10 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path:
     order = kind in ("bounded_max", "doubling", "two_level", "two_level_k")
     expected = {"lost", "measured"}
     expected |= set() if kind in ("pay_what_you_get", "two_level") else APPLIES["error"]
-    expected |= (
-        {"recall", "shortfall"} if kind == "two_level" else set() if order else APPLIES["board"]
-    )
+    if not order:
+        expected |= APPLIES["board"]
+    elif kind == "two_level":
+        expected |= {"recall", "shortfall"}
     discovers = kind in ("unk_base", "meta", "misra_gries", "pay_what_you_get") and not known
     expected |= APPLIES["delay"] if discovers else set()
     expected |= {"coverage", "sd"} if not order and kind != "pay_what_you_get" else set()
@@ -382,9 +355,8 @@ def test_error_bars_cover_what_they_say_where_a_mechanism_is_unbiased(tmp_path: 
     8 items at 20 ticks share noise; taking the ticks of one item as one, 1,600 independent ones give a standard error of at most 0.0055, so
     0.95 +- 0.022 is left by chance once in 15,000. An sd that is 20 % off would give 0.88 or 0.98.
     """
-    settings = settings_of(
-        tmp_path, [known(keys=["a"], domain=LABELS[:8], epsilon=0.5, tick="2s", horizon=64)]
-    )
+    of = known(keys=["a"], domain=LABELS[:8], epsilon=0.5, tick="2s", horizon=64)
+    settings = settings_of(tmp_path, [of])
     results = backtest(settings, tmp_path, events(2_000, keys="a"), seeds=200, top=TOP)
     covered = [numbers(results, "coverage", seed=seed)[0] for seed in range(200)]
     assert abs(np.mean(covered) - 0.95) < 0.022

@@ -223,7 +223,7 @@ def drawn(found: Results, directory: Path, monkeypatch: pytest.MonkeyPatch) -> d
         figure.canvas.draw()  # places the ticks
         return Chart(name, title, caption, b"<svg/>", b"")
 
-    monkeypatch.setattr("workers.replay.report.charts_backtest.finish", kept)
+    monkeypatch.setattr("workers.replay.report.charts.finish", kept)
     report(directory, found)
     return figures
 
