@@ -22,10 +22,9 @@ EXAMPLES = {"flights": "flights.jsonl", "queries": "queries.parquet"}
 
 def commands(path: Path) -> list[list[str]]:
     """The lines of a text's shell blocks."""
-    blocks = re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
-    return [
-        shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()
-    ]
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
 
 
 def run(command: list[str]) -> None:
@@ -34,17 +33,13 @@ def run(command: list[str]) -> None:
         assert execute([fewer(word) for word in command[1:]]) == 0
         return
     assert command[0] == "python"
+    arguments = [word if word != "10000000" else str(EVENTS) for word in command[1:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sys, "argv", [word if word != "10000000" else str(EVENTS) for word in command[1:]]
-        )
+        patch.setattr(sys, "argv", arguments)
         runpy.run_path(command[1], run_name="__main__")
     out = Path(command[2])
     if out.suffix == ".jsonl":
-        out.write_text(
-            "".join(out.read_text(encoding="utf-8").splitlines(keepends=True)[:EVENTS]),
-            encoding="utf-8",
-        )
+        out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:EVENTS]))
 
 
 def fewer(word: str) -> str:
@@ -70,12 +65,8 @@ def test_the_commands_of_an_example_end_in_a_report(
 def test_the_tutorial_and_the_examples_give_the_same_commands() -> None:
     """Two texts with two commands: one of them is wrong some day."""
     told = [command for command in commands(ROOT / "docs" / "backtesting.md") if command[0] != "cd"]
-    own = [
-        command
-        for example in EXAMPLES
-        for command in commands(ROOT / "examples" / example / "README.md")
-    ]
-    assert told == own
+    paths = (ROOT / "examples" / example / "README.md" for example in EXAMPLES)
+    assert told == [command for path in paths for command in commands(path)]
 
 
 def test_every_picture_of_the_tutorial_is_there_and_used() -> None:
