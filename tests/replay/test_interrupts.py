@@ -39,15 +39,12 @@ def heeded() -> Iterator[None]:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock of presses: its only element."""
     clock = [0.0]
     monkeypatch.setattr(interrupts, "monotonic", lambda: clock[0])
     return clock
 
 
 class Pressed(JsonLines):
-    """A source in the middle of which a signal comes."""
-
     number = signal.SIGINT
 
     def batches(self) -> Iterator[EventBatch]:
@@ -59,7 +56,6 @@ class Pressed(JsonLines):
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Settings and an input of several batches."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
 
     def report(directory: Path) -> list[str]:
@@ -94,7 +90,6 @@ def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float
 
 
 def test_another_thread_leaves_signals_as_they_are() -> None:
-    """Only the main thread may handle them."""
     found: list[object] = []
 
     def look() -> None:
@@ -186,7 +181,6 @@ def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
 def test_a_directory_is_no_file_for_snapshots(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said before anything is read, not when all is done."""
     (site / "in.jsonl").write_bytes(b"")
     assert run_replay(site, "--snapshots", site) == 2
     assert f"--snapshots {site}: Is a directory" in capsys.readouterr().err
@@ -196,7 +190,6 @@ def test_a_directory_is_no_file_for_snapshots(
 def test_where_nothing_is_an_event_it_is_said_why(
     measured: bool, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong name of a field rejects all; "no event" alone would send its user to look for the wrong thing."""
     (site / "in.jsonl").write_bytes(b'{"items":[],"ts":5}\n' * 3)
     more = ["--report", site / "r"] if measured else []
     assert run_replay(site, *more) == (2 if measured else 0)

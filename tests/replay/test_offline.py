@@ -45,7 +45,6 @@ from workers.settings.settings import Settings
 
 
 def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
-    """Events of three stream keys in order of time."""
     rng, labels = random.Random(seed), [f"i{i}" for i in range(20)]
     events = []
     for i in range(number):
@@ -90,7 +89,6 @@ def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: 
 
 
 def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Path) -> None:
-    """Measuring must not mean parsing what was written."""
     of = known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)
     settings = settings_of(tmp_path, [of])
     content = text(2_000)
@@ -131,7 +129,6 @@ def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> N
 
 
 def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
-    """A sweep measures thousands of ticks; writing them all as JSON would be most of its work."""
     settings = settings_of(tmp_path)
     summary = replay(settings, KEY, lines(settings, text(1_000)))
     assert (summary.ticks, summary.snapshots) == (30, 0)
@@ -169,7 +166,6 @@ def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path)
 
 
 def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
-    """A line of the output is written whole."""
     done: list[int] = []
 
     def pressed(*, held: bool, times: int = 1) -> bool:
@@ -226,11 +222,9 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
             time.sleep(0.05)
         for _ in range(5):  # CPython can lose one just before a blocking read
             process.send_signal(signal.SIGINT)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 errors = process.communicate(timeout=30)[1]
                 break
-            except subprocess.TimeoutExpired:
-                continue
     assert process.returncode == 130, errors
     assert "PARTIAL" in errors and "stopped" in errors and "Traceback" not in errors
     found = out.with_name("out.jsonl.partial" if older else "out.jsonl").read_bytes()
@@ -244,7 +238,6 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
 def test_the_report_lists_rejects_up_to_a_hundred(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Enough to see a pattern, and no second copy of the input."""
     settings_of(tmp_path)
     good = text(200).splitlines()
     (tmp_path / "in.jsonl").write_bytes(b"\nbroken\n".join([*good, b""]))
@@ -272,7 +265,6 @@ def test_the_report_lists_rejects_up_to_a_hundred(
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """Whoever mistypes is told at once, before anything is read."""
     settings_of(tmp_path)
     assert execute(["replay", "-c", str(tmp_path / "settings.toml"), *arguments]) == 2
     errors = capsys.readouterr().err
@@ -280,7 +272,6 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
 
 
 def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
-    """A year of events takes a while."""
     from workers.commands.replay import _where
 
     summary = Summary(events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0)
@@ -295,7 +286,6 @@ def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
 
 
 def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> None:
-    """One short partition would hold everything back to the end, and in memory."""
     settings = settings_of(tmp_path)
     ticks: list[int] = []
     offline = Offline(
@@ -316,7 +306,6 @@ def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> 
 
 
 def test_the_collector_is_as_before(tmp_path: Path) -> None:
-    """Whoever calls replay from a program of their own keeps their settings."""
     import gc
 
     before = gc.get_threshold()
@@ -326,7 +315,6 @@ def test_the_collector_is_as_before(tmp_path: Path) -> None:
 
 
 def test_the_key_file_is_the_key(tmp_path: Path) -> None:
-    """The command and whoever calls `replay` with the same key get the same bytes."""
     settings = settings_of(tmp_path)
     content = text(300)
     (tmp_path / "in.jsonl").write_bytes(content)

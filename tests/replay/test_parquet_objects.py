@@ -56,7 +56,6 @@ def row(place: int, **changes: Any) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a row of `KINDS` as its JSON."""
     return json.loads(json.dumps(value | {"props": dict(value["props"])}, default=float))
 
 
@@ -158,7 +157,6 @@ def expected(
 def test_parquet_counts_what_json_lines_and_plain_python_count(
     tmp_path: Path, name: str, size: int
 ) -> None:
-    """The same history in another file is the same history."""
     rows = [row(place) for place in range(200)]
     plain = [as_json(one) for one in rows]
     lines = tmp_path / "a.jsonl"
@@ -195,7 +193,6 @@ def test_parquet_counts_what_json_lines_and_plain_python_count(
 def test_times_of_each_unit_and_type(
     tmp_path: Path, kind: Any, unit: str, value: Any, nested: bool
 ) -> None:
-    """A timestamp says its unit itself; of a number or a text the settings say it."""
     own = pa.int64() if pa.types.is_timestamp(kind) else kind
     times, place = pa.array([value, None], own).cast(kind), "t"
     if nested:
@@ -259,7 +256,6 @@ TOTAL = "decimal128(9, 2) is there"
     ],
 )
 def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, given: str, message: str) -> None:
-    """Row by row it would be the same complaint a million times."""
     setting, _, place = given.partition("=")
     value = [{"field": place, "exists": True}] if setting == "where" else place
     events: dict[str, Any] = {setting: value}
@@ -271,7 +267,6 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, given: str, message:
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """One of them would be read, and nobody knows which."""
     arrays = [pa.array(["a"]), pa.array([1]), pa.array([T0]), pa.array(["b"])]
     table = pa.Table.from_arrays(arrays, names=["k", "i", "ts", "k"])
     pq.write_table(table, tmp_path / "a.parquet")

@@ -66,7 +66,6 @@ def flat(columns: Events) -> list[Any]:
 
 
 def digest(user: str) -> tuple[int, ...]:
-    """Return what stands for a user in columns."""
     words = hashlib.blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
     return tuple(np.frombuffer(words, dtype="<u8").tolist())
 
@@ -107,7 +106,6 @@ def test_parquet_gives_the_events_that_json_gives(
     group: int,
     alone: bool,
 ) -> None:
-    """The same history in another file is the same history."""
     kind, values = items
     directory = tmp_path_factory.mktemp("x")
     given_settings = settings_of(directory, keys=["a", "b"])
@@ -127,7 +125,6 @@ def test_parquet_gives_the_events_that_json_gives(
 def test_both_refuse_the_same_rows_for_the_same_reasons(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    """One row is refused, the run goes on; and it says which row, and why."""
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     long, no_time = "x" * 1025, "field 'ts' is not a time in ms"
     no_label = "field 'items' has an item that is not a string, whole number or boolean"
@@ -156,7 +153,6 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
 def test_counts_come_from_maps_and_from_lists_of_structures(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    """What writes Parquet has its own idea of an object."""
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
 
     def read_items(kind: Any, values: list[Any]) -> tuple[list[Any], list[tuple[int, str]]]:
@@ -195,7 +191,6 @@ def test_a_time_is_whole_ms_whatever_its_unit(
 
 
 def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> None:
-    """A column of bytes may hold anything."""
     table = pa.table({"key": [b"a", b"\xff", b"a"], "items": [b"x", b"x", b"\xff"], "ts": [T0] * 3})
     pq.write_table(table, tmp_path / "a.parquet")
     events, rejects = read(base, tmp_path / "a.parquet")
@@ -225,7 +220,6 @@ TIME = "double is there; it must be a timestamp, or whole numbers in ms"
 def test_a_column_that_is_missing_or_of_another_type_is_named(
     base: Settings, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    """Row by row it would be the same complaint a million times."""
     columns: dict[str, Any] = {"key": ["a"], "items": ["x"], "ts": [T0]} | changes
     table = pa.table({name: values for name, values in columns.items() if values is not None})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -291,7 +285,6 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
 def test_a_line_without_end_does_not_fill_the_memory(
     base: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody will give it a file of another kind."""
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 1 << 10)
     events = msgspec.structs.replace(base.events, max_bytes=2_000)
     small = msgspec.structs.replace(base, events=events)
@@ -316,7 +309,6 @@ def test_a_line_without_end_does_not_fill_the_memory(
 def test_gzip_and_standard_input_are_read(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """History is kept packed, and comes through pipes."""
     rows = [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
     packed = tmp_path / "a.jsonl.gz"
@@ -336,7 +328,6 @@ def test_gzip_and_standard_input_are_read(
 
 
 def test_what_is_no_parquet_or_not_there_is_one_line(base: Settings, tmp_path: Path) -> None:
-    """A wrong file name is the commonest mistake."""
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     wrong = {"a.parquet": "not a Parquet file", "b.jsonl": "No such file", ".": "Is a directory"}
     for name, message in wrong.items():
@@ -363,7 +354,6 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
 
 
 def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch ends anywhere."""
     rows = [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 50)

@@ -52,7 +52,6 @@ def replayed(
 
 
 def published(site: Site) -> dict[Place, bytes]:
-    """Every snapshot that the worker published."""
     settings = site.settings
     topics = map(settings.output_topic, settings.histograms)
     values = [message.value() or b"" for topic in topics for message in site.read(topic)]
@@ -116,13 +115,11 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture(scope="module")
 def whole(worked: Site) -> tuple[dict[Place, bytes], Summary]:
-    """A replay of everything."""
     return replayed(worked)
 
 
 @pytest.fixture(scope="module")
 def wanted(worked: Site) -> dict[Place, bytes]:
-    """Every snapshot that the worker published."""
     return published(worked)
 
 

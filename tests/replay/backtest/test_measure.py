@@ -89,7 +89,6 @@ class ByHand:
 
 @pytest.fixture(scope="module")
 def unknown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, ByHand]:
-    """Two stream keys, forty ticks, in one epoch."""
     directory, some = tmp_path_factory.mktemp("unknown"), events(6_000)
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(directory, [unk(keys=["a", "b"], epsilon=3.0)])
@@ -150,7 +149,6 @@ def test_rank_correlation_is_kendalls(unknown: tuple[Results, ByHand]) -> None:
 
 
 def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) -> None:
-    """The bars are those published; lost is what bounding cut off; whoever is above the threshold deserves to be shown."""
     results, hand = unknown
     metrics = ("coverage", "lost", "deserving_shown")
     covered, lost, deserving = (numbers(results, name) for name in metrics)
@@ -227,7 +225,6 @@ def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results
 
 
 def test_the_board_stands_beside_the_exact_one(unknown: tuple[Results, ByHand]) -> None:
-    """What the report shows as a picture is what was published and what was true."""
     results, hand = unknown
     rows = [row for row in results.boards if row.seed == 0]
     ticks, last_tick = {row.tick for row in rows}, max(hand.snapshots)
@@ -247,7 +244,6 @@ def test_the_board_stands_beside_the_exact_one(unknown: tuple[Results, ByHand]) 
 
 
 def test_a_one_shot_release_is_held_against_its_own_tick(tmp_path: Path) -> None:
-    """It shows the counts of a tick, not running ones."""
     some = events(4_000, keys="a")
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(tmp_path, [unk(mechanism="positive_gauss", keys=["a"], epsilon=3.0)])
@@ -261,7 +257,6 @@ def test_a_one_shot_release_is_held_against_its_own_tick(tmp_path: Path) -> None
 
 
 def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> None:
-    """Exact counts start over when the published ones do."""
     some = events(4_000, keys="a")
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(tmp_path, [unk(keys=["a"], horizon=7, epsilon=3.0)])
@@ -282,7 +277,6 @@ def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> Non
 
 
 def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> None:
-    """The median and the three largest of a declared domain, with the error that is published with them."""
     some = events(3_000, keys="a")
     snapshots: list[dict[str, Any]] = []
     of: dict[str, Any] = {"keys": ["a"], "domain": LABELS[:9], "horizon": 60}
@@ -317,7 +311,6 @@ APPLIES = {
     "path", sorted((ROOT / "examples" / "mechanisms").glob("*.toml")), ids=lambda path: path.stem
 )
 def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path: Path) -> None:
-    """A backtest that leaves a mechanism out, or gives it figures that mean nothing, cannot compare."""
     (tmp_path / "settings.toml").write_text(path.read_text())
     settings = load(tmp_path / "settings.toml")
     labels = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]

@@ -55,7 +55,6 @@ def test_of_the_same_epsilon_the_better_board_is_taken_then_the_smaller_error() 
 
 
 def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
-    """Where an epsilon buys a minute in one run and 15 in another, another one is recommended."""
     some = events(8_000, seconds=120, keys="a", most=2)
     settings = settings_of(tmp_path, [unk(keys=["a"], tick="1s", horizon=60, max_items=3)])
     chosen, words = [], []
@@ -73,7 +72,6 @@ def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
 
 
 def test_an_epoch_without_an_end_is_said_too() -> None:
-    """Also where nothing is recommended: wider ticks would be the advice."""
     runs = [outcome(1, 1, 0.2), outcome(2, 1, 0.1)]
     runs[0] = replace(runs[0], row=replace(runs[0].row, settings='{"horizon":60000}'))
     found = recommend(runs)
@@ -94,14 +92,12 @@ def test_of_the_same_epsilon_the_smaller_delta_is_taken() -> None:
 
 
 def test_what_another_beats_in_both_is_not_on_the_front() -> None:
-    """Equal ones stand on it together."""
     figures = ((0.5, 0.7), (1, 0.6), (1, 0.9), (1, 0.9), (2, 0.9))
     found = recommend([outcome(run, *of) for run, of in enumerate(figures, 1)])
     assert found.front == (1, 3, 4)
 
 
 def test_a_table_without_anything_useful_says_so() -> None:
-    """The best of the useless is no recommendation."""
     found = recommend([outcome(1, 0.1, 0.0), outcome(2, 0.2, 0.3)])
     text = said(found)
     assert found.chosen is None and "No combination is of use" in text and "30%" in text
@@ -115,7 +111,6 @@ def test_answers_to_queries_are_compared_by_their_error() -> None:
 
 
 def test_a_single_combination_is_described_and_not_praised() -> None:
-    """There is nothing to choose from; few seeds are said to be few."""
     found = recommend([outcome(7, 1, 0.9, seeds=1, lost=0.3, deserving_shown=0.5)])
     text = said(found)
     assert found.chosen == 7 and "only combination" in text
@@ -123,6 +118,5 @@ def test_a_single_combination_is_described_and_not_praised() -> None:
 
 
 def test_nothing_measured_recommends_nothing() -> None:
-    """An input without events."""
     found = recommend([outcome(1, 1.0, None, None)])
     assert found.chosen is None and not found.scores and "Nothing was measured" in said(found)

@@ -25,7 +25,6 @@ from workers.runtime.errors import SettingsError
 
 
 def some() -> Results:
-    """Two runs with different varied settings, one of them without measurements."""
     found = Results(
         Input(
             complete=True,
@@ -52,7 +51,6 @@ def some() -> Results:
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    """Names, numbers, and what there is none of."""
     write(tmp_path, some())
     tables = read(tmp_path)
     assert tables.input == some().input
@@ -70,7 +68,6 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
-    """No clock, no name of a machine."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write(tmp_path / name, some())
@@ -79,7 +76,6 @@ def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_results_of_nothing_are_results(tmp_path: Path) -> None:
-    """Ctrl-C at once."""
     write(tmp_path, Results(some().input))
     tables = read(tmp_path)
     assert (tables.runs.num_rows, tables.results.num_rows, tables.boards.num_rows) == (0, 0, 0)
@@ -99,7 +95,6 @@ def test_somebodys_files_are_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> None:
-    """And so is a place that cannot be."""
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(SettingsError, match="--report .*: (File exists|Not a directory)"):
@@ -110,7 +105,6 @@ def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> Non
 def test_without_the_extra_one_line_says_what_to_install(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before hours of work, not after them."""
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == missing else object()
     )
@@ -121,7 +115,6 @@ def test_without_the_extra_one_line_says_what_to_install(
 
 
 def test_a_directory_that_is_none_is_one_line(tmp_path: Path) -> None:
-    """Whatever it lacks, or holds instead."""
     with pytest.raises(SettingsError, match="not a results directory"):
         read(tmp_path)
     write(tmp_path, some())

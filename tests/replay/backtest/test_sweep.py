@@ -37,7 +37,6 @@ VARIES = ("items.epsilon=2,20", "items.max_items=1,3", "items.tick=1s,3s", "item
 
 
 def told(series: list[Series], run: int, seed: int) -> list[tuple[object, ...]]:
-    """All that was measured of one run."""
     return [
         (one.key, one.metric, one.rank, one.size, one.ticks.tolist(), one.values.tolist())
         for one in series
@@ -78,7 +77,6 @@ VIEWS = (
 
 
 def visits(number: int) -> list[dict[str, object]]:
-    """Events that every histogram of VIEWS sees differently."""
     rng = random.Random(3)
     pages = ["/a", "/b", "/c", "/d", "/e", "/f"]
     return [
@@ -98,7 +96,6 @@ def visits(number: int) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
-    """What was measured of each histogram of VIEWS in a settings file of its own, with three seeds."""
     directory = tmp_path_factory.mktemp("alone")
     return {
         str(one["name"]): backtest(settings_of(directory, [one]), directory, visits(1_000), seeds=3)
@@ -183,7 +180,6 @@ def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(tmp_path: Path)
 
 
 def test_seeds_differ_in_noise_and_in_nothing_else(tmp_path: Path) -> None:
-    """Else their spread would be none, or that of something else."""
     settings = settings_of(tmp_path, [unk(keys=["a"])])
     results = backtest(settings, tmp_path, events(1_000, keys="a"), seeds=3)
     errors = [numbers(results, "error_mean", seed=seed) for seed in range(3)]
@@ -205,7 +201,6 @@ def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
-    """Every byte, so that a report can be checked by whoever has the events and the key."""
     (tmp_path / "in.jsonl").write_bytes(b"no event\n" + text_of(events(800, seconds=10)))
     settings_of(tmp_path)
     files = []
@@ -242,7 +237,6 @@ class Interrupted(JsonLines):
 def test_ctrl_c_leaves_the_ticks_that_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was measured until then is what a whole run measured there."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
@@ -285,7 +279,6 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 def test_processes_find_what_one_finds(
     pressed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which process has which run must not show, nor how many there are; also after Ctrl-C."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
     varies = ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"]
@@ -302,7 +295,6 @@ def test_processes_find_what_one_finds(
 
 
 def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
-    """As the same line that one process would say."""
     settings = settings_of(tmp_path, [unk(tick="1ms")])
     times = (978_307_200_000, T0)
     far: list[dict[str, object]] = [{"key": "a", "items": ["x"], "ts": ts} for ts in times]
@@ -315,7 +307,6 @@ def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
 def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 130, a results directory that can be read, and a report of it."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
     (tmp_path / "in.jsonl").write_bytes(text_of(events(4_000)))
@@ -341,7 +332,6 @@ def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:
 def test_memory_of_measurements_does_not_grow_with_the_ticks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Figures of at most so many ticks are kept, and the last one's."""
     monkeypatch.setattr(sweep, "TICKS_MEASURED", 8)
     settings = settings_of(tmp_path, [unk(keys=["a"])])
     results = backtest(settings, tmp_path, events(2_000, seconds=101, keys="a"))
@@ -353,7 +343,6 @@ def test_memory_of_measurements_does_not_grow_with_the_ticks(
 def test_an_input_without_events_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing was measured, so there is nothing to report."""
     (tmp_path / "in.jsonl").write_bytes(b"")
     settings_of(tmp_path)
     assert run_replay(tmp_path, "--report", tmp_path / "r") == 2
@@ -378,7 +367,6 @@ def test_wrong_options_are_refused_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The input does not even exist."""
     settings_of(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert run_replay(tmp_path, *options, source=Path("missing.jsonl")) == 2

@@ -121,7 +121,6 @@ def recall_of(exact: pd.Series, published: pd.Series) -> float:
 
 
 def table_of(page: Path) -> list[list[str]]:
-    """The cells of the first table of a page, row by row."""
     text = unescape(page.read_text(encoding="utf-8")).replace("\u00ad", "")
     table = re.findall(r"<h3>Runs</h3>.*?<table>(.*?)</table>", text, re.DOTALL)[0]
     rows = re.findall(r"<tr.*?>(.*?)</tr>", table, re.DOTALL)

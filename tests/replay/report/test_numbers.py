@@ -122,7 +122,6 @@ def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
 
 
 def test_numbers_are_counted_in_their_buckets(tmp_path: Path) -> None:
-    """From events with numbers to snapshots: as many events as were made lie, but for noise, in each bucket."""
     site(tmp_path, EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0"))
     values: list[float] = [0.5, 1, 2, 2.5, 99.99, 100, 9_999, 10_000, 1e9, -3] * 200
     events = [

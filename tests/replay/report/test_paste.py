@@ -37,7 +37,6 @@ def outcome(path: Path) -> Outcome:
 
 
 def pasted(path: Path) -> None:
-    """The file with its histogram replaced by what is to be pasted says the same."""
     document = tomllib.loads(path.read_text())
     section = tomllib.loads("\n".join(histogram_section(outcome(path))))
     again = settings_of(document | section, path.parent)
@@ -45,7 +44,6 @@ def pasted(path: Path) -> None:
 
 
 def known_base(directory: Path, more: str) -> Path:
-    """Write the example's settings with others in the place of its domain and counter."""
     text = (ROOT / "examples" / "mechanisms" / "known_base.toml").read_text()
     replaced = ("domain", "counter", "radix")
     lines = [line for line in text.splitlines() if not line.startswith(replaced)]
@@ -55,18 +53,15 @@ def known_base(directory: Path, more: str) -> Path:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_what_is_pasted_is_what_was_measured(path: Path) -> None:
-    """Of every mechanism; whoever retyped it would sooner or later mistype a delta."""
     pasted(path)
 
 
 @pytest.mark.parametrize("name", FURTHER)
 def test_what_is_pasted_is_what_was_measured_with_other_settings(tmp_path: Path, name: str) -> None:
-    """Tables, times without quotes, labels with what TOML must escape."""
     pasted(known_base(tmp_path, FURTHER[name]))
 
 
 def test_a_long_domain_is_left_to_the_file(tmp_path: Path) -> None:
-    """The results do not have it; a section that loaded without it would be another histogram."""
     labels = json.dumps([f"p{i}" for i in range(50)])
     section = histogram_section(outcome(known_base(tmp_path, f"domain = {labels}")))
     assert section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
@@ -82,7 +77,6 @@ def chrome() -> Iterator[Browser]:
 def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(
     chrome: Browser, tmp_path: Path
 ) -> None:
-    """A white page at night is closed again; and one button is what somebody in a hurry finds."""
     text = report(tmp_path, made())
     pictures = text[text.index("<figure") :]
     colors = [f": {color.lower()}" for color in (INK, PALE, *COLORS, "#FFFFFF")]

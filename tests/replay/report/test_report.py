@@ -53,7 +53,6 @@ def a_run(number: int, epsilon: float, seed: int, mechanism: str = "unk_base") -
 
 
 def series_of(run: RunRow, recall: float) -> list[Series]:
-    """Metrics of a run as S(t) and as one number; `recall` is its score."""
     found = []
 
     of = (run.run, run.seed, "products", "")
@@ -116,8 +115,6 @@ def report(directory: Path, found: Results) -> str:
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, and the text outside of styles."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
@@ -134,7 +131,6 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a report."""
     path = tmp_path_factory.mktemp("report")
     report(path, made())
     return path
@@ -170,7 +166,6 @@ def test_the_page_needs_no_network_and_runs_no_script_but_its_own(made_report: P
 
 
 def test_labels_stay_text_and_show_what_is_invisible(made_report: Path) -> None:
-    """Labels come from events, that is from anybody."""
     page = Page((made_report / "report.html").read_text(encoding="utf-8"))
     for label in (*HOSTILE[:3], "\u05de\u05d5\u05e6\u05e8", "\U0001f375"):
         assert label in page.text
@@ -199,7 +194,6 @@ def test_the_words_of_the_page_itself_hold_nothing_invisible(tmp_path: Path) -> 
 
 
 def test_labels_without_a_letter_are_seen(tmp_path: Path) -> None:
-    """The empty text is a label like any other."""
     text = report(tmp_path, made(labels=("", " ")))
     assert re.search(r"<bdi>&quot;&quot;</bdi>.*<bdi>&quot; &quot;</bdi>", text, re.DOTALL)
     assert drawable("") == drawable(" \n") == '""'
@@ -229,7 +223,6 @@ def drawn(found: Results, directory: Path, monkeypatch: pytest.MonkeyPatch) -> d
 
 
 def test_a_single_tick_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line from a point to itself is none."""
     found = made()
     found.series = [
         replace(one, ticks=one.ticks[:1], values=one.values[:1]) for one in found.series
@@ -255,8 +248,6 @@ PICTURES = ("pareto_front", "recall_against_epsilon", "error_over_ticks", "disco
 def test_a_picture_that_fails_costs_only_itself(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The numbers are hours of work, and are there; the page says what is missing, and why."""
-
     def fails(*_: object) -> None:
         raise ValueError("an axis <b>\nof</b> nothing")
 
@@ -291,7 +282,6 @@ def test_a_replay_ends_well_without_a_picture(
 def test_a_board_that_fails_leaves_those_of_the_other_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels are anybody's: those of one stream key may not take the others' pictures along."""
     fails_once = Mock(side_effect=[RuntimeError("no room"), *[None] * 9])
     monkeypatch.setattr("workers.replay.report.charts_backtest._draw", fails_once)
     results.write(tmp_path, made())
@@ -304,7 +294,6 @@ def test_a_board_that_fails_leaves_those_of_the_other_keys(
 def test_a_picture_of_a_plan_that_fails_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan is printed, and the page says what is missing."""
     fails = Mock(side_effect=ValueError("no limits"))
     monkeypatch.setattr("workers.replay.report.charts_plan._ends", fails)
     assert execute(["plan", "-c", str(PLAN), "--report", str(tmp_path / "out")]) == 0
@@ -336,7 +325,6 @@ def test_shares_do_not_go_below_zero_and_runs_alike_share_a_text(
 
 
 def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path) -> None:
-    """Whoever reads one paragraph reads the right one."""
     text = (made_report / "report.html").read_text(encoding="utf-8")
     assert text.index("Take run 2 ") < text.index("<h2>") < text.index("<svg")
     table = text[text.index("<h3>Runs</h3>") : text.index("<svg")]
@@ -346,7 +334,6 @@ def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path
 
 
 def test_the_contents_lead_to_what_is_there(made_report: Path, tmp_path: Path) -> None:
-    """A page of twenty screens is read by jumping; a link to nowhere is worse than none."""
     few = Results(made().input, made().runs, [], [])
     whole = (made_report / "report.html").read_text(encoding="utf-8")
     for text in (whole, report(tmp_path / "few", few)):
@@ -358,7 +345,6 @@ def test_the_contents_lead_to_what_is_there(made_report: Path, tmp_path: Path) -
 
 
 def test_rejects_and_left_out_combinations_are_listed(made_report: Path) -> None:
-    """A backtest of half the events looks as good as one of all."""
     page = Page((made_report / "report.html").read_text(encoding="utf-8"))
     assert "Rejected lines151" in page.text and "not JSON150" in page.text and "<b>1" in page.text
     assert "The first 100" in page.text
@@ -368,7 +354,6 @@ def test_rejects_and_left_out_combinations_are_listed(made_report: Path) -> None
 
 
 def test_a_partial_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C the figures are of fewer ticks."""
     drawn(made(complete=False), tmp_path, monkeypatch)
     assert "Stopped before the end" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -397,7 +382,6 @@ def test_one_run_without_boards_or_delays_has_a_report(tmp_path: Path) -> None:
 
 
 def test_a_run_stopped_before_its_first_tick_has_a_report(tmp_path: Path) -> None:
-    """Ctrl-C comes when it comes; what is left behind must be readable."""
     found = made(complete=False)
     text = report(tmp_path / "out", Results(found.input, found.runs, [], []))
     assert "Nothing was measured" in text and "<svg" not in text
@@ -405,7 +389,6 @@ def test_a_run_stopped_before_its_first_tick_has_a_report(tmp_path: Path) -> Non
 
 
 def test_what_is_no_results_directory_is_one_line(tmp_path: Path) -> None:
-    """Directories are mistyped."""
     with pytest.raises(SettingsError, match="not a results directory"):
         write_report(tmp_path)
 
@@ -413,7 +396,6 @@ def test_what_is_no_results_directory_is_one_line(tmp_path: Path) -> None:
 def test_a_plan_is_drawn_from_the_settings_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same kind of page before there is any event; it holds nothing exact, and says so."""
     out = tmp_path / "out"
     assert execute(["plan", "-c", str(PLAN), "--report", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -436,7 +418,6 @@ def test_a_plan_is_drawn_from_the_settings_alone(
     ["known_base", "misra_gries", "known_gumbel", "pay_what_you_get", "two_level", "bounded_max"],
 )
 def test_every_kind_of_mechanism_has_a_page_of_its_plan(mechanism: str, tmp_path: Path) -> None:
-    """Their noise has laws and thresholds of many kinds, or none."""
     config, out = str(PLAN.with_stem(mechanism)), str(tmp_path / "out")
     assert execute(["plan", "-c", config, "--report", out]) == 0
     assert "<svg" in (tmp_path / "out" / "plan.html").read_text(encoding="utf-8")
