@@ -15,7 +15,7 @@ import pytest
 
 from tests import ROOT
 from tests.replay.backtest.backtests import KEY, events, source_of, text_of
-from tests.replay.site import run_replay, settings_of
+from tests.replay.site import Patch, Printed, run_replay, settings_of
 from workers.replay import interrupts
 from workers.replay.backtest import results
 from workers.replay.backtest.grid import make_grid, runs_of
@@ -38,7 +38,7 @@ def heeded() -> Iterator[None]:
 
 
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def later(monkeypatch: Patch) -> list[float]:
     clock = [0.0]
     monkeypatch.setattr(interrupts, "monotonic", lambda: clock[0])
     return clock
@@ -55,7 +55,7 @@ class Pressed(JsonLines):
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
 
     def report(directory: Path) -> list[str]:
@@ -104,7 +104,7 @@ def test_another_thread_leaves_signals_as_they_are() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
-    number: signal.Signals, code: int, site: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, code: int, site: Path, monkeypatch: Patch
 ) -> None:
     """`timeout` and Kubernetes send SIGTERM."""
     monkeypatch.setattr(Pressed, "number", number)
@@ -117,9 +117,7 @@ def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
     assert (directory / "report.html").exists() and not list(directory.glob("*.part"))
 
 
-def test_ctrl_c_after_the_last_event_loses_nothing(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patch) -> None:
     """All was measured: half a results directory would be the worst of all answers."""
     whole = results.write
 
@@ -157,9 +155,7 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
     assert not any(child.is_alive() for child in children)
 
 
-def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
-    site: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(site: Path, capsys: Printed) -> None:
     """Run as root, `--snapshots /dev/null` must not put a file in the place of the device."""
     plain, pipe, full = site / "out", site / "pipe", site / "full"
     assert run_replay(site, "--snapshots", plain) == 0
@@ -178,9 +174,7 @@ def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
     assert stat.S_ISCHR(full.stat().st_mode)
 
 
-def test_a_directory_is_no_file_for_snapshots(
-    site: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_is_no_file_for_snapshots(site: Path, capsys: Printed) -> None:
     (site / "in.jsonl").write_bytes(b"")
     assert run_replay(site, "--snapshots", site) == 2
     assert f"--snapshots {site}: Is a directory" in capsys.readouterr().err
@@ -188,7 +182,7 @@ def test_a_directory_is_no_file_for_snapshots(
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_where_nothing_is_an_event_it_is_said_why(
-    measured: bool, site: Path, capsys: pytest.CaptureFixture[str]
+    measured: bool, site: Path, capsys: Printed
 ) -> None:
     (site / "in.jsonl").write_bytes(b'{"items":[],"ts":5}\n' * 3)
     more = ["--report", site / "r"] if measured else []
@@ -206,12 +200,7 @@ def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
     command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [*command, "--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)],
-        cwd=ROOT,
-        stdout=writing,
-        stderr=writing,
-        check=False,
-    )
+    command += ["--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=writing, check=False)
     os.close(writing)
     assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10

@@ -22,7 +22,7 @@ import pytest
 
 from tests import ROOT
 from tests.replay.backtest.backtests import KEY, text_of
-from tests.replay.site import T0, run_replay, settings_of
+from tests.replay.site import T0, Printed, run_replay, settings_of
 from tests.worker.harness import Bare, known, unk
 from workers.cli import execute
 from workers.mechanisms.mechanism import Release
@@ -235,9 +235,7 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
         assert out.read_bytes() == b"older\n"
 
 
-def test_the_report_lists_rejects_up_to_a_hundred(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: Printed) -> None:
     settings_of(tmp_path)
     good = text(200).splitlines()
     (tmp_path / "in.jsonl").write_bytes(b"\nbroken\n".join([*good, b""]))
@@ -263,7 +261,7 @@ def test_the_report_lists_rejects_up_to_a_hundred(
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tmp_path: Path, capsys: Printed, arguments: list[str], message: str
 ) -> None:
     settings_of(tmp_path)
     assert execute(["replay", "-c", str(tmp_path / "settings.toml"), *arguments]) == 2
@@ -288,13 +286,11 @@ def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
 def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     ticks: list[int] = []
-    offline = Offline(
-        settings,
-        KEY,
-        fresh_histograms(settings, KEY),
-        partitions=3,
-        write=lambda s: ticks.append(s.end_ms),
-    )
+
+    def write(snapshot: Snapshot) -> None:
+        ticks.append(snapshot.end_ms)
+
+    offline = Offline(settings, KEY, fresh_histograms(settings, KEY), partitions=3, write=write)
     all_lines = text(3_000).splitlines(keepends=True)
     for i in range(30):
         [batch] = lines(settings, b"".join(all_lines[100 * i : 100 * (i + 1)])).batches()

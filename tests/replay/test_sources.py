@@ -7,7 +7,8 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import shape
-from tests.replay.site import T0, settings_of
+from tests.replay.site import T0, Patch, settings_of
 from workers.events.columns import Events
 from workers.replay import parquet, sources_lines
-from workers.replay.source import EventBatch
+from workers.replay.source import EventBatch, ahead
 from workers.replay.sources import open_source
 from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import SettingsError
@@ -123,7 +124,7 @@ def test_parquet_gives_the_events_that_json_gives(
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_both_refuse_the_same_rows_for_the_same_reasons(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+    base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
 ) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     long, no_time = "x" * 1025, "field 'ts' is not a time in ms"
@@ -151,7 +152,7 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_counts_come_from_maps_and_from_lists_of_structures(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+    base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
 ) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
 
@@ -196,10 +197,8 @@ def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> Non
     events, rejects = read(base, tmp_path / "a.parquet")
     assert len(events) == 1
     kinds = "a string, whole number or boolean"
-    assert rejects == [
-        (2, f"field 'key' is not {kinds}"),
-        (3, f"field 'items' has an item that is not {kinds}"),
-    ]
+    reasons = f"field 'key' is not {kinds}", f"field 'items' has an item that is not {kinds}"
+    assert rejects == [*enumerate(reasons, 2)]
 
 
 LABEL = "double is there; it must be text, whole numbers or booleans"
@@ -269,7 +268,7 @@ def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path)
 
 
 def test_lines_are_split_where_they_end_and_nowhere_else(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Settings, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """A chunk ends anywhere; so may a file, and Windows ends lines with two characters."""
     event = json.dumps({"key": "a", "items": "x", "ts": T0}).encode()
@@ -282,9 +281,7 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
         assert rejects == [(4, "not JSON")]
 
 
-def test_a_line_without_end_does_not_fill_the_memory(
-    base: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 1 << 10)
     events = msgspec.structs.replace(base.events, max_bytes=2_000)
     small = msgspec.structs.replace(base, events=events)
@@ -307,7 +304,7 @@ def test_a_line_without_end_does_not_fill_the_memory(
 
 
 def test_gzip_and_standard_input_are_read(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Settings, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     rows = [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
@@ -353,7 +350,7 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
     assert "events.grace = '2s'" in str(refused.value)
 
 
-def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: Patch) -> None:
     rows = [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 50)
@@ -361,7 +358,48 @@ def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.Monkey
         read(settings_of(tmp_path), lines)
 
 
+def test_the_next_piece_is_made_by_another_thread_while_one_is_looked_at() -> None:
+    made: list[int] = []
+    begun, may = threading.Event(), threading.Event()
+
+    def pieces() -> Iterator[threading.Thread]:
+        for i in range(3):
+            if i == 1:
+                begun.set()
+                assert may.wait(60)
+            made.append(i)
+            yield threading.current_thread()
+
+    found = ahead(pieces())
+    first = next(found)
+    assert begun.wait(60)  # the second is on its way, though nobody asked for it
+    assert made == [0]
+    may.set()
+    assert [first, *found] == [first] * 3
+    assert made == [0, 1, 2]
+    assert first is not threading.current_thread()
+
+
+def test_what_goes_wrong_is_raised_where_the_piece_would_have_come() -> None:
+    def pieces() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    found = ahead(pieces())
+    assert next(found) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(found)
+
+
+def test_who_stops_early_leaves_no_thread_behind() -> None:
+    threads = set(threading.enumerate())
+    found = ahead(iter(range(1, 1_000)))
+    assert next(found) == 1
+    found.close()
+    assert set(threading.enumerate()) == threads
+
+
 @pytest.fixture(autouse=True)
-def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_portions(monkeypatch: Patch) -> None:
     """Several batches, so that their borders are in every test."""
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 200)

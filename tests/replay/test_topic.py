@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.events.reading import shape
+from tests.replay.site import Printed
 from tests.worker.harness import Site, known, unk
 from workers.agents.topics import connection_of, look_at_topics
 from workers.cli import execute
@@ -164,7 +165,7 @@ def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) 
 
 
 def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_range(
-    worked: Site, wanted: dict[Place, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worked: Site, wanted: dict[Place, bytes], tmp_path: Path, capsys: Printed
 ) -> None:
     """Production's noise must never be drawn for a backtest."""
     out = tmp_path / "out.jsonl"
@@ -205,7 +206,7 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
 
 
 def test_several_topics_give_the_bytes_that_a_worker_published(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Printed
 ) -> None:
     """Source partitions of all topics enter a tick; ranges of time, and rejects by topic, go with them."""
     histograms = [unk("seen"), known("known", tick="3s")]

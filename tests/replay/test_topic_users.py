@@ -10,6 +10,7 @@ from collections import defaultdict
 import pytest
 from aiokafka.partitioner import murmur2
 
+from tests.replay.site import Printed
 from tests.replay.test_topic import assert_equal_so_far, published, replayed
 from tests.worker.harness import Site, known, unk
 from workers.cli import execute
@@ -62,9 +63,7 @@ def test_a_replay_bounds_users_as_the_worker_did(worked: Site) -> None:
     assert_equal_so_far(found, wanted)
 
 
-def test_budget_charges_a_user_for_every_epoch(
-    worked: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_budget_charges_a_user_for_every_epoch(worked: Site, capsys: Printed) -> None:
     """A user may have come in all of them; a total for one epoch would be a promise about somebody who came once."""
     capsys.readouterr()
     assert execute(["budget", "-c", str(worked.config), "--json"]) == 0

@@ -13,7 +13,7 @@ from tests.replay.site import T0
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
-from workers.replay.backtest.results import Results, RunRow
+from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.sweep import Backtest
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
@@ -26,16 +26,13 @@ def events(
     number: int, *, seconds: float = 40.0, keys: str = "ab", seed: int = 1, most: int = 5
 ) -> list[dict[str, object]]:
     """Events in order of time, of up to `most` items each, some of them twice; the first items are frequent."""
-    rng = random.Random(seed)
+    rng, found = random.Random(seed), list[dict[str, object]]()
     weights = [1 / (i + 1) for i in range(len(LABELS))]
-    return [
-        {
-            "key": rng.choice(keys),
-            "items": rng.choices(LABELS, weights=weights, k=rng.randrange(most + 1)),
-            "ts": T0 + int(i * seconds * 1000 / number),
-        }
-        for i in range(number)
-    ]
+    for i in range(number):
+        key, size = rng.choice(keys), rng.randrange(most + 1)
+        items = rng.choices(LABELS, weights=weights, k=size)
+        found.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
+    return found
 
 
 def text_of(some: Sequence[object]) -> bytes:
@@ -56,6 +53,12 @@ def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:
     of |= {"rho": 0.1, "delta": 1e-9, "unit": "event", "tick_ms": 1_000, "first_tick": 1}
     of |= {"ticks": 32, "epochs": 1, "events": 7, "complete": True}
     return RunRow(run=run, seed=seed, epsilon=epsilon, **(of | more))
+
+
+def an_input(**more: Any) -> Input:
+    of: dict[str, Any] = {"complete": True, "events": 5_000, "late": 2, "outside": 0, "top": 10}
+    of |= {"first_ms": 60_000, "last_ms": 1_900_000, "word": "line"}
+    return Input(**(of | more))
 
 
 def backtest(

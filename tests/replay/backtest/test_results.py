@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.replay.backtest.backtests import a_run
+from tests.replay.backtest.backtests import a_run, an_input
+from tests.replay.site import Patch
 from workers.replay.backtest.results import (
     BOARDS,
     REJECTS,
     RESULTS,
     RUNS,
     BoardRow,
-    Input,
     Results,
     Series,
     prepare,
@@ -25,21 +25,8 @@ from workers.runtime.errors import SettingsError
 
 
 def some() -> Results:
-    found = Results(
-        Input(
-            complete=True,
-            events=7,
-            late=1,
-            outside=0,
-            first_ms=5,
-            last_ms=9,
-            word="line",
-            counts={"not JSON": 2},
-            first=[(0, 3, "not JSON"), (0, 4, "not JSON")],
-            top=10,
-            left_out=["a: b"],
-        )
-    )
+    rejects = [(0, 3, "not JSON"), (0, 4, "not JSON")]
+    found = Results(an_input(counts={"not JSON": 2}, first=rejects, left_out=["a: b"]))
     found.runs += [a_run(1, varied={"h.epsilon": "0.5"}), a_run(2, varied={"g.tick": None})]
     ticks, values = np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75])
     found.series.append(Series(1, 0, "h", "", "recall", 0, 0, ticks, values))
@@ -103,7 +90,7 @@ def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("missing", ["pyarrow", "matplotlib", "jinja2"])
 def test_without_the_extra_one_line_says_what_to_install(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    missing: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == missing else object()

@@ -21,7 +21,7 @@ from tests.replay.backtest.backtests import (
     source_of,
     text_of,
 )
-from tests.replay.site import T0, run_replay, settings_of
+from tests.replay.site import T0, Patch, Printed, run_replay, settings_of
 from tests.worker.harness import known, unk
 from workers.replay.backtest import sweep
 from workers.replay.backtest.grid import Run, make_grid, runs_of
@@ -52,13 +52,8 @@ def test_a_run_of_a_sweep_is_as_the_run_alone(tmp_path: Path) -> None:
     assert len(together.runs) == 32
     for run in (1, 6, 11, 16):
         (row,) = [row for row in together.runs if row.run == run and row.seed == 1]
-        alone = backtest(
-            settings,
-            tmp_path,
-            some,
-            *(f"{name}={value}" for name, value in row.varied.items()),
-            seeds=2,
-        )
+        varies = [f"{name}={value}" for name, value in row.varied.items()]
+        alone = backtest(settings, tmp_path, some, *varies, seeds=2)
         assert told(alone.series, 1, 1) == told(together.series, run, 1)
         assert alone.runs[1].ticks == row.ticks
 
@@ -97,10 +92,11 @@ def visits(number: int) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     directory = tmp_path_factory.mktemp("alone")
-    return {
-        str(one["name"]): backtest(settings_of(directory, [one]), directory, visits(1_000), seeds=3)
-        for one in VIEWS
-    }
+    found = {}
+    for one in VIEWS:
+        settings = settings_of(directory, [one])
+        found[str(one["name"])] = backtest(settings, directory, visits(1_000), seeds=3)
+    return found
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -217,7 +213,7 @@ def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_report(monkeypatch: Patch) -> None:
     """Pictures take seconds; that they are the same twice is tested with them."""
     monkeypatch.setattr("workers.replay.report.report.write_report", lambda directory: [])
 
@@ -234,9 +230,7 @@ class Interrupted(JsonLines):
                 signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_leaves_the_ticks_that_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
@@ -277,7 +271,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 @pytest.mark.parametrize("pressed", [None, 3])
 def test_processes_find_what_one_finds(
-    pressed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pressed: int | None, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
@@ -305,7 +299,7 @@ def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_report")
 def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
@@ -330,7 +324,7 @@ def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:
 
 
 def test_memory_of_measurements_does_not_grow_with_the_ticks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(sweep, "TICKS_MEASURED", 8)
     settings = settings_of(tmp_path, [unk(keys=["a"])])
@@ -340,9 +334,7 @@ def test_memory_of_measurements_does_not_grow_with_the_ticks(
     assert numbers(results, "measured") == {0: len(ticks)}
 
 
-def test_an_input_without_events_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: Printed) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"")
     settings_of(tmp_path)
     assert run_replay(tmp_path, "--report", tmp_path / "r") == 2
@@ -361,11 +353,7 @@ def test_an_input_without_events_is_one_line(
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(
-    options: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: list[str], words: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     settings_of(tmp_path)
     monkeypatch.chdir(tmp_path)
