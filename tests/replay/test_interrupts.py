@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.replay.backtest.backtests import KEY, events, source_of, text_of
+from tests.replay.backtest.backtests import KEY, Interrupted, events, runs_in, source_of, text_of
 from tests.replay.site import Patch, Printed, run_replay, settings_of
 from workers.replay import interrupts
 from workers.replay.backtest import results
-from workers.replay.backtest.grid import make_grid, runs_of
 from workers.replay.backtest.results import Results, read
 from workers.replay.backtest.sweep import Pool
 from workers.replay.interrupts import HEEDED, Interrupts
@@ -42,16 +41,6 @@ def later(monkeypatch: Patch) -> list[float]:
     clock = [0.0]
     monkeypatch.setattr(interrupts, "monotonic", lambda: clock[0])
     return clock
-
-
-class Pressed(JsonLines):
-    number = signal.SIGINT
-
-    def batches(self) -> Iterator[EventBatch]:
-        for count, batch in enumerate(super().batches()):
-            yield batch
-            if count == 3:
-                signal.raise_signal(self.number)
 
 
 @pytest.fixture
@@ -107,8 +96,8 @@ def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
     number: signal.Signals, code: int, site: Path, monkeypatch: Patch
 ) -> None:
     """`timeout` and Kubernetes send SIGTERM."""
-    monkeypatch.setattr(Pressed, "number", number)
-    monkeypatch.setattr("workers.replay.sources.JsonLines", Pressed)
+    monkeypatch.setattr(Interrupted, "number", number)
+    monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
     directory = site / "r"
     assert run_replay(site, "--report", directory, "--vary", "epsilon=1,2") == code
     tables = read(directory)
@@ -131,10 +120,9 @@ def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patc
     assert read(directory).input.complete and (directory / "report.html").exists()
 
 
-def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
+def test_a_second_signal_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
     """A message to a process may be cut in two by then: to wait for its answer would be to wait for ever."""
     settings = settings_of(tmp_path)
-    grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
 
     class Insisted(JsonLines):
         def batches(self) -> Iterator[EventBatch]:
@@ -145,7 +133,7 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
                 later[0] = 5.0
                 signal.raise_signal(signal.SIGINT)
 
-    pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
+    pool = Pool(runs_in(settings, tmp_path, "epsilon=1,2,3,4"), KEY, 5, 2)
     children = [child for child, _ in pool._children]
     source = source_of(settings, events(4_000), Insisted)
     with pytest.raises(KeyboardInterrupt):
@@ -181,9 +169,7 @@ def test_a_directory_is_no_file_for_snapshots(site: Path, capsys: Printed) -> No
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_where_nothing_is_an_event_it_is_said_why(
-    measured: bool, site: Path, capsys: Printed
-) -> None:
+def test_no_events_are_explained(measured: bool, site: Path, capsys: Printed) -> None:
     (site / "in.jsonl").write_bytes(b'{"items":[],"ts":5}\n' * 3)
     more = ["--report", site / "r"] if measured else []
     assert run_replay(site, *more) == (2 if measured else 0)

@@ -154,9 +154,7 @@ def expected(
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("size", [7, 1 << 20])
-def test_parquet_counts_what_json_lines_and_plain_python_count(
-    tmp_path: Path, name: str, size: int
-) -> None:
+def test_parquet_json_and_python_agree(tmp_path: Path, name: str, size: int) -> None:
     rows = [row(place) for place in range(200)]
     plain = [as_json(one) for one in rows]
     lines = tmp_path / "a.jsonl"

@@ -179,9 +179,7 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
         (pa.uint64(), [T0]),
     ],
 )
-def test_a_time_is_whole_ms_whatever_its_unit(
-    base: Settings, tmp_path: Path, kind: Any, values: list[int]
-) -> None:
+def test_times_are_whole_ms(base: Settings, tmp_path: Path, kind: Any, values: list[int]) -> None:
     """A zone is how a time is shown, not which moment it is."""
     times = pa.array([*values, None], kind if pa.types.is_integer(kind) else pa.int64()).cast(kind)
     table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
@@ -267,9 +265,7 @@ def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path)
     assert [number for number, _ in read(base, lines)[1]] == [1, 2, 3, 4]
 
 
-def test_lines_are_split_where_they_end_and_nowhere_else(
-    base: Settings, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_lines_are_split_at_their_ends(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
     """A chunk ends anywhere; so may a file, and Windows ends lines with two characters."""
     event = json.dumps({"key": "a", "items": "x", "ts": T0}).encode()
     text = b"\xef\xbb\xbf" + event + b"\r\n\r\n\nbroken\n" + event
@@ -303,9 +299,7 @@ def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch
     assert 0 < longest <= 2_001
 
 
-def test_gzip_and_standard_input_are_read(
-    base: Settings, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_gzip_and_stdin_are_read(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
     rows = [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
     packed = tmp_path / "a.jsonl.gz"
@@ -324,7 +318,7 @@ def test_gzip_and_standard_input_are_read(
         read(base, packed)
 
 
-def test_what_is_no_parquet_or_not_there_is_one_line(base: Settings, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_in_one_line(base: Settings, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     wrong = {"a.parquet": "not a Parquet file", "b.jsonl": "No such file", ".": "Is a directory"}
     for name, message in wrong.items():

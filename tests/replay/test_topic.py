@@ -127,9 +127,7 @@ def wanted(worked: Site) -> dict[Place, bytes]:
 Whole = tuple[dict[Place, bytes], Summary]
 
 
-def test_the_same_records_give_the_bytes_that_a_worker_published(
-    whole: Whole, wanted: dict[Place, bytes]
-) -> None:
+def test_replay_gives_the_bytes_of_the_worker(whole: Whole, wanted: dict[Place, bytes]) -> None:
     """A backtest is worth as much as its likeness: ticks, bounds, first tick, late events, epochs and noise all enter the bytes."""
     found, summary = whole
     assert summary.late > 100 and sum(summary.rejects.values()) > 100
@@ -139,9 +137,7 @@ def test_the_same_records_give_the_bytes_that_a_worker_published(
     assert_equal_so_far(found, wanted)
 
 
-def test_a_range_that_ends_within_the_records_gives_the_same_bytes_up_to_there(
-    worked: Site, whole: Whole
-) -> None:
+def test_a_range_ending_early_gives_the_same_bytes_until_then(worked: Site, whole: Whole) -> None:
     """What came late, but before the range was over, belongs to it; no tick that is cut off may look like a whole one."""
     everything, _ = whole
     ends = sorted({end for name, _, end, _ in everything if name == "seen"})
@@ -205,9 +201,7 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
     assert {name for _, events in seen for *_, counts in events for name in counts} == {"x"}
 
 
-def test_several_topics_give_the_bytes_that_a_worker_published(
-    bootstrap: str, tmp_path: Path, capsys: Printed
-) -> None:
+def test_several_topics_give_equal_bytes(bootstrap: str, tmp_path: Path, capsys: Printed) -> None:
     """Source partitions of all topics enter a tick; ranges of time, and rejects by topic, go with them."""
     histograms = [unk("seen"), known("known", tick="3s")]
     site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=2)

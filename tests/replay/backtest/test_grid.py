@@ -173,7 +173,7 @@ TOO_MANY = ",".join(map(str, range(1, COMBINATIONS_MAX + 2)))
         (f"items.max_items={TOO_MANY}", "1,001 combinations: at most 1,000"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
+def test_invalid_choices_are_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         grid_of(tmp_path, vary)
     assert "\n" not in str(refused.value) and str(refused.value).startswith("--vary")

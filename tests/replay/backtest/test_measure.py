@@ -87,8 +87,11 @@ class ByHand:
         return len(set(largest)) == len(largest) and len(set(published)) == len(published)
 
 
+Unknown = tuple[Results, ByHand]
+
+
 @pytest.fixture(scope="module")
-def unknown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, ByHand]:
+def unknown(tmp_path_factory: pytest.TempPathFactory) -> Unknown:
     directory, some = tmp_path_factory.mktemp("unknown"), events(6_000)
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(directory, [unk(keys=["a", "b"], epsilon=3.0)])
@@ -96,7 +99,7 @@ def unknown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, ByHand]:
     return results, ByHand(some, snapshots, 1_000, items=2)
 
 
-def test_errors_are_those_of_the_published_counts(unknown: tuple[Results, ByHand]) -> None:
+def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
     """Mean, root mean square, worst and bias, of all keys and of one, at every tick; against bounded and unbounded counts."""
     results, hand = unknown
     for key, keys in (("", "ab"), ("a", "a"), ("b", "b")):
@@ -116,9 +119,7 @@ def test_errors_are_those_of_the_published_counts(unknown: tuple[Results, ByHand
         assert found["worst"][0] == max(found["worst"][tick] for tick in ticks)
 
 
-def test_recall_and_precision_compare_the_largest_published_with_the_largest_exact(
-    unknown: tuple[Results, ByHand],
-) -> None:
+def test_recall_and_precision_compare_published_with_exact_tops(unknown: Unknown) -> None:
     """Of each key by itself, bounded and unbounded; over the keys the mean."""
     results, hand = unknown
     for suffix, wide in (("", False), ("_unbounded", True)):
@@ -137,7 +138,7 @@ def test_recall_and_precision_compare_the_largest_published_with_the_largest_exa
             assert precise[tick] * named == pytest.approx(hand.recall(tick, "a") * size)
 
 
-def test_rank_correlation_is_kendalls(unknown: tuple[Results, ByHand]) -> None:
+def test_rank_correlation_is_kendalls(unknown: Unknown) -> None:
     """Over the exact top; what is not shown is below all that is."""
     results, hand = unknown
     found = numbers(results, "rank_correlation", key="a")
@@ -148,7 +149,7 @@ def test_rank_correlation_is_kendalls(unknown: tuple[Results, ByHand]) -> None:
             assert found[tick] == pytest.approx(hand.correlation(tick, "a"))
 
 
-def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) -> None:
+def test_coverage_bounds_and_deserving_items(unknown: Unknown) -> None:
     results, hand = unknown
     metrics = ("coverage", "lost", "deserving_shown")
     covered, lost, deserving = (numbers(results, name) for name in metrics)
@@ -174,9 +175,7 @@ def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) ->
     assert covered[0] == pytest.approx(inside / of)
 
 
-def test_new_items_are_those_first_shown_in_the_last_ten_ticks(
-    unknown: tuple[Results, ByHand],
-) -> None:
+def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> None:
     """Whether the bars of old items hold says nothing of an item that has just appeared."""
     results, hand = unknown
     found, counted = numbers(results, "coverage_new"), numbers(results, "shown_new")
@@ -203,7 +202,7 @@ def test_new_items_are_those_first_shown_in_the_last_ten_ticks(
     assert all(sum(one[tick] for one in of_keys) == counted[tick] for tick in hand.snapshots)
 
 
-def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results, ByHand]) -> None:
+def test_delays_count_from_reaching_a_size_to_being_shown(unknown: Unknown) -> None:
     """At every tick, whatever is measured; an item that was shown early has no delay, one that never was none either."""
     results, hand = unknown
     for size in (2, 10, 50, 100):
@@ -224,7 +223,7 @@ def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results
         assert numbers(results, "delay_median", size=size).get(0, math.inf) == median
 
 
-def test_the_board_stands_beside_the_exact_one(unknown: tuple[Results, ByHand]) -> None:
+def test_the_board_stands_beside_the_exact_one(unknown: Unknown) -> None:
     results, hand = unknown
     rows = [row for row in results.boards if row.seed == 0]
     ticks, last_tick = {row.tick for row in rows}, max(hand.snapshots)

@@ -89,9 +89,7 @@ def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "matplotlib", "jinja2"])
-def test_without_the_extra_one_line_says_what_to_install(
-    missing: str, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_missing_package_is_named(missing: str, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == missing else object()
     )
@@ -101,7 +99,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_directory_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_another_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="not a results directory"):
         read(tmp_path)
     write(tmp_path, some())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +14,21 @@ import pytest
 from tests.replay.backtest.backtests import (
     KEY,
     LABELS,
+    Interrupted,
     backtest,
     events,
     numbers,
+    runs_in,
     source_of,
     text_of,
 )
 from tests.replay.site import T0, Patch, Printed, run_replay, settings_of
 from tests.worker.harness import known, unk
 from workers.replay.backtest import sweep
-from workers.replay.backtest.grid import Run, make_grid, runs_of
+from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
 from workers.replay.backtest.sweep import Backtest, Pool, Thinned
 from workers.replay.offline import Summary
-from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import Settings
@@ -106,7 +106,7 @@ def test_a_histogram_among_others_is_measured_as_alone(
 ) -> None:
     """Equal ticks and epochs do not make equal counts: `status` was once held against those of `path`."""
     settings = settings_of(tmp_path, VIEWS)
-    runs = runs_of(make_grid(settings, tmp_path / "settings.toml", []).combinations, seeds)
+    runs = runs_in(settings, tmp_path, seeds=seeds)
     found = measured_by(processes, runs, settings, visits(1_000))
     for number, (name, own) in enumerate(alone.items(), start=1):
         for seed in range(seeds):
@@ -137,7 +137,7 @@ def measured_by(
 
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"])
-def test_what_a_combination_alone_looks_at_is_read(vary: str, tmp_path: Path) -> None:
+def test_fields_of_combinations_are_read(vary: str, tmp_path: Path) -> None:
     """Buckets that only `--vary` names, or numbers without buckets, are not in the settings file's shape of an event."""
     (tmp_path / "in.jsonl").write_bytes(text_of(visits(500)))
     own = unk("known", mechanism="known_base", items="n", buckets=[0, 10])
@@ -218,24 +218,11 @@ def no_report(monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.report.report.write_report", lambda directory: [])
 
 
-class Interrupted(JsonLines):
-    """A source that presses Ctrl-C when so many batches are read."""
-
-    after = 3
-
-    def batches(self) -> Iterator[EventBatch]:
-        for number, batch in enumerate(super().batches()):
-            yield batch
-            if number == self.after:
-                signal.raise_signal(signal.SIGINT)
-
-
 def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
-    grid = make_grid(settings, tmp_path / "settings.toml", ["items.max_items=1,20"])
-    runs = Backtest(runs_of(grid.combinations, 1), KEY, 5)
+    runs = Backtest(runs_in(settings, tmp_path, "items.max_items=1,20"), KEY, 5)
     source = source_of(settings, some, Interrupted)
     summary = runs.run(settings, source, None, quiet)
     found = runs.results(summary, "line")
@@ -251,8 +238,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
     """A batch may be minutes of work for a thousand runs; it is pressed where some runs have released the tick and others not."""
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public")])
-    grid = make_grid(settings, tmp_path / "settings.toml", ["max_items=1,2,3"])
-    runs, calls = Backtest(runs_of(grid.combinations, 1), KEY, 5), 0
+    runs, calls = Backtest(runs_in(settings, tmp_path, "max_items=1,2,3"), KEY, 5), 0
 
     def progress(summary: Summary) -> None:
         nonlocal calls
@@ -270,14 +256,12 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("pressed", [None, 3])
-def test_processes_find_what_one_finds(
-    pressed: int | None, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
-    varies = ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"]
-    grid = make_grid(settings, tmp_path / "settings.toml", varies)
-    runs, kind = runs_of(grid.combinations, 2), JsonLines if pressed is None else Interrupted
+    varies = "items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"
+    runs = runs_in(settings, tmp_path, *varies, seeds=2)
+    kind = JsonLines if pressed is None else Interrupted
     found, expected = (
         measured_by(processes, runs, settings, events(3_000), kind) for processes in (3, 1)
     )
@@ -292,15 +276,13 @@ def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, [unk(tick="1ms")])
     times = (978_307_200_000, T0)
     far: list[dict[str, object]] = [{"key": "a", "items": ["x"], "ts": ts} for ts in times]
-    grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
+    runs = runs_in(settings, tmp_path, "epsilon=1,2,3,4")
     with pytest.raises(StateRefused, match="are all times of the events right"):
-        measured_by(2, runs_of(grid.combinations, 1), settings, far)
+        measured_by(2, runs, settings, far)
 
 
 @pytest.mark.usefixtures("no_report")
-def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
-    tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_ctrl_c_leaves_valid_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
     (tmp_path / "in.jsonl").write_bytes(text_of(events(4_000)))
@@ -323,9 +305,7 @@ def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:
     assert sorted(thinned.ticks) == due
 
 
-def test_memory_of_measurements_does_not_grow_with_the_ticks(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_measurements_take_bounded_memory(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sweep, "TICKS_MEASURED", 8)
     settings = settings_of(tmp_path, [unk(keys=["a"])])
     results = backtest(settings, tmp_path, events(2_000, seconds=101, keys="a"))

@@ -69,9 +69,7 @@ def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_pat
     assert 0.97 <= (at_ticks.error_rms / at_ticks.sd).mean() <= 1.03
 
 
-def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(
-    flights: Path, tmp_path: Path
-) -> None:
+def test_report_figures_match_pandas_on_the_raw_file(flights: Path, tmp_path: Path) -> None:
     """Nothing of the measuring code is used here: events and snapshots are read as anybody would read them."""
     out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
     replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))

@@ -74,9 +74,7 @@ def chrome() -> Iterator[Browser]:
         yield opened
 
 
-def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(
-    chrome: Browser, tmp_path: Path
-) -> None:
+def test_the_page_follows_dark_mode_and_copies_settings(chrome: Browser, tmp_path: Path) -> None:
     text = report(tmp_path, made())
     pictures = text[text.index("<figure") :]
     colors = [f": {color.lower()}" for color in (INK, PALE, *COLORS, "#FFFFFF")]

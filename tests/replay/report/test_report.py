@@ -100,11 +100,15 @@ def made(*, complete: bool = True, labels: tuple[str, ...] = HOSTILE) -> Results
     return Results(found, runs, series, boards)
 
 
+def text_in(directory: Path) -> str:
+    return (directory / "report.html").read_text(encoding="utf-8")
+
+
 def report(directory: Path, found: Results) -> str:
     directory.mkdir(exist_ok=True)
     results.write(directory, found)
     write_report(directory)
-    return (directory / "report.html").read_text(encoding="utf-8")
+    return text_in(directory)
 
 
 class Page(HTMLParser):
@@ -131,7 +135,7 @@ def made_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_needs_no_network_and_runs_no_script_but_its_own(made_report: Path) -> None:
     """It is mailed, archived and opened years later, on machines that must not tell anybody what they show."""
-    text = (made_report / "report.html").read_text(encoding="utf-8")
+    text = text_in(made_report)
     page = Page(text)
     foreign = {"link", "iframe", "object", "embed", "img", "image", "base", "form"}
     assert not {tag for tag, _ in page.elements} & foreign
@@ -155,7 +159,7 @@ def test_the_page_needs_no_network_and_runs_no_script_but_its_own(made_report: P
 
 
 def test_labels_stay_text_and_show_what_is_invisible(made_report: Path) -> None:
-    page = Page((made_report / "report.html").read_text(encoding="utf-8"))
+    page = Page(text_in(made_report))
     for label in (*HOSTILE[:3], "\u05de\u05d5\u05e6\u05e8", "\U0001f375"):
         assert label in page.text
     assert "\\u202eabc\\u202c" in page.text and "\u202e" not in page.text
@@ -165,7 +169,7 @@ def test_labels_stay_text_and_show_what_is_invisible(made_report: Path) -> None:
 
 def test_page_and_every_picture_say_that_they_hold_exact_data(made_report: Path) -> None:
     """A picture is cut out of its page and sent on; the words must go with it."""
-    text = (made_report / "report.html").read_text(encoding="utf-8")
+    text = text_in(made_report)
     assert f'<div class="contains" role="note">{CONTAINS}</div>' in text
     assert "@media print" in text and ".contains { position: fixed" in text  # on each printed page
     names = {path.stem for path in (made_report / "plots").iterdir()}
@@ -227,16 +231,14 @@ def test_seeds_that_agree_have_a_picture(tmp_path: Path, monkeypatch: Patch) -> 
     found.runs = [a_run(n, epsilon, seed) for n, epsilon in choices for seed in range(3)]
     found.series = [one for run in found.runs for one in series_of(run, 0.7)]
     assert "recall_against_epsilon" in drawn(found, tmp_path, monkeypatch)
-    assert "The picture" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The picture" not in text_in(tmp_path)
 
 
 PICTURES = ("pareto_front", "recall_against_epsilon", "error_over_ticks", "discovery", "coverage")
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_that_fails_costs_only_itself(
-    name: str, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_failed_picture_costs_only_itself(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     def fails(*_: object) -> None:
         raise ValueError("an axis <b>\nof</b> nothing")
 
@@ -246,16 +248,14 @@ def test_a_picture_that_fails_costs_only_itself(
     (line,) = write_report(tmp_path)
     assert line.startswith('products: The picture "')
     assert line.endswith("missing: ValueError: an axis <b> of</b> nothing")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = text_in(tmp_path)
     assert "is missing: ValueError: an axis &lt;b&gt; of&lt;/b&gt; nothing" in page
     assert 'href="#h1-pictures"' in page
     drawn_now = {path.stem.removeprefix("products-") for path in (tmp_path / "plots").glob("*.png")}
     assert drawn_now == {*PICTURES, "board_1", "board_2"} - {name}
 
 
-def test_a_replay_ends_well_without_a_picture(
-    tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_failed_pictures_end_no_replay(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """A batch job that counts events for hours must not fail because of a label."""
     fails = Mock(side_effect=ValueError("no limits"))
     monkeypatch.setattr("workers.replay.report.charts_backtest.coverage", fails)
@@ -268,9 +268,7 @@ def test_a_replay_ends_well_without_a_picture(
     assert "replay: results and report in" in told and results.read(tmp_path / "r").results.num_rows
 
 
-def test_a_board_that_fails_leaves_those_of_the_other_keys(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_failed_board_leaves_other_boards(tmp_path: Path, monkeypatch: Patch) -> None:
     fails_once = Mock(side_effect=[RuntimeError("no room"), *[None] * 9])
     monkeypatch.setattr("workers.replay.report.charts_backtest._draw", fails_once)
     results.write(tmp_path, made())
@@ -280,9 +278,7 @@ def test_a_board_that_fails_leaves_those_of_the_other_keys(
     assert boards == ["products-board_2.png"]
 
 
-def test_a_picture_of_a_plan_that_fails_costs_only_itself(
-    tmp_path: Path, monkeypatch: Patch, capsys: Printed
-) -> None:
+def test_plans_survive_failed_pictures(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     fails = Mock(side_effect=ValueError("no limits"))
     monkeypatch.setattr("workers.replay.report.charts_plan._ends", fails)
     assert execute(["plan", "-c", str(PLAN), "--report", str(tmp_path / "out")]) == 0
@@ -291,9 +287,7 @@ def test_a_picture_of_a_plan_that_fails_costs_only_itself(
     assert 'The picture "the end of an epoch" is missing: ValueError: no limits' in page.text
 
 
-def test_shares_do_not_go_below_zero_and_runs_alike_share_a_text(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_no_share_below_zero_and_one_text_for_like_runs(tmp_path: Path, monkeypatch: Patch) -> None:
     """Where nothing is shown all runs lie on one another, on the line of 0 %."""
     found = made()
     nothing = np.zeros(1)
@@ -314,7 +308,7 @@ def test_shares_do_not_go_below_zero_and_runs_alike_share_a_text(
 
 
 def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path) -> None:
-    text = (made_report / "report.html").read_text(encoding="utf-8")
+    text = text_in(made_report)
     assert text.index("Take run 2 ") < text.index("<h2>") < text.index("<svg")
     table = text[text.index("<h3>Runs</h3>") : text.index("<svg")]
     rows = re.findall(r'<tr(?: class="([^"]*)")?><td class="n">(\d)</td>', table)
@@ -324,7 +318,7 @@ def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path
 
 def test_the_contents_lead_to_what_is_there(made_report: Path, tmp_path: Path) -> None:
     few = Results(made().input, made().runs, [], [])
-    whole = (made_report / "report.html").read_text(encoding="utf-8")
+    whole = text_in(made_report)
     for text in (whole, report(tmp_path / "few", few)):
         page = Page(text)
         there = {attributes["id"] for _, attributes in page.elements if attributes.get("id")}
@@ -334,7 +328,7 @@ def test_the_contents_lead_to_what_is_there(made_report: Path, tmp_path: Path) -
 
 
 def test_rejects_and_left_out_combinations_are_listed(made_report: Path) -> None:
-    page = Page((made_report / "report.html").read_text(encoding="utf-8"))
+    page = Page(text_in(made_report))
     assert "Rejected lines151" in page.text and "not JSON150" in page.text and "<b>1" in page.text
     assert "The first 100" in page.text
     assert "300not JSON" in page.text and "303not JSON" not in page.text
@@ -344,10 +338,10 @@ def test_rejects_and_left_out_combinations_are_listed(made_report: Path) -> None
 
 def test_a_partial_result_says_so(tmp_path: Path, monkeypatch: Patch) -> None:
     drawn(made(complete=False), tmp_path, monkeypatch)
-    assert "Stopped before the end" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Stopped before the end" in text_in(tmp_path)
 
 
-def test_the_same_results_give_the_same_bytes_and_old_pictures_go(
+def test_reports_are_reproducible_and_replace_old_pictures(
     tmp_path: Path, made_report: Path
 ) -> None:
     """Two people compare two reports by their hashes; a picture of an earlier run would be taken for one of this."""
@@ -377,7 +371,7 @@ def test_a_run_stopped_before_its_first_tick_has_a_report(tmp_path: Path) -> Non
     assert "Stopped before the end" in report(tmp_path / "none", Results(found.input, [], [], []))
 
 
-def test_what_is_no_results_directory_is_one_line(tmp_path: Path) -> None:
+def test_another_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="not a results directory"):
         write_report(tmp_path)
 
