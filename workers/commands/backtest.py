@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
 from workers.replay.backtest.recommend import recommend
 from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
-from workers.replay.offline import Summary
+from workers.replay.offline import Summary, Write
 from workers.replay.source import Source
 from workers.runtime.errors import SettingsError
 from workers.runtime.progress import ProgressLine
@@ -75,7 +74,7 @@ class Prepared:
     def run(
         self,
         source: Source,
-        write_snapshot: Callable[[Snapshot], object] | None,
+        write_snapshot: Write,
         progress: ProgressLine,
         where: Callable[[Summary], str],
     ) -> Summary:

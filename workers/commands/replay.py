@@ -19,7 +19,7 @@ from workers.events.log_values import TIME_MAX
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.interrupts import Interrupts
-from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, replay
+from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, replay
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
@@ -208,7 +208,7 @@ class Output:
         self._file: IO[bytes] | None = None
         self._part: Path | None = None
         self.place: str | None = None
-        self.write: Callable[[Snapshot], object] | None = None if name is None else self._write
+        self.write: Write = None if name is None else self._write
         if name == "-":
             self._file = sys.stdout.buffer
         elif name is not None:

@@ -156,6 +156,11 @@ def fresh_histograms(
     return factory.histograms(ReplayHistogram, settings, built, **of)
 
 
+#: Takes every snapshot, ordered by tick, then histogram; None: none is made.
+Write = Callable[[Snapshot], object] | None
+Progress = Callable[[Summary], object]
+
+
 class Merging(Protocol):
     def take(self, message: Message, offset: int) -> None: ...
     def reached(self, position: int) -> None: ...
@@ -173,7 +178,7 @@ class Offline:
         histograms: Sequence[ReplayHistogram],
         *,
         partitions: int = 1,
-        write: Callable[[Snapshot], object] | None = None,
+        write: Write = None,
         until_ms: int | None = None,
         may_stop: Callable[[], object] = lambda: None,
         after_tick: Callable[[], object] = lambda: None,
@@ -183,7 +188,6 @@ class Offline:
         settings: with the `[events]` that all histograms share.
         histograms: fresh ones, also of several settings for a sweep. Set `observe` to receive
             every tick, with its exact `columns` at hand; clear `written` to skip snapshots.
-        write: takes every snapshot, ordered by tick, then histogram; None: none is made.
         until_ms: no tick that ends later is released.
         may_stop: called between released ticks; may raise KeyboardInterrupt.
         after_tick: called after every tick of a lane; if it raises, `write` does not get the
@@ -280,17 +284,16 @@ def replay(
     settings: Settings,
     key: NoiseKey,
     source: Source,
-    write: Callable[[Snapshot], object] | None = None,
-    progress: Callable[[Summary], object] = lambda summary: None,
+    write: Write = None,
+    progress: Progress = lambda summary: None,
     *,
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
     """Run histograms over a source of events, to its end or to Ctrl-C (`partial` totals).
 
-    `write` takes every snapshot, ordered by tick, then histogram (None: none is made); `progress`
-    is called after every batch. The `histograms` are fresh (None: those of `settings`, with
-    `stream` in their mechanism ids).
+    `progress` is called after every batch. The `histograms` are fresh (None: those of `settings`,
+    with `stream` in their mechanism ids).
     """
     if histograms is None:
         histograms = fresh_histograms(settings, key, stream)
@@ -307,9 +310,7 @@ def replay(
         return drive(offline, source, interrupts, progress)
 
 
-def drive(
-    offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]
-) -> Summary:
+def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Progress) -> Summary:
     """Feed a source to its end or to Ctrl-C, which waits for whole batches.
 
     `progress` is called after every batch. The rest of the block of `interrupts` is one step

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
+from workers.events.field_spans import Bools
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
@@ -55,6 +56,8 @@ OF_KEYS = (*TOPS, "shortfall")
 WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
+#: Rows that are shown, and their published counts.
+Shown = tuple[Rows, Counts]
 Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
@@ -229,17 +232,17 @@ class Watch:
         out[0, PLACE["threshold"]] = math.nan if release.threshold is None else release.threshold
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
-        self._fill_shown(out[0], None, rows, counts, release.sd, new)
+        self._fill_shown(out[0], None, (rows, counts), release.sd, new)
         for index, one in enumerate(view.keys):
             row = out[1 + index]
             here = slice(None) if one.rows is None else key_of == index
             shown_here = rows[here], counts[here]
             if one.rows is not None:
                 new_here = None if new is None else new[here]
-                self._fill_shown(row, one.rows, *shown_here, release.sd, new_here)
+                self._fill_shown(row, one.rows, shown_here, release.sd, new_here)
             self._fill_top(row, one, *shown_here)
 
-    def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
+    def _shown(self, release: Release | Items) -> Shown:
         if isinstance(release, Release):
             return release.rows, release.counts
         rows = self.view.rows_of_items(release)
@@ -247,15 +250,10 @@ class Watch:
         return rows[known], release.counts[known]
 
     def _fill_shown(
-        self,
-        row: Numbers,
-        of_key: Rows | None,
-        rows: Rows,
-        counts: Counts,
-        sd: float,
-        new: NDArray[np.bool_] | None,
+        self, row: Numbers, of_key: Rows | None, shown: Shown, sd: float, new: Bools | None
     ) -> None:
         """Fill in the errors, those of new items, and how many above the threshold are shown."""
+        rows, counts = shown
         exact = self.view.counts
         row[PLACE["shown"]] = len(rows)
         if len(rows):
@@ -269,7 +267,7 @@ class Watch:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
 
-    def _new(self, rows: Rows, tick: int) -> NDArray[np.bool_] | None:
+    def _new(self, rows: Rows, tick: int) -> Bools | None:
         """Return which rows were first shown within `NEW_TICKS`; None if items do not appear."""
         if not self._discovers or self._columns is None:
             return None

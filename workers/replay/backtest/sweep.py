@@ -32,7 +32,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
-from workers.pipeline.snapshots import ReleasedTick, Snapshot
+from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run, settings_text
 from workers.replay.backtest.measure import Watch, discovers, watch
 from workers.replay.backtest.results import Input, Results, RunRow
@@ -41,9 +41,11 @@ from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import (
     STREAM,
     Offline,
+    Progress,
     ReplayHistogram,
     ReplayMerge,
     Summary,
+    Write,
     drive,
     few_collections,
     fresh_histograms,
@@ -117,13 +119,7 @@ class Pool:
             self._tell("release", calls)
         return Released(0, [])
 
-    def run(
-        self,
-        settings: Settings,
-        source: Source,
-        write: Callable[[Snapshot], object] | None,
-        progress: Callable[[Summary], object],
-    ) -> Summary:
+    def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         with Interrupts() as interrupts, few_collections():
             with interrupts.held():  # part of a message would be read as the start of the next
@@ -305,15 +301,13 @@ class Backtest:
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
 
-        def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
-            per_tick = isinstance(config, OneShotConfig)
-            return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
-
         if scope not in self._groups:
-            self._groups[scope] = Group(count(unbounded(config.lane), (), sizes=False))
+            wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)
+            self._groups[scope] = Group(wide)
         group, place = self._groups[scope], (scope, config.lane, domain)
         if place not in self._views:
-            truth = count(config.lane, domain, sizes=discovers(run.combination))
+            sizes = discovers(run.combination)
+            truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
             self._views[place] = View(truth, group.wide, self._key, self._top)
             group.views.append(self._views[place])
         view = self._views[place]
@@ -324,13 +318,7 @@ class Backtest:
         group.watches.append(watch(run, histogram, view))
         return histogram
 
-    def run(
-        self,
-        settings: Settings,
-        source: Source,
-        write: Callable[[Snapshot], object] | None,
-        progress: Callable[[Summary], object],
-    ) -> Summary:
+    def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
 
         They share the `[events]` of `settings`; `write` takes the snapshots of those that are

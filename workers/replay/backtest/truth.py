@@ -26,6 +26,7 @@ from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
 from workers.mechanisms.mechanism import Guarantee, Items, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
@@ -214,19 +215,13 @@ def unbounded(lane: Lane) -> Lane:
 
 
 def truth_of(
-    config: HistogramConfig,
-    key: NoiseKey,
-    domain: Sequence[bytes],
-    *,
-    per_tick: bool,
-    lane: Lane,
-    sizes: bool,
+    config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, lane: Lane, sizes: bool
 ) -> Truth:
     """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
 
     The root key names rows and makes no noise; the bounds are those of `lane`. See `Exact`.
     """
-    exact = Exact(domain, per_tick=per_tick, sizes=sizes)
+    exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
     # Exact counts have no noise for windows to describe.
     truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)

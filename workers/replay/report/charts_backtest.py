@@ -300,6 +300,8 @@ def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
     return next(unit for unit in UNITS.items() if unit[1] <= max(widths))
 
 
+#: Rows of one stream key's boards by tick.
+Boards = dict[int, list[BoardRow]]
 EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
 NAMED, HIDDEN = "shown, without a count", "not shown"
 
@@ -309,18 +311,14 @@ def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
         yield title, partial(_board, of, run, ticks, f"board_{at}", title)
 
 
-def boards_of(
-    of: Measured, run: Outcome, keys: int
-) -> Iterator[tuple[int, str, dict[int, list[BoardRow]]]]:
+def boards_of(of: Measured, run: Outcome, keys: int) -> Iterator[tuple[int, str, Boards]]:
     found = of.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""
         yield at, f"exact and published{who}", ticks
 
 
-def _board(
-    of: Measured, run: Outcome, ticks: dict[int, list[BoardRow]], kind: str, title: str
-) -> Chart:
+def _board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
     chosen = {tick: ticks[tick][:BOARD_ROWS] for tick in chosen_ticks(list(ticks))}
     most = max(map(len, chosen.values()))
     with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):

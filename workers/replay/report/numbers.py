@@ -18,7 +18,7 @@ from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
 from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, look, stroke
-from workers.replay.report.charts_backtest import NORMAL_95, boards_of, finish_of, name_of
+from workers.replay.report.charts_backtest import NORMAL_95, Boards, boards_of, finish_of, name_of
 from workers.replay.report.pages import Table
 from workers.replay.report.runs import Measured, chosen_ticks, when
 
@@ -103,12 +103,7 @@ def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
 
 
 def _picture(
-    of: Measured,
-    run: Outcome,
-    numeric: Numeric,
-    ticks: dict[int, list[BoardRow]],
-    kind: str,
-    title: str,
+    of: Measured, run: Outcome, numeric: Numeric, ticks: Boards, kind: str, title: str
 ) -> Chart:
     chosen = {tick: counted_of(numeric, ticks[tick]) for tick in chosen_ticks(list(ticks))}
     with canvas(len(chosen), 1, 1.3 + 2.5 * len(chosen)) as (figure, axes):

@@ -196,9 +196,12 @@ def run_table(of: Measured, advice: Recommendation) -> Table:
     return Table(headings, rows, words=range(1, 1 + len(settings)), kinds=kinds)
 
 
+Titled = list[tuple[str, Table]]
+
+
 def board_tables(
     of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
-) -> list[tuple[str, list[tuple[str, Table]]]]:
+) -> list[tuple[str, Titled]]:
     """Return a run's boards by stream key: the first `keys` of these with their tables.
 
     Items come largest first, or in the order of `labels` if these are few.
