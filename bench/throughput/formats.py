@@ -30,10 +30,11 @@ from bench.throughput.encoded import (
     kinds,
     prices,
 )
-from bench.throughput.events import ITEMS_AN_EVENT, Longs, Shape
+from bench.throughput.events import ITEMS_AN_EVENT, Shape
 from bench.throughput.producing import TICK_S, blocks, fill
 from tests.registry_server import RegistryServer, registry_server
 from tests.worker.harness import Site, known, unk
+from workers.arrays.types import Longs
 
 PARTITIONS = 2
 #: Of each row at least.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import stat
@@ -15,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.replay.backtest.backtests import KEY, events, text_of
-from tests.replay.site import settings_of
-from workers.cli import execute
+from tests.replay.backtest.backtests import KEY, Interrupted, events, runs_in, source_of, text_of
+from tests.replay.site import Patch, Printed, run_replay, settings_of
 from workers.replay import interrupts
 from workers.replay.backtest import results
-from workers.replay.backtest.grid import make_grid, runs_of
 from workers.replay.backtest.results import Results, read
 from workers.replay.backtest.sweep import Pool
 from workers.replay.interrupts import HEEDED, Interrupts
@@ -40,27 +37,14 @@ def heeded() -> Iterator[None]:
 
 
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock of presses: its only element."""
+def later(monkeypatch: Patch) -> list[float]:
     clock = [0.0]
     monkeypatch.setattr(interrupts, "monotonic", lambda: clock[0])
     return clock
 
 
-class Pressed(JsonLines):
-    """A source in the middle of which a signal comes."""
-
-    number = signal.SIGINT
-
-    def batches(self) -> Iterator[EventBatch]:
-        for count, batch in enumerate(super().batches()):
-            yield batch
-            if count == 3:
-                signal.raise_signal(self.number)
-
-
-def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Settings and an input of several batches; the arguments of a replay of it."""
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
 
     def report(directory: Path) -> list[str]:
@@ -68,10 +52,9 @@ def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return []
 
     monkeypatch.setattr("workers.replay.report.report.write_report", report)
-    path = directory / "in.jsonl"
-    path.write_bytes(text_of(events(4_000)))
-    settings_of(directory)
-    return ["replay", "-c", str(directory / "settings.toml"), "--input", str(path)]
+    (tmp_path / "in.jsonl").write_bytes(text_of(events(4_000)))
+    settings_of(tmp_path)
+    return tmp_path
 
 
 def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float]) -> None:
@@ -96,7 +79,6 @@ def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float
 
 
 def test_another_thread_leaves_signals_as_they_are() -> None:
-    """Only the main thread may handle them."""
     found: list[object] = []
 
     def look() -> None:
@@ -111,28 +93,20 @@ def test_another_thread_leaves_signals_as_they_are() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
-    number: signal.Signals, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, code: int, site: Path, monkeypatch: Patch
 ) -> None:
     """`timeout` and Kubernetes send SIGTERM."""
-    monkeypatch.setattr(Pressed, "number", number)
-    monkeypatch.setattr("workers.replay.sources.JsonLines", Pressed)
-    directory = tmp_path / "r"
-    assert (
-        execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"])
-        == code
-    )
+    monkeypatch.setattr(Interrupted, "number", number)
+    monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
+    directory = site / "r"
+    assert run_replay(site, "--report", directory, "--vary", "epsilon=1,2") == code
     tables = read(directory)
-    assert (
-        not tables.input.complete
-        and 0 < tables.input.events < 4_000
-        and tables.results.num_rows > 100
-    )
+    assert not tables.input.complete and 0 < tables.input.events < 4_000
+    assert tables.results.num_rows > 100
     assert (directory / "report.html").exists() and not list(directory.glob("*.part"))
 
 
-def test_ctrl_c_after_the_last_event_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patch) -> None:
     """All was measured: half a results directory would be the worst of all answers."""
     whole = results.write
 
@@ -141,19 +115,14 @@ def test_ctrl_c_after_the_last_event_loses_nothing(
         whole(directory, found)
 
     monkeypatch.setattr("workers.commands.backtest.write", pressed)
-    directory = tmp_path / "r"
-    assert (
-        execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"])
-        == 130
-    )
+    directory = site / "r"
+    assert run_replay(site, "--report", directory, "--vary", "epsilon=1,2") == 130
     assert read(directory).input.complete and (directory / "report.html").exists()
 
 
-def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
+def test_a_second_signal_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
     """A message to a process may be cut in two by then: to wait for its answer would be to wait for ever."""
     settings = settings_of(tmp_path)
-    grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
-    content = text_of(events(4_000))
 
     class Insisted(JsonLines):
         def batches(self) -> Iterator[EventBatch]:
@@ -164,68 +133,46 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
                 later[0] = 5.0
                 signal.raise_signal(signal.SIGINT)
 
-    pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
+    pool = Pool(runs_in(settings, tmp_path, "epsilon=1,2,3,4"), KEY, 5, 2)
     children = [child for child, _ in pool._children]
+    source = source_of(settings, events(4_000), Insisted)
     with pytest.raises(KeyboardInterrupt):
-        pool.run(
-            settings,
-            Insisted(settings, "text", io.BytesIO(content), total=9),
-            None,
-            lambda summary: None,
-        )
+        pool.run(settings, source, None, lambda summary: None)
     assert all(child.is_alive() for child in children)  # they heed no signal
     pool.close()
     assert not any(child.is_alive() for child in children)
 
 
-def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(site: Path, capsys: Printed) -> None:
     """Run as root, `--snapshots /dev/null` must not put a file in the place of the device."""
-    base, plain, pipe, full = (
-        site(tmp_path, monkeypatch),
-        tmp_path / "out",
-        tmp_path / "pipe",
-        tmp_path / "full",
-    )
-    assert execute([*base, "--snapshots", str(plain)]) == 0
+    plain, pipe, full = site / "out", site / "pipe", site / "full"
+    assert run_replay(site, "--snapshots", plain) == 0
     os.mkfifo(pipe)
     read_back: list[bytes] = []
     reader = threading.Thread(target=lambda: read_back.append(pipe.read_bytes()))
     reader.start()
-    assert execute([*base, "--snapshots", str(pipe)]) == 0
+    assert run_replay(site, "--snapshots", pipe) == 0
     reader.join()
     assert read_back == [plain.read_bytes()] and stat.S_ISFIFO(pipe.stat().st_mode)
     assert not pipe.with_name("pipe.part").exists()
     full.symlink_to("/dev/full")
     capsys.readouterr()
-    assert execute([*base, "--snapshots", str(full)]) == 2
+    assert run_replay(site, "--snapshots", full) == 2
     assert f"--snapshots {full}: No space left on device" in capsys.readouterr().err
     assert stat.S_ISCHR(full.stat().st_mode)
 
 
-def test_a_directory_is_no_file_for_snapshots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Said before anything is read, not when all is done."""
-    base = site(tmp_path, monkeypatch)
-    (tmp_path / "in.jsonl").write_bytes(b"")
-    assert execute([*base, "--snapshots", str(tmp_path)]) == 2
-    assert f"--snapshots {tmp_path}: Is a directory" in capsys.readouterr().err
+def test_a_directory_is_no_file_for_snapshots(site: Path, capsys: Printed) -> None:
+    (site / "in.jsonl").write_bytes(b"")
+    assert run_replay(site, "--snapshots", site) == 2
+    assert f"--snapshots {site}: Is a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_where_nothing_is_an_event_it_is_said_why(
-    measured: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A wrong name of a field rejects all; "no event" alone would send its user to look for the wrong thing."""
-    base = site(tmp_path, monkeypatch)
-    (tmp_path / "in.jsonl").write_bytes(b'{"items":[],"ts":5}\n' * 3)
-    more = ["--report", str(tmp_path / "r")] if measured else []
-    assert execute([*base, *more]) == (2 if measured else 0)
+def test_no_events_are_explained(measured: bool, site: Path, capsys: Printed) -> None:
+    (site / "in.jsonl").write_bytes(b'{"items":[],"ts":5}\n' * 3)
+    more = ["--report", site / "r"] if measured else []
+    assert run_replay(site, *more) == (2 if measured else 0)
     errors = capsys.readouterr().err
     assert ("3 lines rejected, the first: line 1: missing field 'key'" in errors) is measured
     assert ("line 2: missing field 'key'" in errors) is not measured
@@ -239,12 +186,7 @@ def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
     command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [*command, "--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)],
-        cwd=ROOT,
-        stdout=writing,
-        stderr=writing,
-        check=False,
-    )
+    command += ["--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=writing, check=False)
     os.close(writing)
     assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10

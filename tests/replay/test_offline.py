@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from tests.replay.site import T0, settings_of
+from tests.replay.backtest.backtests import KEY, text_of
+from tests.replay.site import T0, Printed, run_replay, settings_of
 from tests.worker.harness import Bare, known, unk
 from workers.cli import execute
 from workers.mechanisms.mechanism import Release
@@ -42,23 +43,15 @@ from workers.runtime.errors import StateRefused
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
 
-ROOT_KEY = bytes(range(32))
-
 
 def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
-    """Events of three stream keys in order of time."""
-    rng = random.Random(seed)
-    events = (
-        {
-            "key": rng.choice("abc"),
-            "items": rng.choices(
-                [f"i{i}" for i in range(20)], weights=range(20, 0, -1), k=rng.randrange(4)
-            ),
-            "ts": T0 + int(i * seconds * 1000 / number),
-        }
-        for i in range(number)
-    )
-    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    rng, labels = random.Random(seed), [f"i{i}" for i in range(20)]
+    events = []
+    for i in range(number):
+        key, size = rng.choice("abc"), rng.randrange(4)
+        items = rng.choices(labels, weights=range(20, 0, -1), k=size)
+        events.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
+    return text_of(events)
 
 
 def lines(settings: Settings, content: bytes) -> JsonLines:
@@ -72,13 +65,8 @@ def snapshots(
     key: NoiseKey | None = None,
 ) -> list[Snapshot]:
     found: list[Snapshot] = []
-    replay(
-        settings,
-        key or NoiseKey(ROOT_KEY),
-        lines(settings, content),
-        found.append,
-        histograms=histograms,
-    )
+    source = lines(settings, content)
+    replay(settings, key or KEY, source, found.append, histograms=histograms)
     return found
 
 
@@ -90,8 +78,7 @@ def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: 
         for most, tick in ((1, "1s"), (3, "1s"), (2, "7s"))
     ]
     content = text(5_000)
-    key = NoiseKey(ROOT_KEY)
-    together = [fresh_histograms(settings, key)[0] for settings in variants]
+    together = [fresh_histograms(settings, KEY)[0] for settings in variants]
     ids: dict[str, list[bytes]] = {}
     for snapshot in snapshots(variants[0], content, together):
         ids.setdefault(json.loads(snapshot.value)["id"], []).append(snapshot.value)
@@ -102,20 +89,16 @@ def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: 
 
 
 def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Path) -> None:
-    """Measuring must not mean parsing what was written."""
-    settings = settings_of(
-        tmp_path, [known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)]
-    )
+    of = known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)
+    settings = settings_of(tmp_path, [of])
     content = text(2_000)
-    [histogram] = fresh_histograms(settings, NoiseKey(ROOT_KEY))
+    [histogram] = fresh_histograms(settings, KEY)
     seen: list[tuple[int, dict[str, int], float]] = []
 
     def observe(shown: ReleasedTick) -> None:
         assert isinstance(shown.release, Release)
-        exact = histogram.columns.counts[shown.release.rows]
-        seen.append(
-            (shown.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max()))
-        )
+        errors = shown.release.counts - histogram.columns.counts[shown.release.rows]
+        seen.append((shown.end_ms, histogram.exact("a"), float(np.abs(errors).max())))
 
     histogram.observe = observe
     assert snapshots(settings, content, [histogram])
@@ -132,25 +115,22 @@ def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> N
     """One wrong time in a file would have ten million empty ticks published, also behind its first tick."""
     settings = settings_of(tmp_path, [unk()])
     for before in ([T0], [T0, T0 + 5_000]):
-        offline = Offline(
-            settings, NoiseKey(ROOT_KEY), fresh_histograms(settings, NoiseKey(ROOT_KEY))
+        offline = Offline(settings, KEY, fresh_histograms(settings, KEY))
+        *batches, ahead = (
+            batch
+            for at in (*before, T0 + 10_000_010_000)
+            for batch in lines(settings, b'{"key":"a","items":"x","ts":%d}\n' % at).batches()
         )
-        content = b"".join(b'{"key":"a","items":"x","ts":%d}\n' % at for at in before)
-        for batch in lines(settings, content).batches():
+        for batch in batches:
             offline.add(batch)
-        [ahead] = lines(
-            settings, b'{"key":"a","items":"x","ts":%d}\n' % (T0 + 10_000_010_000)
-        ).batches()
-        with pytest.raises(
-            StateRefused, match="10,000,0.. ticks are to be published after .* at once"
-        ):
+        message = "10,000,0.. ticks are to be published after .* at once"
+        with pytest.raises(StateRefused, match=message):
             offline.add(ahead)
 
 
 def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
-    """A sweep measures thousands of ticks; writing them all as JSON would be most of its work."""
     settings = settings_of(tmp_path)
-    summary = replay(settings, NoiseKey(ROOT_KEY), lines(settings, text(1_000)))
+    summary = replay(settings, KEY, lines(settings, text(1_000)))
     assert (summary.ticks, summary.snapshots) == (30, 0)
 
 
@@ -179,14 +159,13 @@ def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path)
     settings, content = settings_of(tmp_path), text(3_000)
     whole = snapshots(settings, content)
     found: list[Snapshot] = []
-    summary = replay(settings, NoiseKey(ROOT_KEY), Stopped(settings, content, 17), found.append)
+    summary = replay(settings, KEY, Stopped(settings, content, 17), found.append)
     assert summary.partial and summary.events == 1_700
     assert found == [s for s in whole if s.end_ms <= T0 + 16_000]
     assert len(found) == summary.snapshots > 0
 
 
 def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
-    """A line of the output is written whole."""
     done: list[int] = []
 
     def pressed(*, held: bool, times: int = 1) -> bool:
@@ -223,9 +202,9 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
     if older:
         out.write_bytes(b"older\n")
     command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
-    heeds = partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # a test run in the background ignores Ctrl-C
+    # A test run in the background ignores Ctrl-C.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    part = tmp_path / "out.jsonl.part"
     with (
         subprocess.Popen(
             [*command, "--input", str(pipe), "--snapshots", str(out)],
@@ -238,45 +217,34 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
     ):
         writing.write(content)
         writing.flush()
-        while (
-            tmp_path / "out.jsonl.part"
-        ).stat().st_size == 0:  # the pipe stays open: there is no end of the input
+        while part.stat().st_size == 0:  # the pipe stays open: there is no end of the input
             assert process.poll() is None
             time.sleep(0.05)
         for _ in range(5):  # CPython can lose one just before a blocking read
             process.send_signal(signal.SIGINT)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 errors = process.communicate(timeout=30)[1]
                 break
-            except subprocess.TimeoutExpired:
-                continue
     assert process.returncode == 130, errors
     assert "PARTIAL" in errors and "stopped" in errors and "Traceback" not in errors
     found = out.with_name("out.jsonl.partial" if older else "out.jsonl").read_bytes()
     whole = b"".join(snapshot.value + b"\n" for snapshot in snapshots(settings, content))
     assert found and whole.startswith(found) and found.endswith(b"}\n") and len(found) < len(whole)
-    assert not out.with_name("out.jsonl.part").exists()
+    assert not part.exists()
     if older:
         assert out.read_bytes() == b"older\n"
 
 
-def test_the_report_lists_rejects_up_to_a_hundred(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Enough to see a pattern, and no second copy of the input."""
+def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: Printed) -> None:
     settings_of(tmp_path)
     good = text(200).splitlines()
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(
-        b"\n".join(line for pair in zip(good, [b"broken"] * 200, strict=True) for line in pair)
-    )
-    assert execute(["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path)]) == 0
+    (tmp_path / "in.jsonl").write_bytes(b"\nbroken\n".join([*good, b""]))
+    assert run_replay(tmp_path) == 0
     errors = capsys.readouterr().err
     assert "200 events, 200 rejected" in errors
     assert "200 lines rejected: not JSON" in errors
-    assert (
-        "line 2: not JSON" in errors and "line 200: not JSON" in errors and "line 202" not in errors
-    )
+    assert "line 2: not JSON" in errors and "line 200: not JSON" in errors
+    assert "line 202" not in errors
 
 
 @pytest.mark.parametrize(
@@ -286,19 +254,15 @@ def test_the_report_lists_rejects_up_to_a_hundred(
         ([], "give either --input FILE or --topic"),
         (["--input", "x.jsonl", "--from", "2026-01-01"], "--from and --to go with --topic"),
         (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
-        (
-            ["--topic", "--from", "99999999999999999999"],
-            "--from 99999999999999999999: a time such as",
-        ),
+        (["--topic", "--from", "9" * 20], f"--from {'9' * 20}: a time such as"),
         (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
         (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
         (["--input", os.devnull], "no events in it"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tmp_path: Path, capsys: Printed, arguments: list[str], message: str
 ) -> None:
-    """Whoever mistypes is told at once, before anything is read."""
     settings_of(tmp_path)
     assert execute(["replay", "-c", str(tmp_path / "settings.toml"), *arguments]) == 2
     errors = capsys.readouterr().err
@@ -306,38 +270,27 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
 
 
 def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
-    """A year of events takes a while."""
     from workers.commands.replay import _where
 
     summary = Summary(events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0)
-    assert (
-        _where(summary)
-        == "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
-    )
+    text_of_all = "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
+    assert _where(summary) == text_of_all
     assert "left" not in _where(Summary(events=1, seconds=1.0))
     told: list[Any] = []
     settings, content = settings_of(tmp_path), text(500)
-    replay(
-        settings,
-        NoiseKey(ROOT_KEY),
-        lines(settings, content),
-        progress=lambda s: told.append((s.position, s.total)),
-    )
+    source = lines(settings, content)
+    replay(settings, KEY, source, progress=lambda s: told.append((s.position, s.total)))
     assert told[-1] == (len(content), len(content))
 
 
 def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> None:
-    """One short partition would hold everything back to the end, and in memory."""
     settings = settings_of(tmp_path)
-    key = NoiseKey(ROOT_KEY)
     ticks: list[int] = []
-    offline = Offline(
-        settings,
-        key,
-        fresh_histograms(settings, key),
-        partitions=3,
-        write=lambda s: ticks.append(s.end_ms),
-    )
+
+    def write(snapshot: Snapshot) -> None:
+        ticks.append(snapshot.end_ms)
+
+    offline = Offline(settings, KEY, fresh_histograms(settings, KEY), partitions=3, write=write)
     all_lines = text(3_000).splitlines(keepends=True)
     for i in range(30):
         [batch] = lines(settings, b"".join(all_lines[100 * i : 100 * (i + 1)])).batches()
@@ -349,7 +302,6 @@ def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> 
 
 
 def test_the_collector_is_as_before(tmp_path: Path) -> None:
-    """Whoever calls replay from a program of their own keeps their settings."""
     import gc
 
     before = gc.get_threshold()
@@ -359,23 +311,13 @@ def test_the_collector_is_as_before(tmp_path: Path) -> None:
 
 
 def test_the_key_file_is_the_key(tmp_path: Path) -> None:
-    """The command and whoever calls `replay` with the same key get the same bytes."""
     settings = settings_of(tmp_path)
     content = text(300)
-    (tmp_path / "events.jsonl").write_bytes(content)
+    (tmp_path / "in.jsonl").write_bytes(content)
     out = tmp_path / "out.jsonl"
-    arguments = [
-        "replay",
-        "-c",
-        str(tmp_path / "settings.toml"),
-        "--input",
-        str(tmp_path / "events.jsonl"),
-    ]
-    assert execute([*arguments, "--snapshots", str(out)]) == 0
-    key: Callable[[], NoiseKey] = lambda: NoiseKey(read_key(settings.worker.key_file))  # noqa: E731  # read as the command reads it
-    assert out.read_bytes() == b"".join(
-        s.value + b"\n" for s in snapshots(settings, content, key=key())
-    )
+    assert run_replay(tmp_path, "--snapshots", out) == 0
+    found = snapshots(settings, content, key=NoiseKey(read_key(settings.worker.key_file)))
+    assert out.read_bytes() == b"".join(snapshot.value + b"\n" for snapshot in found)
 
 
 def test_users_may_be_protected_for_an_epoch_and_for_ever_side_by_side(tmp_path: Path) -> None:
@@ -385,6 +327,6 @@ def test_users_may_be_protected_for_an_epoch_and_for_ever_side_by_side(tmp_path:
     histograms = [unk("of_epoch", **of_user), unk("of_ever", horizon="unbounded", **of_user)]
     settings = settings_of(tmp_path, histograms, user="who")
     events = [{"key": "s1", "items": ["a"], "who": f"u{i}", "ts": T0 + 100 * i} for i in range(100)]
-    found = snapshots(settings, b"".join(json.dumps(event).encode() + b"\n" for event in events))
+    found = snapshots(settings, text_of(events))
     assert {made.topic for made in found} == {"w.of_epoch", "w.of_ever"}
     assert [made.end_ms for made in found] == sorted(made.end_ms for made in found)

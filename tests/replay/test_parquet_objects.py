@@ -56,14 +56,11 @@ def row(place: int, **changes: Any) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a row of `KINDS` as its JSON."""
-    record = {name: inner for name, inner in value.items() if name != "props"} | {
-        "props": dict(value["props"])
-    }
-    return json.loads(json.dumps(record, default=float))
+    return json.loads(json.dumps(value | {"props": dict(value["props"])}, default=float))
 
 
 PURCHASE = [{"field": "type", "in": ["purchase"]}]
+NOT_VIP = {"field": "vip", "not_in": [True]}
 OF = {"key": "order.shop", "items": "order.lines[].sku", "timestamp": "at"}
 SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "elements with counts": (OF | {"count": "order.lines[].qty", "missing": "empty"}, [{}]),
@@ -85,12 +82,7 @@ SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "conditions": (
         OF | {"items": "tags", "missing": "empty"},
         [
-            {
-                "where": [
-                    {"field": "order.total", "min": 3.7, "max": 20},
-                    {"field": "vip", "not_in": [True]},
-                ]
-            },
+            {"where": [{"field": "order.total", "min": 3.7, "max": 20}, NOT_VIP]},
             {"where": [{"field": "props.b", "exists": True}]},
         ],
     ),
@@ -108,10 +100,8 @@ def settings(events: dict[str, Any], histograms: list[dict[str, Any]]) -> Settin
 def write(
     path: Path, rows: Sequence[dict[str, Any]], kinds: dict[str, Any], size: int = 1 << 20
 ) -> Path:
-    table = pa.table(
-        {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
-    )
-    pq.write_table(table, path, row_group_size=size)
+    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+    pq.write_table(pa.table(columns), path, row_group_size=size)
     return path
 
 
@@ -121,10 +111,9 @@ def read(given: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str]]]
     rejects: list[tuple[int, str]] = []
     with open_source(given, str(path)) as source:
         for batch in source.batches():
-            views = [
-                column(batch.events, batch.events.views[config.view]) for config in given.histograms
-            ]
-            found += list(zip(batch.events.times.tolist(), *views, strict=True))
+            events = batch.events
+            views = [column(events, events.views[config.view]) for config in given.histograms]
+            found += list(zip(events.times.tolist(), *views, strict=True))
             rejects += batch.rejects
     return found, rejects
 
@@ -165,10 +154,7 @@ def expected(
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("size", [7, 1 << 20])
-def test_parquet_counts_what_json_lines_and_plain_python_count(
-    tmp_path: Path, name: str, size: int
-) -> None:
-    """The same history in another file is the same history."""
+def test_parquet_json_and_python_agree(tmp_path: Path, name: str, size: int) -> None:
     rows = [row(place) for place in range(200)]
     plain = [as_json(one) for one in rows]
     lines = tmp_path / "a.jsonl"
@@ -178,9 +164,8 @@ def test_parquet_counts_what_json_lines_and_plain_python_count(
     assert found == read(given, lines)
     events, rejected = expected(plain, SHAPES[name], given)
     assert (found[0], [number for number, _ in found[1]]) == (events, rejected)
-    assert len(events) > 100 and (len(rejected) > 10) is (
-        name in ("a null is a reject", "a count beside a label")
-    )
+    rejecting = name in ("a null is a reject", "a count beside a label")
+    assert len(events) > 100 and (len(rejected) > 10) is rejecting
 
 
 @pytest.mark.parametrize(
@@ -206,26 +191,13 @@ def test_parquet_counts_what_json_lines_and_plain_python_count(
 def test_times_of_each_unit_and_type(
     tmp_path: Path, kind: Any, unit: str, value: Any, nested: bool
 ) -> None:
-    """A timestamp says its unit itself; of a number or a text the settings say it."""
-    times = (
-        pa.array([value, None], pa.int64()).cast(kind)
-        if pa.types.is_timestamp(kind)
-        else pa.array([value, None], kind)
-    )
-    columns = {
-        "t": pa.StructArray.from_arrays([times], ["at"]) if nested else times,
-        "i": pa.array([5, 5]),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    given = settings(
-        {
-            "key": "$all",
-            "items": "i",
-            "timestamp": "t.at" if nested else "t",
-            "timestamp_unit": unit,
-        },
-        [{}],
-    )
+    own = pa.int64() if pa.types.is_timestamp(kind) else kind
+    times, place = pa.array([value, None], own).cast(kind), "t"
+    if nested:
+        times, place = pa.StructArray.from_arrays([times], ["at"]), "t.at"
+    pq.write_table(pa.table({"t": times, "i": pa.array([5, 5])}), tmp_path / "a.parquet")
+    of = {"key": "$all", "items": "i", "timestamp": place, "timestamp_unit": unit}
+    given = settings(of, [{}])
     events, rejects = read(given, tmp_path / "a.parquet")
     assert T0 % 1_000 == 0 and events == [(T0, ("all", {"5": 1}))]
     ((number, why),) = rejects
@@ -234,29 +206,16 @@ def test_times_of_each_unit_and_type(
 
 def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
     """Text that is no text, moments that Python has no date for, and numbers that are none."""
-    broken = pa.Array.from_buffers(
-        pa.string(), 6, pa.array([b"a", b"\xff", b"a", b"a", b"a", b"a"]).buffers()
-    )
+    texts = pa.array([b"a", b"\xff", b"a", b"a", b"a", b"a"])
+    broken = pa.Array.from_buffers(pa.string(), 6, texts.buffers())
     far = pa.array([T0, T0, 2**62, T0, -(2**62), T0], pa.int64()).cast(pa.timestamp("ms"))
     values = pa.array([1.5, 1.5, 1.5, float("nan"), float("inf"), float("-inf")])
-    table = pa.table(
-        {
-            "o": pa.StructArray.from_arrays([broken, far], ["k", "t"]),
-            "v": values,
-            "d": pa.array([2**30] * 6, pa.int32()).cast(pa.date32()),
-        }
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    given = settings(
-        {
-            "key": "o.k",
-            "items": "v",
-            "timestamp": "o.t",
-            "where": [{"field": "d", "not_in": ["x"]}],
-            "grace": "1h",
-        },
-        [{"buckets": [0, 2]}],
-    )
+    both = pa.StructArray.from_arrays([broken, far], ["k", "t"])
+    days = pa.array([2**30] * 6, pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"o": both, "v": values, "d": days}), tmp_path / "a.parquet")
+    of: dict[str, Any] = {"key": "o.k", "items": "v", "timestamp": "o.t", "grace": "1h"}
+    where = [{"field": "d", "not_in": ["x"]}]
+    given = settings(of | {"where": where}, [{"buckets": [0, 2]}])
     events, rejects = read(given, tmp_path / "a.parquet")
     assert events == [(T0, ("a", {"[0,2)": 1})), (T0, ("a", {"<0": 1}))]
     assert [number for number, _ in rejects] == [2, 3, 4, 5]
@@ -265,76 +224,49 @@ def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
 
 def test_a_map_may_have_any_keys(tmp_path: Path) -> None:
     """In JSON they are texts; a row in which they are none is refused, not counted under another name."""
-    maps = [[(7, 1), (8, 2)], [], None]
-    for kind, given in (
-        (pa.int32(), maps),
-        (pa.binary(), [[(b"7", 1), (b"8", 2)], [], [(b"\xff", 1)]]),
-    ):
-        table = pa.table(
-            {"m": pa.array(given, pa.map_(kind, pa.int64())), "ts": [T0] * 3, "type": ["a"] * 3}
-        )
+    of = {"key": "type", "items": "m", "where": [{"field": "type", "in": ["a"]}]}
+    texts = [[(b"7", 1), (b"8", 2)], [], [(b"\xff", 1)]]
+    for kind, given in ((pa.int32(), [[(7, 1), (8, 2)], [], None]), (pa.binary(), texts)):
+        maps = pa.array(given, pa.map_(kind, pa.int64()))
+        table = pa.table({"m": maps, "ts": [T0] * 3, "type": ["a"] * 3})
         pq.write_table(table, tmp_path / "a.parquet")
-        events, rejects = read(
-            settings(
-                {"key": "type", "items": "m", "where": [{"field": "type", "in": ["a"]}]}, [{}]
-            ),
-            tmp_path / "a.parquet",
-        )
+        events, rejects = read(settings(of, [{}]), tmp_path / "a.parquet")
         assert [counts for _, (_, counts) in events] == [{"7": 1, "8": 2}, {}]
         assert [number for number, _ in rejects] == [3]
 
 
+ELEMENT = "struct<sku: string, qty: int32, price: double>"
+TOTAL = "decimal128(9, 2) is there"
+
+
 @pytest.mark.parametrize(
-    ("events", "message"),
+    ("given", "message"),
     [
-        (
-            {"items": "order.linse[].sku"},
-            "items = 'order.linse[].sku': nothing is there; its columns are order, type, at, tags",
-        ),
-        ({"items": "type[].x"}, "items = 'type[].x': nothing is there"),
-        ({"items": "order.lines"}, "which: q[].label"),
-        (
-            {"items": "order.lines[]"},
-            "items = 'order.lines[]': struct<sku: string, qty: int32, price: double> is there; it must be text",
-        ),
-        (
-            {"items": "order.total"},
-            "items = 'order.total': decimal128(9, 2) is there; it must be text, whole numbers or booleans",
-        ),
-        (
-            {"key": "order.total"},
-            "key = 'order.total': decimal128(9, 2) is there; it must be text, whole numbers or booleans",
-        ),
-        (
-            {"count": "order.lines[].price"},
-            "count = 'order.lines[].price': double is there; it must be whole numbers",
-        ),
-        (
-            {"timestamp": "type"},
-            "timestamp = 'type': string is there; it must be a timestamp, or whole numbers in ms",
-        ),
-        (
-            {"where": [{"field": "order.shpo", "exists": True}]},
-            "where = 'order.shpo': nothing is there",
-        ),
+        ("items=order.linse[].sku", "nothing is there; its columns are order, type, at, tags"),
+        ("items=type[].x", "nothing is there"),
+        ("items=order.lines", "which: q[].label"),
+        ("items=order.lines[]", f"{ELEMENT} is there; it must be text"),
+        ("items=order.total", f"{TOTAL}; it must be text, whole numbers or booleans"),
+        ("key=order.total", f"{TOTAL}; it must be text, whole numbers or booleans"),
+        ("count=order.lines[].price", "double is there; it must be whole numbers"),
+        ("timestamp=type", "string is there; it must be a timestamp, or whole numbers in ms"),
+        ("where=order.shpo", "nothing is there"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(
-    tmp_path: Path, events: dict[str, Any], message: str
-) -> None:
-    """Row by row it would be the same complaint a million times."""
+def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, given: str, message: str) -> None:
+    setting, _, place = given.partition("=")
+    value = [{"field": place, "exists": True}] if setting == "where" else place
+    events: dict[str, Any] = {setting: value}
     path = write(tmp_path / "a.parquet", [row(1)], KINDS)
     with pytest.raises(SettingsError) as refused:
         read(settings(OF | events, [{}]), path)
-    assert message in str(refused.value) and "\n" not in str(refused.value)
+    text = str(refused.value)
+    assert f"{setting} = {place!r}: " in text and message in text and "\n" not in text
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """One of them would be read, and nobody knows which."""
-    table = pa.Table.from_arrays(
-        [pa.array(["a"]), pa.array([1]), pa.array([T0]), pa.array(["b"])],
-        names=["k", "i", "ts", "k"],
-    )
+    arrays = [pa.array(["a"]), pa.array([1]), pa.array([T0]), pa.array(["b"])]
+    table = pa.Table.from_arrays(arrays, names=["k", "i", "ts", "k"])
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(SettingsError, match="key = 'k': 2 columns have that name"):
         read(settings({"key": "k", "items": "i"}, [{}]), tmp_path / "a.parquet")
@@ -342,7 +274,7 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def test_values_are_what_json_has_in_their_place() -> None:
     """Whatever type a file has; what JSON has nothing for is of no kind at all."""
-    day = datetime(2026, 1, 1, tzinfo=UTC)
+    day, map_of = datetime(2026, 1, 1, tzinfo=UTC), pa.map_(pa.bool_(), pa.date32())
     for kind, value, plain in (
         (pa.string_view(), "é", "é"),
         (pa.binary(), b"\xc3\xa9", "é"),
@@ -358,11 +290,7 @@ def test_values_are_what_json_has_in_their_place() -> None:
         (pa.duration("us"), timedelta(1), ()),
         (pa.timestamp("us", "Europe/Prague"), day, T0),
         (pa.list_(pa.timestamp("ns")), [day, None], [T0, None]),
-        (
-            pa.map_(pa.bool_(), pa.date32()),
-            [(True, day.date()), (False, None)],
-            {"true": "2026-01-01", "false": None},
-        ),
+        (map_of, [(True, day.date()), (False, None)], {"true": "2026-01-01", "false": None}),
         (pa.null(), None, None),
     ):
         assert objects_of(pa.array([value, None], kind)) == [plain, None], kind

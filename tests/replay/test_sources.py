@@ -7,7 +7,8 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import shape
-from tests.replay.site import T0, settings_of
+from tests.replay.site import T0, Patch, settings_of
 from workers.events.columns import Events
 from workers.replay import parquet, sources_lines
-from workers.replay.source import EventBatch
+from workers.replay.source import EventBatch, ahead
 from workers.replay.sources import open_source
 from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
 LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())
+KINDS = {"key": pa.string(), "items": pa.string(), "ts": pa.int64()}
 STRUCTS = pa.list_(pa.struct([("n", pa.int64()), ("label", pa.string())]))
 
 
@@ -57,25 +59,21 @@ def read(settings: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str
 
 
 def flat(columns: Events) -> list[Any]:
-    users = (
-        [""] * len(columns) if columns.users is None else list(map(tuple, columns.users.tolist()))
-    )
-    return [
-        (key, counts, time, user)
-        for (time, key, counts), user in zip(shape(columns), users, strict=True)
-    ]
+    users: list[Any] = [""] * len(columns)
+    if columns.users is not None:
+        users = list(map(tuple, columns.users.tolist()))
+    events = zip(shape(columns), users, strict=True)
+    return [(key, counts, time, user) for (time, key, counts), user in events]
 
 
 def digest(user: str) -> tuple[int, ...]:
-    """Return what stands for a user in columns."""
     words = hashlib.blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
     return tuple(np.frombuffer(words, dtype="<u8").tolist())
 
 
 def write_lines(path: Path, lines: Sequence[object]) -> Path:
-    path.write_bytes(
-        b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines)
-    )
+    texts = (line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    path.write_bytes(b"".join(text + b"\n" for text in texts))
     return path
 
 
@@ -87,29 +85,20 @@ def write_rows(
     return path
 
 
+def eight(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(values, min_size=8, max_size=8)
+
+
+LABELS = st.sampled_from("xyz")
 ITEMS = st.one_of(
-    st.tuples(st.just(pa.string()), st.lists(st.sampled_from("xyz"), min_size=8, max_size=8)),
-    st.tuples(
-        st.just(LIST),
-        st.lists(st.lists(st.sampled_from("xyz"), max_size=4), min_size=8, max_size=8),
-    ),
-    st.tuples(
-        st.just(MAP),
-        st.lists(
-            st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9)), min_size=8, max_size=8
-        ),
-    ),
+    st.tuples(st.just(pa.string()), eight(LABELS)),
+    st.tuples(st.just(LIST), eight(st.lists(LABELS, max_size=4))),
+    st.tuples(st.just(MAP), eight(st.dictionaries(LABELS, st.integers(0, 9)))),
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    ITEMS,
-    st.lists(st.sampled_from("ab"), min_size=8, max_size=8),
-    st.booleans(),
-    st.integers(1, 8),
-    st.booleans(),
-)
+@given(ITEMS, eight(st.sampled_from("ab")), st.booleans(), st.integers(1, 8), st.booleans())
 def test_parquet_gives_the_events_that_json_gives(
     tmp_path_factory: pytest.TempPathFactory,
     items: Any,
@@ -118,21 +107,15 @@ def test_parquet_gives_the_events_that_json_gives(
     group: int,
     alone: bool,
 ) -> None:
-    """The same history in another file is the same history."""
     kind, values = items
     directory = tmp_path_factory.mktemp("x")
     given_settings = settings_of(directory, keys=["a", "b"])
-    rows = [
-        {"key": k, "items": v, "ts": T0 + i}
-        for i, (k, v) in enumerate(zip(keys, values, strict=True))
-    ]
+    pairs = enumerate(zip(keys, values, strict=True))
+    rows = [{"key": key, "items": some, "ts": T0 + i} for i, (key, some) in pairs]
     lines = write_lines(directory / "a.jsonl", rows)
     arrow = [dict(row, items=list(row["items"].items())) if kind is MAP else row for row in rows]
-    kinds = {
-        "key": pa.dictionary(pa.int8(), pa.string()) if dictionary else pa.string(),
-        "items": kind,
-        "ts": pa.int64(),
-    }
+    text = pa.dictionary(pa.int8(), pa.string()) if dictionary else pa.string()
+    kinds = {"key": text, "items": kind, "ts": pa.int64()}
     table = write_rows(directory / "a.parquet", kinds, arrow, group)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
@@ -141,69 +124,47 @@ def test_parquet_gives_the_events_that_json_gives(
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_both_refuse_the_same_rows_for_the_same_reasons(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+    base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
 ) -> None:
-    """One row is refused, the run goes on; and it says which row, and why."""
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
-    good = {"key": "a", "items": ["x", "y"], "ts": T0}
-    long = "x" * 1025
-    rows: list[dict[str, Any]] = [
-        good,
-        {**good, "key": None},
-        {**good, "items": None},
-        {**good, "items": ["x", None]},
-        {**good, "ts": None},
-        {**good, "ts": -1},
-        {**good, "ts": 2**53 + 1},
-        {**good, "items": ["x", long]},
-        {**good, "key": long},
-        {**good, "key": "c"},
-        {**good, "items": []},
-        good,
+    long, no_time = "x" * 1025, "field 'ts' is not a time in ms"
+    no_label = "field 'items' has an item that is not a string, whole number or boolean"
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"key": None}, "missing field 'key'"),
+        ({"items": None}, "missing field 'items'"),
+        ({"items": ["x", None]}, no_label),
+        ({"ts": None}, "missing field 'ts'"),
+        ({"ts": -1}, no_time),
+        ({"ts": 2**53 + 1}, no_time),
+        ({"items": ["x", long]}, "label too long"),
+        ({"key": long}, "label too long"),
+        ({"key": "c"}, "key not declared"),
     ]
-    table = write_rows(
-        tmp_path / "a.parquet", {"key": pa.string(), "items": LIST, "ts": pa.int64()}, rows
-    )
-    lines = write_lines(
-        tmp_path / "a.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows]
-    )
-    assert read(base, table) == read(base, lines)
+    good: dict[str, Any] = {"key": "a", "items": ["x", "y"], "ts": T0}
+    rows = [good, *(good | change for change, _ in changes), good | {"items": []}, good]
+    table = write_rows(tmp_path / "a.parquet", KINDS | {"items": LIST}, rows)
+    plain = [{name: value for name, value in row.items() if value is not None} for row in rows]
     events, rejects = read(base, table)
-    assert rejects == [
-        (2, "missing field 'key'"),
-        (3, "missing field 'items'"),
-        (4, "field 'items' has an item that is not a string, whole number or boolean"),
-        (5, "missing field 'ts'"),
-        (6, "field 'ts' is not a time in ms"),
-        (7, "field 'ts' is not a time in ms"),
-        (8, "label too long"),
-        (9, "label too long"),
-        (10, "key not declared"),
-    ]
+    assert (events, rejects) == read(base, write_lines(tmp_path / "a.jsonl", plain))
+    assert rejects == [(number, why) for number, (_, why) in enumerate(changes, 2)]
     assert [event[1] for event in events] == [{"x": 1, "y": 1}, {}, {"x": 1, "y": 1}]
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_counts_come_from_maps_and_from_lists_of_structures(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+    base: Settings, tmp_path: Path, monkeypatch: Patch, alone: bool
 ) -> None:
-    """What writes Parquet has its own idea of an object."""
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
-    kinds = {"key": pa.string(), "ts": pa.int64()}
-    of_structs = [
-        [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}],
-        [{"label": "x", "n": -1}],
-        [],
-    ]
-    rows = [{"key": "a", "ts": T0, "items": items} for items in of_structs]
-    events, rejects = read(
-        base, write_rows(tmp_path / "s.parquet", kinds | {"items": STRUCTS}, rows)
-    )
+
+    def read_items(kind: Any, values: list[Any]) -> tuple[list[Any], list[tuple[int, str]]]:
+        rows = [{"key": "a", "ts": T0, "items": items} for items in values]
+        return read(base, write_rows(tmp_path / "a.parquet", KINDS | {"items": kind}, rows))
+
+    several = [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}]
+    events, rejects = read_items(STRUCTS, [several, [{"label": "x", "n": -1}], []])
     assert [event[1] for event in events] == [{"x": 5, "y": 1}, {}]
     assert rejects == [(2, "a count in 'items' is not a non-negative integer")]
-    of_maps = [[("x", 2), ("x", 9)], [("x", -1)], [("y", None)]]
-    rows = [{"key": "a", "ts": T0, "items": items} for items in of_maps]
-    events, rejects = read(base, write_rows(tmp_path / "m.parquet", kinds | {"items": MAP}, rows))
+    events, rejects = read_items(MAP, [[("x", 2), ("x", 9)], [("x", -1)], [("y", None)]])
     assert [event[1] for event in events] == [{"x": 9}]
     assert [number for number, _ in rejects] == [2, 3]
 
@@ -218,9 +179,7 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
         (pa.uint64(), [T0]),
     ],
 )
-def test_a_time_is_whole_ms_whatever_its_unit(
-    base: Settings, tmp_path: Path, kind: Any, values: list[int]
-) -> None:
+def test_times_are_whole_ms(base: Settings, tmp_path: Path, kind: Any, values: list[int]) -> None:
     """A zone is how a time is shown, not which moment it is."""
     times = pa.array([*values, None], kind if pa.types.is_integer(kind) else pa.int64()).cast(kind)
     table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
@@ -231,49 +190,36 @@ def test_a_time_is_whole_ms_whatever_its_unit(
 
 
 def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> None:
-    """A column of bytes may hold anything."""
     table = pa.table({"key": [b"a", b"\xff", b"a"], "items": [b"x", b"x", b"\xff"], "ts": [T0] * 3})
     pq.write_table(table, tmp_path / "a.parquet")
     events, rejects = read(base, tmp_path / "a.parquet")
     assert len(events) == 1
     kinds = "a string, whole number or boolean"
-    assert rejects == [
-        (2, f"field 'key' is not {kinds}"),
-        (3, f"field 'items' has an item that is not {kinds}"),
-    ]
+    reasons = f"field 'key' is not {kinds}", f"field 'items' has an item that is not {kinds}"
+    assert rejects == [*enumerate(reasons, 2)]
+
+
+LABEL = "double is there; it must be text, whole numbers or booleans"
+TIME = "double is there; it must be a timestamp, or whole numbers in ms"
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("changes", "message"),
     [
-        ({"key": ["a"], "ts": [T0]}, "no column 'items' (events.items); its columns are key, ts"),
-        (
-            {"key": [1.5], "items": ["x"], "ts": [T0]},
-            "column 'key' (events.key) is double; it must be text",
-        ),
-        (
-            {"key": ["a"], "items": [1.5], "ts": [T0]},
-            "column 'items' (events.items) is double; it must be text, list",
-        ),
-        (
-            {"key": ["a"], "items": [[1.5]], "ts": [T0]},
-            "column 'items' (events.items) is list<element: double>",
-        ),
-        (
-            {"key": [1], "items": [1.5], "ts": [T0]},
-            "items = 'items': double is there; it must be text, whole numbers or booleans, a list",
-        ),
-        (
-            {"key": ["a"], "items": ["x"], "ts": [1.5]},
-            "column 'ts' (events.timestamp) is double; it must be int64",
-        ),
+        ({"items": None}, "items = 'items': nothing is there; its columns are key, ts"),
+        ({"key": [1.5]}, f"key = 'key': {LABEL}"),
+        ({"items": [1.5]}, f"items = 'items': {LABEL}, a list"),
+        ({"items": [[1.5]]}, "items = 'items': list<element: double> is there"),
+        ({"key": [1], "items": [1.5]}, f"items = 'items': {LABEL}, a list"),
+        ({"ts": [1.5]}, f"timestamp = 'ts': {TIME}"),
     ],
 )
 def test_a_column_that_is_missing_or_of_another_type_is_named(
-    base: Settings, tmp_path: Path, columns: dict[str, Any], message: str
+    base: Settings, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    """Row by row it would be the same complaint a million times."""
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    columns: dict[str, Any] = {"key": ["a"], "items": ["x"], "ts": [T0]} | changes
+    table = pa.table({name: values for name, values in columns.items() if values is not None})
+    pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(SettingsError) as refused:
         read(base, tmp_path / "a.parquet")
     assert message in str(refused.value) and "\n" not in str(refused.value)
@@ -281,15 +227,10 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(
 
 def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None:
     """ "$all" needs no column, "$key" one that is called key, and a user may be a number."""
-    table = write_rows(
-        tmp_path / "a.parquet",
-        {"key": pa.string(), "who": pa.int64(), "items": pa.string(), "ts": pa.int64()},
-        [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}],
-    )
-    lines = write_lines(
-        tmp_path / "a.jsonl",
-        [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}],
-    )
+    row = {"key": "k1", "items": "x", "ts": T0}
+    rows = [row | {"who": 7}, row]
+    table = write_rows(tmp_path / "a.parquet", KINDS | {"who": pa.int64()}, rows)
+    lines = write_lines(tmp_path / "a.jsonl", rows)
     of_all = settings_of(tmp_path, key="$all", keys=["all"])
     by_key = settings_of(tmp_path, key="$key", keys=["k1"], user="who")
     for path in (table, lines):
@@ -302,7 +243,7 @@ def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None
 def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
     """A file has no record keys; a field that would be two things is refused, not read as one of them."""
     row = {"key": "u1", "shop": "a", "items": "x", "ts": T0}
-    kinds = dict.fromkeys(("key", "shop", "items"), pa.string()) | {"ts": pa.int64()}
+    kinds = KINDS | {"shop": pa.string()}
     table = write_rows(tmp_path / "a.parquet", kinds, [row, {**row, "key": None}])
     lines = write_lines(tmp_path / "a.jsonl", [row, {k: row[k] for k in ("shop", "items", "ts")}])
     for path in (table, lines):
@@ -310,9 +251,8 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
         assert events == [("a", {"x": 1}, T0, digest("u1"))]
         assert rejects == [(2, "missing field 'key'")]
         for key, user in (("key", "$key"), ("$key", "key")):
-            with pytest.raises(
-                SettingsError, match="events.user = 'key'|events.user = \"key\""
-            ) as refused:
+            message = "events.user = 'key'|events.user = \"key\""
+            with pytest.raises(SettingsError, match=message) as refused:
                 read(settings_of(tmp_path, key=key, keys=["a"], user=user), path)
             assert "in a file the record key is the field 'key'" in str(refused.value)
 
@@ -320,24 +260,15 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
 def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path) -> None:
     """Some are found when a line is decoded, others later; the first hundred must be the first hundred."""
     good = {"key": "a", "items": "x", "ts": T0}
-    lines = write_lines(
-        tmp_path / "a.jsonl",
-        [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good],
-    )
+    some = [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good]
+    lines = write_lines(tmp_path / "a.jsonl", some)
     assert [number for number, _ in read(base, lines)[1]] == [1, 2, 3, 4]
 
 
-def test_lines_are_split_where_they_end_and_nowhere_else(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_split_at_their_ends(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
     """A chunk ends anywhere; so may a file, and Windows ends lines with two characters."""
-    event = {"key": "a", "items": "x", "ts": T0}
-    text = (
-        b"\xef\xbb\xbf"
-        + json.dumps(event).encode()
-        + b"\r\n\r\n\nbroken\n"
-        + json.dumps(event).encode()
-    )
+    event = json.dumps({"key": "a", "items": "x", "ts": T0}).encode()
+    text = b"\xef\xbb\xbf" + event + b"\r\n\r\n\nbroken\n" + event
     (tmp_path / "a.jsonl").write_bytes(text)
     for size in (1, 7, 64, 1 << 20):
         monkeypatch.setattr(sources_lines, "CHUNK_BYTES", size)
@@ -346,14 +277,10 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
         assert rejects == [(4, "not JSON")]
 
 
-def test_a_line_without_end_does_not_fill_the_memory(
-    base: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody will give it a file of another kind."""
+def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 1 << 10)
-    small = msgspec.structs.replace(
-        base, events=msgspec.structs.replace(base.events, max_bytes=2_000)
-    )
+    events = msgspec.structs.replace(base.events, max_bytes=2_000)
+    small = msgspec.structs.replace(base, events=events)
     longest = 0
 
     class Endless(io.BytesIO):
@@ -372,13 +299,9 @@ def test_a_line_without_end_does_not_fill_the_memory(
     assert 0 < longest <= 2_001
 
 
-def test_gzip_and_standard_input_are_read(
-    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """History is kept packed, and comes through pipes."""
-    lines = write_lines(
-        tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
-    )
+def test_gzip_and_stdin_are_read(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
+    rows = [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
+    lines = write_lines(tmp_path / "a.jsonl", rows)
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(lines.read_bytes()))
     wanted = read(base, lines)
@@ -388,22 +311,17 @@ def test_gzip_and_standard_input_are_read(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
         with open_source(base, "-") as source:
             assert source.total is None
-            assert [event for batch in source.batches() for event in flat(batch.events)] == wanted[
-                0
-            ]
+            found = [event for batch in source.batches() for event in flat(batch.events)]
+    assert found == wanted[0]
     packed.write_bytes(packed.read_bytes()[:-500])
     with pytest.raises(SettingsError, match="cannot be unpacked"):
         read(base, packed)
 
 
-def test_what_is_no_parquet_or_not_there_is_one_line(base: Settings, tmp_path: Path) -> None:
-    """A wrong file name is the commonest mistake."""
+def test_unreadable_files_are_refused_in_one_line(base: Settings, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    for name, message in (
-        ("a.parquet", "not a Parquet file"),
-        ("b.jsonl", "No such file"),
-        (".", "Is a directory"),
-    ):
+    wrong = {"a.parquet": "not a Parquet file", "b.jsonl": "No such file", ".": "Is a directory"}
+    for name, message in wrong.items():
         with pytest.raises(SettingsError, match=message) as refused:
             batches(base, tmp_path / name)
         assert "\n" not in str(refused.value)
@@ -415,9 +333,7 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
     rows = [{"key": "a", "items": "x", "ts": T0 + at} for at in (0, 5_000, 3_000, 2_999)]
     rows.insert(1, {"key": "a", "items": "x", "ts": -1})
     write_lines(tmp_path / "a.jsonl", rows)
-    write_rows(
-        tmp_path / "a.parquet", {"key": pa.string(), "items": pa.string(), "ts": pa.int64()}, rows
-    )
+    write_rows(tmp_path / "a.parquet", KINDS, rows)
     path = tmp_path / f"a.{suffix}"
     assert len(read(settings_of(tmp_path, grace="2001ms"), path)[0]) == 4
     with pytest.raises(SettingsError) as refused:
@@ -428,17 +344,56 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
     assert "events.grace = '2s'" in str(refused.value)
 
 
-def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch ends anywhere."""
-    lines = write_lines(
-        tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)]
-    )
+def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: Patch) -> None:
+    rows = [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)]
+    lines = write_lines(tmp_path / "a.jsonl", rows)
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 50)
     with pytest.raises(SettingsError, match="line 2 is dated"):
         read(settings_of(tmp_path), lines)
 
 
+def test_the_next_piece_is_made_by_another_thread_while_one_is_looked_at() -> None:
+    made: list[int] = []
+    begun, may = threading.Event(), threading.Event()
+
+    def pieces() -> Iterator[threading.Thread]:
+        for i in range(3):
+            if i == 1:
+                begun.set()
+                assert may.wait(60)
+            made.append(i)
+            yield threading.current_thread()
+
+    found = ahead(pieces())
+    first = next(found)
+    assert begun.wait(60)  # the second is on its way, though nobody asked for it
+    assert made == [0]
+    may.set()
+    assert [first, *found] == [first] * 3
+    assert made == [0, 1, 2]
+    assert first is not threading.current_thread()
+
+
+def test_what_goes_wrong_is_raised_where_the_piece_would_have_come() -> None:
+    def pieces() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    found = ahead(pieces())
+    assert next(found) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(found)
+
+
+def test_who_stops_early_leaves_no_thread_behind() -> None:
+    threads = set(threading.enumerate())
+    found = ahead(iter(range(1, 1_000)))
+    assert next(found) == 1
+    found.close()
+    assert set(threading.enumerate()) == threads
+
+
 @pytest.fixture(autouse=True)
-def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_portions(monkeypatch: Patch) -> None:
     """Several batches, so that their borders are in every test."""
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 200)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.events.reading import shape
+from tests.replay.site import Printed
 from tests.worker.harness import Site, known, unk
 from workers.agents.topics import connection_of, look_at_topics
 from workers.cli import execute
@@ -52,14 +53,19 @@ def replayed(
 
 
 def published(site: Site) -> dict[Place, bytes]:
-    """Every snapshot that the worker published."""
     settings = site.settings
-    values = [
-        m.value() or b""
-        for config in settings.histograms
-        for m in site.read(settings.output_topic(config))
-    ]
+    topics = map(settings.output_topic, settings.histograms)
+    values = [message.value() or b"" for topic in topics for message in site.read(topic)]
     return {place(value): value for value in values}
+
+
+def assert_equal_so_far(found: dict[Place, bytes], wanted: dict[Place, bytes]) -> None:
+    """Check snapshots up to the last replayed tick; later ones were closed by the clock."""
+    assert [at for at, value in found.items() if wanted.get(at) != value] == []
+    last: dict[str, int] = {}
+    for name, _, end, _ in found:
+        last[name] = max(end, last.get(name, end))
+    assert {at for at in wanted if at[2] <= last[at[0]]} == set(found)
 
 
 def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
@@ -82,25 +88,12 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
 @pytest.fixture(scope="module")
 def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site whose worker has published two minutes of events: late ones, two widths of ticks, three bounds, an empty partition."""
+    of_often = {"max_items": 3, "max_count": 2, "algorithm": "unk_gauss", "kbar": 20}
+    labels = [f"item-{i}" for i in range(30)]
     histograms = [
         unk("seen"),
-        known(
-            "known",
-            domain=[f"item-{i}" for i in range(30)],
-            keys=["a", "c", "none"],
-            tick="7s",
-            epsilon=2.0,
-        ),
-        unk(
-            "often",
-            tick="7s",
-            max_items=3,
-            max_count=2,
-            mechanism="meta",
-            algorithm="unk_gauss",
-            kbar=20,
-            keys=["a", "b"],
-        ),
+        known("known", domain=labels, keys=["a", "c", "none"], tick="7s", epsilon=2.0),
+        unk("often", mechanism="meta", tick="7s", keys=["a", "b"], **of_often),
         unk("sketch", max_items=1, mechanism="misra_gries", size=16),
     ]
     site = Site(
@@ -113,10 +106,8 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     )
     last_ms = time.time_ns() // 1_000_000 - 20_000
     for partition in range(PARTITIONS - 1):  # nothing ever comes to the last one
-        site.produce(
-            partition,
-            shuffled_events(2_000 * (partition + 1), last_ms - 9_000 * partition, partition),
-        )
+        end_ms = last_ms - 9_000 * partition
+        site.produce(partition, shuffled_events(2_000 * (partition + 1), end_ms, partition))
     with site.worker() as worker:
         site.wait_published(last_ms)
         assert worker.stop() == 0
@@ -125,47 +116,33 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture(scope="module")
 def whole(worked: Site) -> tuple[dict[Place, bytes], Summary]:
-    """A replay of everything."""
     return replayed(worked)
 
 
 @pytest.fixture(scope="module")
 def wanted(worked: Site) -> dict[Place, bytes]:
-    """Every snapshot that the worker published."""
     return published(worked)
 
 
 Whole = tuple[dict[Place, bytes], Summary]
 
 
-def test_the_same_records_give_the_bytes_that_a_worker_published(
-    whole: Whole, wanted: dict[Place, bytes]
-) -> None:
+def test_replay_gives_the_bytes_of_the_worker(whole: Whole, wanted: dict[Place, bytes]) -> None:
     """A backtest is worth as much as its likeness: ticks, bounds, first tick, late events, epochs and noise all enter the bytes."""
     found, summary = whole
     assert summary.late > 100 and sum(summary.rejects.values()) > 100
     assert summary.rejects["dated too far behind"] > 100
     assert {histogram for histogram, *_ in found} == {"seen", "known", "often", "sketch"}
     assert any(json.loads(value)["items"] for value in found.values())
-    assert [at for at, value in found.items() if wanted.get(at) != value] == []
-    last = {
-        histogram: max(end for name, _, end, _ in found if name == histogram)
-        for histogram, *_ in found
-    }
-    assert {at for at in wanted if at[2] <= last[at[0]]} == set(
-        found
-    )  # later ones were closed by the clock
+    assert_equal_so_far(found, wanted)
 
 
-def test_a_range_that_ends_within_the_records_gives_the_same_bytes_up_to_there(
-    worked: Site, whole: Whole
-) -> None:
+def test_a_range_ending_early_gives_the_same_bytes_until_then(worked: Site, whole: Whole) -> None:
     """What came late, but before the range was over, belongs to it; no tick that is cut off may look like a whole one."""
     everything, _ = whole
     ends = sorted({end for name, _, end, _ in everything if name == "seen"})
-    until_ms = (
-        ends[len(ends) // 2] + 300
-    )  # within a tick of one second, and somewhere in one of seven
+    # Within a tick of one second, and somewhere in one of seven.
+    until_ms = ends[len(ends) // 2] + 300
     found, summary = replayed(worked, until_ms=until_ms)
     assert found == {at: value for at, value in everything.items() if at[2] <= until_ms}
     assert summary.position == summary.total and summary.outside > 0
@@ -184,7 +161,7 @@ def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) 
 
 
 def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_range(
-    worked: Site, wanted: dict[Place, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worked: Site, wanted: dict[Place, bytes], tmp_path: Path, capsys: Printed
 ) -> None:
     """Production's noise must never be drawn for a backtest."""
     out = tmp_path / "out.jsonl"
@@ -194,9 +171,8 @@ def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_
     assert "offset 97: " in errors and "later than events.grace" in errors
     found = {place(line): line for line in out.read_bytes().splitlines()}
     assert found and found.keys() <= wanted.keys()
-    assert not {json.loads(v)["id"] for v in found.values()} & {
-        json.loads(v)["id"] for v in wanted.values()
-    }
+    own, ids = ({json.loads(v)["id"] for v in of.values()} for of in (found, wanted))
+    assert not own & ids
     out.unlink()
     for further in (["--from", "2100-01-01"], ["--to", "1971-01-01T00:00:00Z"]):
         assert execute([*arguments, *further]) == 2
@@ -213,9 +189,8 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
     taking_back = site.connection.producer(f"{site.name}-x")
     taking_back.init_transactions(10)
     taking_back.begin_transaction()
-    taking_back.produce(
-        site.topic, b'{"key":"a","items":["never"],"ts":1700000000000}', partition=1
-    )
+    never = b'{"key":"a","items":["never"],"ts":1700000000000}'
+    taking_back.produce(site.topic, never, partition=1)
     taking_back.flush(10)
     taking_back.abort_transaction(10)
     with open_topic(site.settings, None, None) as source:
@@ -226,27 +201,21 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
     assert {name for _, events in seen for *_, counts in events for name in counts} == {"x"}
 
 
-def test_several_topics_give_the_bytes_that_a_worker_published(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_topics_give_equal_bytes(bootstrap: str, tmp_path: Path, capsys: Printed) -> None:
     """Source partitions of all topics enter a tick; ranges of time, and rejects by topic, go with them."""
-    site = Site(
-        bootstrap, tmp_path, [unk("seen"), known("known", tick="3s")], topics=(1, 2), owners=2
-    )
+    histograms = [unk("seen"), known("known", tick="3s")]
+    site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=2)
     last_ms = time.time_ns() // 1_000_000 - 20_000
     for source in range(3):
-        site.produce(
-            source, shuffled_events(1_000 * (source + 1), last_ms - 7_000 * source, source)
-        )
+        end_ms = last_ms - 7_000 * source
+        site.produce(source, shuffled_events(1_000 * (source + 1), end_ms, source))
     with site.worker() as worker:
         site.wait_published(last_ms)
         assert worker.stop() == 0
     found, summary = replayed(site)
     wanted = published(site)
-    assert (
-        summary.events + sum(summary.rejects.values()) == 6_000
-        and summary.position == summary.total
-    )
+    assert summary.events + sum(summary.rejects.values()) == 6_000
+    assert summary.position == summary.total
     assert len(found) > 100 and [at for at, value in found.items() if wanted.get(at) != value] == []
     ends = sorted({end for name, _, end, _ in found if name == "seen"})
     part, _ = replayed(site, until_ms=ends[len(ends) // 2])

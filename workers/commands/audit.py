@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import orjson
@@ -74,24 +74,15 @@ class Auditor:
         # By (histogram, stream key): start of the first tick that the state does not cover.
         self._next: dict[tuple[str, str], int] = {}
         self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
-        self.messages = 0
-        self.others = 0
-        self.other_windows = 0
+        self.messages = self.others = self.other_windows = 0
 
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
-        """Compare everything; write a line to `exact` for every snapshot.
-
-        Raises:
-            Difference: at the first difference.
-        """
+        """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
         self._progress, self._exact = progress, exact
         # Read the states before the published snapshots: the worker may be running.
         states = [self._state(owner) for owner in range(self._owners)]
-        outputs = [
-            (topic, partition)
-            for topic in self._outputs
-            for partition in range(self._topics.partitions(topic))
-        ]
+        numbers = {topic: self._topics.partitions(topic) for topic in self._outputs}
+        outputs = [(topic, at) for topic, number in numbers.items() for at in range(number)]
         await_commits(self._connection, outputs)
         for topic in self._outputs:
             for message in self._all(topic):
@@ -128,25 +119,16 @@ class Auditor:
         return again, ends, stored.position
 
     def _merge(self, owner: int) -> Merge:
-        stream = self._topics.stream(
-            self._settings.contributions_topic, self._settings.release_state_topic
-        )
-        fresh = histograms(
-            Repeated,
-            self._settings,
-            self._built,
-            key=self._key,
-            stream=stream,
-            owner=owner,
-            owners=self._owners,
-        )
+        settings = self._settings
+        stream = self._topics.stream(settings.contributions_topic, settings.release_state_topic)
+        of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners}
+        fresh = histograms(Repeated, settings, self._built, **of)
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
         """Release an owner partition's ticks again; drop matches from the published snapshots."""
-        for message in read_partition(
-            self._connection, self._settings.contributions_topic, owner, whole=True
-        ):
+        topic = self._settings.contributions_topic
+        for message in read_partition(self._connection, topic, owner, whole=True):
             offset = message.offset() or 0
             if offset >= position:
                 break
@@ -156,28 +138,22 @@ class Auditor:
             self._compare(merge, ends)
         merge.reached(position)
         self._compare(merge, ends)
+        for histogram in self._unfinished(merge, ends):
+            raise Difference(
+                f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were released, "
+                f"but the contributions cover only those before {histogram.next}"
+            )
         for histogram in merge.histograms:
-            end = ends.get(histogram.name)
-            if end is None:
+            if (end := ends.get(histogram.name)) is None:
                 continue
-            if (histogram.next or 0) < end:
-                raise Difference(
-                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, "
-                    f"but the contributions cover only those before {histogram.next}"
-                )
             for name in histogram.served():
                 self._next[histogram.name, name] = histogram.grid.start(end)
 
     def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
         by_topic = {h.topic: h for h in merge.histograms}
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
-        while (
-            any(
-                (histogram.next or 0) < ends.get(histogram.name, 0)
-                for histogram in merge.histograms
-            )
-            and (released := merge.release(ticks_max=50 if self._exact is None else 1)).ticks
-        ):
+        most = 50 if self._exact is None else 1
+        while self._unfinished(merge, ends) and (released := merge.release(ticks_max=most)).ticks:
             merge.changes()
             for snapshot in released.snapshots:
                 histogram = by_topic[snapshot.topic]
@@ -185,9 +161,13 @@ class Auditor:
                     self._strike_off(histogram, snapshot)
                     if self._exact is not None:
                         self._exact.write(_with_exact(histogram, snapshot))
-            self._progress.update(
-                f"{sum(t.snapshots for t in self.tallies.values()):,} snapshots compared"
-            )
+            compared = sum(tally.snapshots for tally in self.tallies.values())
+            self._progress.update(f"{compared:,} snapshots compared")
+
+    @staticmethod
+    def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
+        """Return the histograms that have released fewer ticks than the worker had."""
+        return [one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)]
 
     def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
         plain = _plain(snapshot.value)
@@ -211,10 +191,10 @@ class Auditor:
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():
                 found = orjson.loads(message.value() or b"null")
-                if isinstance(found, dict) and all(
-                    found.get(k) == wanted[k] for k in ("start", "id", "page")
-                ):
-                    fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
+                if not isinstance(found, dict):
+                    continue
+                fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
+                if not {"start", "id", "page"}.intersection(fields):
                     return f"{_name(snapshot.value)}: published {_cut(found, fields)}, computed {_cut(wanted, fields)}"
         return f"{_name(snapshot.value)}: missing"
 
@@ -228,15 +208,11 @@ class Auditor:
                 try:
                     found = orjson.loads(value)
                     known = found["id"] in self._ids
-                    newer = (
-                        found["start"]
-                        >= self._next.get((found["histogram"], found["key"]), -1)
-                        >= 0
-                    )
+                    end = self._next.get((found["histogram"], found["key"]), -1)
+                    newer = found["start"] >= end >= 0
                 except (ValueError, KeyError, TypeError):
-                    raise Difference(
-                        f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
-                    ) from None
+                    where = f"{topic}[{message.partition()}] offset {message.offset()}"
+                    raise Difference(f"{where}: not a snapshot") from None
                 if known and not newer:
                     raise Difference(
                         f"{_name(value)}: published, but it does not follow from the contributions"
@@ -250,25 +226,14 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     counts = histogram.exact(snapshot.key)
     # Mechanisms without running counts have no exact counts to show.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
-    return (
-        orjson.dumps(
-            {**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}
-        )
-        + b"\n"
-    )
+    line = {name: body[name] for name in ("histogram", "key", "epoch", "tick", "page")}
+    return orjson.dumps(line | {"items": items}) + b"\n"
 
 
 def audit(settings: Settings, exact: Path | None = None) -> int:
-    """Run the audit and print its findings.
+    """Run the audit, print its findings, and return 0, or 1 after the first difference.
 
-    Args:
-        exact: new file for every snapshot with its exact counts, which must never be published.
-
-    Returns:
-        0 if there is no difference, 1 after the first one.
-
-    Raises:
-        SettingsError: the audit is not possible.
+    `exact` is a new file for every snapshot with its exact counts, which must never be published.
     """
     auditor = Auditor(settings)
     ensure_compiled()
@@ -312,9 +277,8 @@ def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:
-    return hashlib.blake2b(
-        b"%d %d " % (len(topic), len(key)) + topic.encode() + key + value, digest_size=16
-    ).digest()
+    lengths = b"%d %d " % (len(topic), len(key))
+    return hashlib.blake2b(lengths + topic.encode() + key + value, digest_size=16).digest()
 
 
 def _plain(value: bytes) -> bytes:

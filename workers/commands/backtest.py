@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
 from workers.replay.backtest.recommend import recommend
-from workers.replay.backtest.results import Outcome, Tables, outcomes, prepare, read, write
+from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
-from workers.replay.offline import Summary
+from workers.replay.offline import Summary, Write
 from workers.replay.source import Source
 from workers.runtime.errors import SettingsError
 from workers.runtime.progress import ProgressLine
@@ -22,15 +21,8 @@ from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
-METRICS_SHOWN = (
-    "shown",
-    "error_mean",
-    "recall_unbounded",
-    "recall",
-    "rank_correlation",
-    "coverage",
-    "lost",
-)
+_OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
+METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +43,6 @@ class Prepared:
     def __init__(
         self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
-        """Raises:
-        SettingsError: an option is wrong.
-        """
         if options.vary and snapshots is not None:
             raise SettingsError(
                 "--snapshots writes those of one run, so it cannot be used with --vary"
@@ -85,7 +74,7 @@ class Prepared:
     def run(
         self,
         source: Source,
-        write_snapshot: Callable[[Snapshot], object] | None,
+        write_snapshot: Write,
         progress: ProgressLine,
         where: Callable[[Summary], str],
     ) -> Summary:
@@ -97,7 +86,15 @@ class Prepared:
             f"replay: {len(self._grid.combinations):,} combinations of settings, "
             f"{self._number:,} runs with their seeds"
         )
-        show = _now_and_then(progress, where)
+        last = 0.0
+
+        def show(summary: Summary) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            if now - last >= PROGRESS_INTERVAL_S:
+                last = now
+                progress.update(where(summary))
+
         return self._runs.run(self.settings, source, write_snapshot, show)
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
@@ -112,26 +109,8 @@ class Prepared:
         yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
 
 
-def _now_and_then(
-    progress: ProgressLine, where: Callable[[Summary], str]
-) -> Callable[[Summary], None]:
-    last = 0.0
-
-    def show(summary: Summary) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last >= PROGRESS_INTERVAL_S:
-            last = now
-            progress.update(where(summary))
-
-    return show
-
-
 def table(tables: Tables) -> Iterator[str]:
-    found: dict[str, list[Outcome]] = {}
-    for outcome in outcomes(tables):
-        found.setdefault(outcome.row.histogram, []).append(outcome)
-    for histogram, of in found.items():
+    for histogram, of in by_histogram(tables).items():
         yield f"{histogram}:"
         yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
         if len(of) > ROWS_SHOWN:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
@@ -17,10 +18,11 @@ from workers.events.log_values import TIME_MAX
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.interrupts import Interrupts
-from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, replay
+from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, replay
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
+from workers.runtime.printing import many
 from workers.runtime.progress import ProgressLine
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
@@ -35,7 +37,7 @@ def replay_file(
     """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
-    return _run(settings, lambda read: open_source(read, source), snapshots, options)
+    return _run(settings, partial(open_source, name=source), snapshots, options)
 
 
 def replay_topic(
@@ -48,23 +50,13 @@ def replay_topic(
 ) -> int:
     from workers.replay.sources_topic import open_topic
 
-    return _run(
-        settings,
-        lambda read: open_topic(read, since_ms, until_ms),
-        snapshots,
-        options,
-        empty="no events in this range of the topic",
-    )
+    empty = "no events in this range of the topic"
+    opening = partial(open_topic, since_ms=since_ms, until_ms=until_ms)
+    return _run(settings, opening, snapshots, options, empty=empty)
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return a command-line time in ms since 1970.
-
-    Accepts RFC 3339, a day, or ms; without a zone it is UTC.
-
-    Raises:
-        SettingsError: it is not a time.
-    """
+    """Return a time in ms since 1970, given in RFC 3339, as a day or in ms; without a zone: UTC."""
     try:
         if text.isdecimal():
             if int(text) > TIME_MAX:
@@ -132,18 +124,15 @@ def _run(
 def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
     """Refuse a source without events, unless it is a file whose rejected lines are listed.
 
-    A backtest is always refused: it has nothing to measure.
-
-    Raises:
-        SettingsError: states how many records were rejected, and why the first one was.
+    A backtest is always refused: it has nothing to measure. The error states how many records were
+    rejected, and why the first one was.
     """
     if summary.rejects and empty is None and not measured:
         return
     why = ""
     if summary.rejects:
-        number = summary.rejects.total()
         first = _place(summary.first_rejects[0], source.word, source.places)
-        why = f"; {number:,} {source.word}{'s' * (number != 1)} rejected, the first: {first}"
+        why = f"; {many(summary.rejects.total(), source.word)} rejected, the first: {first}"
     if empty is not None:
         raise SettingsError(f"{source.name}: {empty}{why}")
     if measured:
@@ -186,7 +175,7 @@ def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[
     if summary.late:
         yield f"  {summary.late:,} events later than events.grace allows, counted in the open tick, as the worker does"
     for reason, times in summary.rejects.most_common():
-        yield f"  {times:,} {word}{'s' * (times != 1)} rejected: {reason}"
+        yield f"  {many(times, word)} rejected: {reason}"
     for reject in summary.first_rejects:
         yield f"  {_place(reject, word, places)}"
     if sum(summary.rejects.values()) > REJECTS_LISTED:
@@ -219,7 +208,7 @@ class Output:
         self._file: IO[bytes] | None = None
         self._part: Path | None = None
         self.place: str | None = None
-        self.write: Callable[[Snapshot], object] | None = None if name is None else self._write
+        self.write: Write = None if name is None else self._write
         if name == "-":
             self._file = sys.stdout.buffer
         elif name is not None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar
 
 SAME_PRESS_S = 1.0
@@ -52,12 +52,7 @@ class Interrupts:
                 signal.signal(number, self._press)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if Interrupts._active is self:
             for number in self._installed:
                 signal.signal(number, HEEDED[number])

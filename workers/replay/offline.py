@@ -24,14 +24,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline import factory
 from workers.pipeline.contributions import Message
-from workers.pipeline.factory import histograms as board_histograms
-from workers.pipeline.factory import mechanisms
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, Released
@@ -55,32 +55,23 @@ class ReplayMerge(Merge):
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
         super()._begin(lane, users, complete)
         for histogram in users:
-            if (
-                histogram.next is None
-                or (gap := histogram.grid.holding(complete) - histogram.next) <= BACKLOG_TICKS_MAX
-            ):
-                continue
-            raise StateRefused(
-                f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(histogram.grid.start(histogram.next))} "
-                f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
-                "tick wider"
-            )
+            at, grid = histogram.next, histogram.grid
+            if at is not None and (gap := grid.holding(complete) - at) > BACKLOG_TICKS_MAX:
+                raise StateRefused(
+                    f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(grid.start(at))} "
+                    f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
+                    "tick wider"
+                )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Also complete the tick that holds the watermark, in every lane; no message follows.
-
-        `until_ms` is the latest tick end; None: no limit.
-        """
-        complete = self.complete_ms
-        if complete is not None:
-            ends = {
-                lane: lane.start_ms
-                + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
-                for lane in self._lanes
-            }
-            self._ends = {
-                lane: end if until_ms is None else min(end, until_ms) for lane, end in ends.items()
-            }
+        """Also complete every lane's tick that holds the watermark, if it ends by `until_ms`."""
+        if (complete := self.complete_ms) is None:
+            return
+        self._ends = {}
+        for lane in self._lanes:
+            passed = (complete - lane.start_ms) // lane.tick_ms + 1
+            end = lane.start_ms + passed * lane.tick_ms
+            self._ends[lane] = end if until_ms is None else min(end, until_ms)
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
         return complete if self._ends is None else self._ends[lane]
@@ -128,8 +119,7 @@ class Summary:
         events: valid ones, within the range if there is one.
         late: of them, those dated further back than `grace` allows.
         outside: left out for their time.
-        rejects: other records, by reason.
-        first_rejects: the first hundred of them.
+        rejects: other records, by reason; `first_rejects` are the first hundred.
         ticks: released, of all histograms together.
         first_ms, last_ms: earliest and latest time of an event.
         position, total: how far the source is read, and its length (None: unknown).
@@ -152,15 +142,23 @@ class Summary:
 
 
 def fresh_histograms(
-    settings: Settings, key: NoiseKey, stream: str = STREAM
+    settings: Settings,
+    key: NoiseKey,
+    stream: str = STREAM,
+    built: Sequence[Mechanism] | None = None,
 ) -> list[ReplayHistogram]:
-    """Return the histograms of `settings`, before their first tick.
+    """Return the histograms before their first tick.
 
-    `stream` is part of the mechanism ids.
+    `stream` is part of the mechanism ids; `built` are their mechanisms (None: of the settings).
     """
-    return board_histograms(
-        ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1
-    )
+    built = factory.mechanisms(settings) if built is None else built
+    of: Any = {"key": key, "stream": stream, "owner": 0, "owners": 1}
+    return factory.histograms(ReplayHistogram, settings, built, **of)
+
+
+#: Takes every snapshot, ordered by tick, then histogram; None: none is made.
+Write = Callable[[Snapshot], object] | None
+Progress = Callable[[Summary], object]
 
 
 class Merging(Protocol):
@@ -180,7 +178,7 @@ class Offline:
         histograms: Sequence[ReplayHistogram],
         *,
         partitions: int = 1,
-        write: Callable[[Snapshot], object] | None = None,
+        write: Write = None,
         until_ms: int | None = None,
         may_stop: Callable[[], object] = lambda: None,
         after_tick: Callable[[], object] = lambda: None,
@@ -190,30 +188,22 @@ class Offline:
         settings: with the `[events]` that all histograms share.
         histograms: fresh ones, also of several settings for a sweep. Set `observe` to receive
             every tick, with its exact `columns` at hand; clear `written` to skip snapshots.
-        write: takes every snapshot, ordered by tick, then histogram; None: none is made.
         until_ms: no tick that ends later is released.
         may_stop: called between released ticks; may raise KeyboardInterrupt.
         after_tick: called after every tick of a lane; if it raises, `write` does not get the
             ticks of the last few seconds.
         merge: receives the contributions; None: a local `ReplayMerge`.
         """
-        self.histograms = histograms
-        self.summary = Summary()
-        self._write, self._until, self._may_stop, self._after_tick = (
-            write,
-            until_ms,
-            may_stop,
-            after_tick,
-        )
+        self.histograms, self.summary = histograms, Summary()
+        self._write, self._until = write, until_ms
+        self._may_stop, self._after_tick = may_stop, after_tick
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
         self._intakes = [Intake(lanes, settings.events.grace_ms, key) for _ in range(partitions)]
         self._sequences = [[0] for _ in range(partitions)]
         self._ended: frozenset[int] = frozenset()
-        self._merge: Merging = merge or ReplayMerge(
-            histograms, key=key, sources=partitions, owners=1
-        )
-        self._offset = 0
-        self._begun = time.perf_counter()
+        merge = merge or ReplayMerge(histograms, key=key, sources=partitions, owners=1)
+        self._merge: Merging = merge
+        self._offset, self._begun = 0, time.perf_counter()
         for histogram in histograms:
             histogram.written = histogram.written and write is not None
 
@@ -232,7 +222,7 @@ class Offline:
         last = self.summary.last_ms
         if last is not None:
             for partition, intake in enumerate(self._intakes):
-                intake.watermark = last if intake.watermark is None else max(last, intake.watermark)
+                intake.advance_to(last)
                 self._commit(partition, told=True)
             self._merge.end_of_input(self._until)
             self._release()
@@ -249,9 +239,9 @@ class Offline:
                 summary.first_rejects.append(Rejected(batch.partition, number, reason))
         if len(times):
             summary.events += len(times) - batch.beyond
-            first, last = int(times.min()), int(times.max())
-            summary.first_ms = first if summary.first_ms is None else min(first, summary.first_ms)
-            summary.last_ms = last if summary.last_ms is None else max(last, summary.last_ms)
+            known = [at for at in (summary.first_ms, summary.last_ms) if at is not None]
+            summary.first_ms = min([int(times.min()), *known])
+            summary.last_ms = max([int(times.max()), *known])
 
     def _commit(self, partition: int, *, told: bool = False) -> bool:
         """Pass a partition's counts to the merge; return whether it closed a tick."""
@@ -261,10 +251,8 @@ class Offline:
         if self._until is not None and intake.watermark is not None:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there
         sequences, position = self._sequences[partition], self.summary.position
-        # Nothing is sent, so message length is unlimited.
-        for _, message in intake.commit(
-            source=partition, sequences=sequences, offset=position, max_bytes=None
-        ):
+        of: Any = {"source": partition, "sequences": sequences, "offset": position}
+        for _, message in intake.commit(**of, max_bytes=None):  # nothing is sent
             self._merge.take(message, self._offset)
             self._offset += 1
         self._merge.reached(self._offset)
@@ -277,9 +265,7 @@ class Offline:
         if least is None or None in marks:
             return
         for partition in self._ended:
-            intake = self._intakes[partition]
-            if intake.watermark is None or intake.watermark < least:
-                intake.watermark = least
+            self._intakes[partition].advance_to(least)
             self._commit(partition)
 
     def _release(self) -> None:
@@ -298,27 +284,24 @@ def replay(
     settings: Settings,
     key: NoiseKey,
     source: Source,
-    write: Callable[[Snapshot], object] | None = None,
-    progress: Callable[[Summary], object] = lambda summary: None,
+    write: Write = None,
+    progress: Progress = lambda summary: None,
     *,
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
-    """Run histograms over a source of events, to its end or to Ctrl-C.
+    """Run histograms over a source of events, to its end or to Ctrl-C (`partial` totals).
 
-    Args:
-        write: takes every snapshot, ordered by tick, then histogram; None: none is made.
-        progress: called after every batch.
-        histograms: fresh ones; None: those of `settings`, with `stream` in their mechanism ids.
-
-    Returns:
-        The totals; `partial` after Ctrl-C.
+    `progress` is called after every batch. The `histograms` are fresh (None: those of `settings`,
+    with `stream` in their mechanism ids).
     """
+    if histograms is None:
+        histograms = fresh_histograms(settings, key, stream)
     with Interrupts() as interrupts, few_collections():
         offline = Offline(
             settings,
             key,
-            fresh_histograms(settings, key, stream) if histograms is None else histograms,
+            histograms,
             partitions=source.partitions,
             write=write,
             until_ms=source.until_ms,
@@ -327,9 +310,7 @@ def replay(
         return drive(offline, source, interrupts, progress)
 
 
-def drive(
-    offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]
-) -> Summary:
+def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Progress) -> Summary:
     """Feed a source to its end or to Ctrl-C, which waits for whole batches.
 
     `progress` is called after every batch. The rest of the block of `interrupts` is one step

@@ -1,7 +1,11 @@
 """Read Parquet files, one row group after another.
 
 Columns have the names that the settings give the fields of an event, and the content of a JSON
-event:
+event. A null is a missing field. A row is rejected for the same reasons as in the JSON reader
+(`EventReader`), checked in the same order; only the record size does not apply.
+
+`ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
+object per text. It takes files with only these columns:
 
     stream key   text
     items        text; a list of texts; a map of text to whole numbers; a list of structures of one
@@ -10,24 +14,17 @@ event:
                  than a ms is cut off)
     user         text or whole numbers, if users are protected
 
-A null is a missing field. A row is rejected for the same reasons as in the JSON reader
-(`EventReader`), checked in the same order; only the record size does not apply.
-
-`ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
-object per text. A value that no event can have gets a negative code, amount or time; the caller
-decides what that means.
-
-`ParquetObjects` handles settings with paths, counts, conditions and buckets, row by row: a row
-becomes the object that its JSON would be, and `events.project` decides which event that is.
-Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_unit` says. Nothing
-in a file may stop its reading: a value that Python cannot hold, such as text that is not UTF-8 or a
-date of the year 10,000, becomes ODD, which is of no kind that an event has.
+`ParquetObjects` handles all else (paths, counts, conditions, buckets, keys that are numbers) row by
+row: a row becomes the object that its JSON would be, and `events.project` decides which event that
+is. Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_unit` says.
+Nothing in a file may stop its reading: a value that Python cannot hold, such as text that is not
+UTF-8 or a date of the year 10,000, becomes ODD, which is of no kind that an event has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path as FilePath
@@ -38,11 +35,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.arrays.types import Bools, Codes, Longs
+from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
+from workers.events.log import Flags
 from workers.events.log_values import TIME_MAX
 from workers.events.project import PLAUSIBLE_MS
-from workers.events.reader import EARLIEST_MS, EARLY, EventReader, with_unit
+from workers.events.reader import EARLIEST_MS, EARLY, EventReader, Reject, with_unit
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
@@ -54,8 +52,61 @@ from workers.settings.settings import ALL_STREAM_KEY, Settings
 # Codes for invalid texts; and for an invalid amount or time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
 WRONG = -1
-# Units of a timestamp in a ms; if negative: ms in the unit.
-_UNITS = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}
+INT64_MAX = (1 << 63) - 1
+# Multiplier and divisor that convert a timestamp's unit to ms.
+_MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+
+
+def holds_texts(kind: Any) -> bool:
+    """Return whether a type holds texts, or bytes that may be texts."""
+    of = pa.types
+    strings = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
+    return bool(strings or of.is_binary(kind) or of.is_large_binary(kind))
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether a type holds lists of any length."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def is_text(kind: Any) -> bool:
+    return holds_texts(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def is_items(kind: Any) -> bool:
+    """Return whether `items_of` takes a column of this type."""
+    if pa.types.is_map(kind):
+        return is_text(kind.key_type) and pa.types.is_integer(kind.item_type)
+    if not is_list(kind):
+        return is_text(kind)
+    return is_text(kind.value_type) or _members(kind.value_type) is not None
+
+
+def is_user(kind: Any) -> bool:
+    return is_text(kind) or pa.types.is_integer(kind)
+
+
+def is_time(kind: Any, unit: str = "ms") -> bool:
+    kinds = {"s": is_number, "iso": holds_texts}
+    return bool(kinds.get(unit, pa.types.is_integer)(kind) or pa.types.is_timestamp(kind))
+
+
+def is_label(kind: Any) -> bool:
+    return holds_texts(kind) or pa.types.is_integer(kind) or bool(pa.types.is_boolean(kind))
+
+
+def is_number(kind: Any) -> bool:
+    of = pa.types
+    return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind))
+
+
+def _members(kind: Any) -> tuple[int, int] | None:
+    """Return the indices of a two-field structure's text and whole number; None: it is another."""
+    if pa.types.is_struct(kind) and kind.num_fields == 2:
+        for label, amount in ((0, 1), (1, 0)):
+            if is_text(kind.field(label).type) and pa.types.is_integer(kind.field(amount).type):
+                return label, amount
+    return None
 
 
 class TextColumn:
@@ -85,7 +136,7 @@ class TextColumn:
         """Return the code of every text of a dictionary, followed by that of a null."""
         if self._dictionary is None or not dictionary.equals(self._dictionary):
             spans = spans_of(dictionary)
-            codes = np.where(spans.wrong == 0, 0, spans.wrong).astype(np.int32)
+            codes = spans.wrong.astype(np.int32)
             good = np.flatnonzero(spans.wrong == 0)
             codes[good] = self.names.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
@@ -95,37 +146,31 @@ class TextColumn:
         return self._table
 
 
-class UserColumn:
-    def digests(self, array: Any) -> tuple[NDArray[np.uint64], NDArray[np.int8]]:
-        """Return the users' digests, uint64 (n, 2), and int8 (n,), negative for an invalid text."""
-        if pa.types.is_integer(array.type):
-            array = array.cast(pa.string())
-        if not pa.types.is_dictionary(array.type):
-            return self._of(array)
-        digests, wrong = self._of(array.dictionary)
-        indices = _indices(array, len(wrong))
-        zero = np.zeros((1, 2), dtype=np.uint64)
-        return np.concatenate((digests, zero))[indices], np.append(wrong, np.int8(NULL))[indices]
-
-    @staticmethod
-    def _of(array: Any) -> tuple[NDArray[np.uint64], NDArray[np.int8]]:
-        spans = spans_of(array)
-        return user_digests(spans.data, spans.places), spans.wrong
+def digests_of(array: Any) -> tuple[Words, Flags]:
+    """Return the users' digests, uint64 (n, 2), and int8 (n,), negative for an invalid text."""
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.string())
+    in_dictionary = pa.types.is_dictionary(array.type)
+    spans = spans_of(array.dictionary if in_dictionary else array)
+    digests, wrong = user_digests(spans.data, spans.places), spans.wrong
+    if not in_dictionary:
+        return digests, wrong
+    indices = _indices(array, len(wrong))
+    digests = np.concatenate((digests, np.zeros((1, 2), dtype=np.uint64)))
+    return digests[indices], np.append(wrong, np.int8(NULL))[indices]
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(NamedTuple):
     """Positions of the texts of an array.
 
     Attributes:
-        data: uint8.
-        places: int64 (n, 2), start and stop of every text; (0, 0) if invalid.
+        places: int64 (n, 2), start and stop in `data` of every text; (0, 0) if invalid.
         wrong: int8 (n,), 0 for a valid text, else NULL, NOT_UTF8 or TOO_LONG.
     """
 
-    data: NDArray[np.uint8]
+    data: Bytes
     places: Longs
-    wrong: NDArray[np.int8]
+    wrong: Flags
 
 
 def spans_of(array: Any) -> Spans:
@@ -134,7 +179,7 @@ def spans_of(array: Any) -> Spans:
     n = len(binary)
     _, offsets, text = binary.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[binary.offset : binary.offset + n + 1]
-    data = np.frombuffer(text, dtype=np.uint8) if text is not None else np.empty(0, dtype=np.uint8)
+    data = np.frombuffer(b"" if text is None else text, dtype=np.uint8)
     places = np.stack((ends[:-1], ends[1:]), axis=1)
     wrong = np.zeros(n, dtype=np.int8)
     wrong[places[:, 1] - places[:, 0] > LABEL_BYTES_MAX] = TOO_LONG
@@ -142,20 +187,12 @@ def spans_of(array: Any) -> Spans:
         binary.cast(pa.large_string())  # looks whether it is UTF-8
     except pa.ArrowInvalid:
         for row in np.flatnonzero(wrong == 0).tolist():
-            if not _is_utf8(data[places[row, 0] : places[row, 1]].tobytes()):
+            if _text(data[places[row, 0] : places[row, 1]].tobytes()) is ODD:
                 wrong[row] = NOT_UTF8
     if binary.null_count:
         wrong[missing(binary)] = NULL
     places[wrong != 0] = 0
     return Spans(data, places, wrong)
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _indices(array: Any, null: int) -> NDArray[Any]:
@@ -171,16 +208,13 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
     `Array.to_numpy` imports pandas if it is installed, which takes 0.9 s.
     """
-    dtype = np.dtype(str(array.type))
-    buffer = array.buffers()[1]
+    dtype, buffer = np.dtype(str(array.type)), array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=dtype)
-    return np.frombuffer(
-        buffer, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize
-    )
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
 
 
-def flags_of(array: Any) -> NDArray[np.bool_]:
+def flags_of(array: Any) -> Bools:
     """Return the values of an array of booleans without nulls."""
     buffer = array.buffers()[1]
     if buffer is None:
@@ -189,8 +223,7 @@ def flags_of(array: Any) -> NDArray[np.bool_]:
     return bits[array.offset : array.offset + len(array)].astype(np.bool_)
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRows:
+class ItemRows(NamedTuple):
     """Items of a batch's rows, end to end.
 
     Attributes:
@@ -200,23 +233,10 @@ class ItemRows:
         lengths: int64 (n,).
     """
 
-    present: NDArray[np.bool_]
+    present: Bools
     codes: Codes
     amounts: Longs | None
     lengths: Longs
-
-
-def is_text(kind: Any) -> bool:
-    return holds_texts(kind.value_type if pa.types.is_dictionary(kind) else kind)
-
-
-def is_items(kind: Any) -> bool:
-    if pa.types.is_map(kind):
-        return is_text(kind.key_type) and pa.types.is_integer(kind.item_type)
-    if not _is_list(kind):
-        return is_text(kind)
-    each = kind.value_type
-    return is_text(each) or (pa.types.is_struct(each) and _members(each) is not None)
 
 
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
@@ -225,47 +245,38 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
     if is_text(array.type):
         return ItemRows(present, texts.codes(array), None, np.ones(n, dtype=np.int64))
     offsets = numbers_of(array.offsets).astype(np.int64)
-    start, stop = int(offsets[0]), int(offsets[-1])
+    start, n = int(offsets[0]), int(offsets[-1] - offsets[0])
     amounts: Longs | None = None
     if pa.types.is_map(array.type):
-        labels = array.keys.slice(start, stop - start)
-        amounts = _whole(array.items.slice(start, stop - start), AMOUNT_MAX)
+        labels = array.keys.slice(start, n)
+        amounts = _whole(array.items.slice(start, n), AMOUNT_MAX)
     else:
-        labels = array.values.slice(start, stop - start)
-        members = (
-            _members(array.type.value_type) if pa.types.is_struct(array.type.value_type) else None
-        )
-        if members is not None:
+        labels = array.values.slice(start, n)
+        if (members := _members(array.type.value_type)) is not None:
             fields = labels.flatten()
             labels, amounts = fields[members[0]], _whole(fields[members[1]], AMOUNT_MAX)
     return ItemRows(present, texts.codes(labels), amounts, np.diff(offsets))
-
-
-def is_time(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
 def times_of(array: Any) -> Longs:
     """Return times in ms since 1970; negative if no event can have the time."""
     if not pa.types.is_timestamp(array.type):
         return _whole(array, TIME_MAX, above=WRONG)
-    unit = _UNITS[array.type.unit]
-    values = _whole(array.cast(pa.int64()), (1 << 63) - 1)
-    times = (
-        values // unit if unit > 0 else np.where(values > TIME_MAX // -unit, WRONG, values * -unit)
-    )
-    return np.where((times > TIME_MAX) | (values < 0), WRONG, times)
+    times, by = _MS[array.type.unit]
+    values = _whole(array.cast(pa.int64()), min(INT64_MAX, TIME_MAX * by // times + 1))
+    found = values * times // by
+    return np.where((found > TIME_MAX) | (values < 0), WRONG, found)
 
 
-def in_ns(array: Any, between_ms: tuple[int, int]) -> NDArray[np.bool_] | None:
+def in_ns(array: Any, between_ms: tuple[int, int]) -> Bools | None:
     """Return which whole numbers are ns between two times in ms; None for timestamps."""
     if pa.types.is_timestamp(array.type):
         return None
-    values = _whole(array, (1 << 63) - 1)
+    values = _whole(array, INT64_MAX)
     return (values >= between_ms[0] * 1_000_000) & (values < between_ms[1] * 1_000_000)
 
 
-def missing(array: Any) -> NDArray[np.bool_]:
+def missing(array: Any) -> Bools:
     return flags_of(array.is_null())
 
 
@@ -275,8 +286,7 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     """
     if array.null_count:
         if pa.types.is_unsigned_integer(array.type):
-            mask = missing(array)
-            values = np.where(mask, WRONG, _whole(array.fill_null(0), most, above))
+            values = np.where(missing(array), WRONG, _whole(array.fill_null(0), most, above))
             return values.astype(np.int64, copy=False)
         array = array.cast(pa.int64()).fill_null(WRONG)
     values = numbers_of(array)
@@ -289,24 +299,9 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     return np.maximum(values, WRONG) if (values < WRONG).any() else values
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _members(kind: Any) -> tuple[int, int] | None:
-    """Return the indices of a two-field structure's text and whole number."""
-    fields = [kind.field(i).type for i in range(kind.num_fields)]
-    if len(fields) == 2:
-        for label, amount in ((0, 1), (1, 0)):
-            if is_text(fields[label]) and pa.types.is_integer(fields[amount]):
-                return label, amount
-    return None
-
-
 ODD = ()
-# Multiplier and divisor that convert a timestamp's unit to ms.
-_MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _EPOCH = date(1970, 1, 1)
+Converter = Callable[[Any], Any]
 
 
 def objects_of(array: Any) -> list[Any]:
@@ -315,83 +310,51 @@ def objects_of(array: Any) -> list[Any]:
     Timestamps are ms since 1970, rounded down; dates are in ISO 8601. The keys of a map are texts;
     the last value of a duplicate key wins.
     """
-    plain = _plain(array.type)
-    values = array.cast(_raw(array.type), safe=False).to_pylist()
-    return [None if value is None else plain(value) for value in values]
+    raw, plain = _conversion(array.type)
+    return [plain(value) for value in array.cast(raw, safe=False).to_pylist()]
 
 
-def holds_texts(kind: Any) -> bool:
-    """Return whether a type holds texts, or bytes that may be texts."""
+def _conversion(kind: Any) -> tuple[Any, Converter]:
+    """Return an equivalent raw type, all of whose values Python can hold, and its converter."""
+    raw, plain = _conversion_of(kind)
+    return raw, lambda value: None if value is None else plain(value)
+
+
+def _conversion_of(kind: Any) -> tuple[Any, Converter]:
+    """Return the type and the converter, for values that are not null, of `_conversion`."""
     of = pa.types
-    return any(
-        is_it(kind)
-        for is_it in (
-            of.is_string,
-            of.is_large_string,
-            of.is_string_view,
-            of.is_binary,
-            of.is_large_binary,
-        )
-    )
-
-
-def is_list(kind: Any) -> bool:
-    """Return whether a type holds lists of any length."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _raw(kind: Any) -> Any:
-    """Return an equivalent raw type, all of whose values Python can hold."""
-    if pa.types.is_dictionary(kind):
-        return _raw(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_raw(field.type)) for field in kind])
+    if of.is_dictionary(kind):
+        return _conversion_of(kind.value_type)
+    if of.is_struct(kind):
+        fields = [(field, *_conversion(field.type)) for field in kind]
+        plain = {field.name: convert for field, _, convert in fields}
+        raw = pa.struct([field.with_type(raw) for field, raw, _ in fields])
+        return raw, lambda value: {name: convert(value[name]) for name, convert in plain.items()}
     if is_list(kind):
-        of = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return of(kind.value_field.with_type(_raw(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_raw(kind.key_type), _raw(kind.item_type))
-    if holds_texts(kind):
-        return pa.large_binary()
-    if pa.types.is_float16(kind):
-        return pa.float64()
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        return pa.int32()
-    return pa.int64() if pa.types.is_temporal(kind) and not pa.types.is_interval(kind) else kind
-
-
-def _plain(kind: Any) -> Callable[[Any], Any]:
-    """Return a converter from raw values that are not null to plain objects."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_struct(kind):
-        return _of_fields({field.name: _or_null(field.type) for field in kind})
-    if is_list(kind):
-        element = _or_null(kind.value_type)
-        return lambda values: [element(value) for value in values]
-    if pa.types.is_map(kind):
-        return _of_entries(_plain(kind.key_type), _or_null(kind.item_type))
-    if pa.types.is_timestamp(kind):
+        raw, convert = _conversion(kind.value_type)
+        list_of = pa.list_ if of.is_list(kind) else pa.large_list
+        raw = list_of(kind.value_field.with_type(raw))
+        return raw, lambda values: [convert(value) for value in values]
+    if of.is_map(kind):
+        raw_key, key = _conversion(kind.key_type)
+        raw_item, item = _conversion(kind.item_type)
+        return pa.map_(raw_key, raw_item), _of_entries(key, item)
+    if of.is_timestamp(kind):
         times, by = _MS[kind.unit]
-        return lambda value: value * times // by
-    if pa.types.is_date(kind):
-        days = 1 if pa.types.is_date32(kind) else 86_400_000
-        return lambda value: _day(value // days)
-    if pa.types.is_temporal(kind):
-        return lambda _: ODD
-    return _text if holds_texts(kind) else _number
+        return pa.int64(), lambda value: value * times // by
+    if of.is_date32(kind):
+        return pa.int32(), _day
+    if of.is_date64(kind):
+        return pa.int64(), lambda value: _day(value // 86_400_000)
+    if of.is_temporal(kind):
+        raw = pa.int32() if of.is_time32(kind) else pa.int64()
+        return kind if of.is_interval(kind) else raw, lambda _: ODD
+    if holds_texts(kind):
+        return pa.large_binary(), _text
+    return pa.float64() if of.is_float16(kind) else kind, _number
 
 
-def _or_null(kind: Any) -> Callable[[Any], Any]:
-    plain = _plain(kind)
-    return lambda value: None if value is None else plain(value)
-
-
-def _of_fields(fields: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    return lambda value: {name: plain(value[name]) for name, plain in fields.items()}
-
-
-def _of_entries(key: Callable[[Any], Any], item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _of_entries(key: Converter, item: Converter) -> Converter:
     def entries(pairs: list[tuple[Any, Any]]) -> Any:
         names = [key(name) for name, _ in pairs]
         if not all(isinstance(name, str | int) for name in names):
@@ -419,90 +382,6 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float | Decimal) else ODD
 
 
-OBJECT_ROWS_AT_ONCE = 1 << 13
-
-
-class ParquetObjects:
-    """Rows of a Parquet file, as objects; see the module."""
-
-    word = "row"
-    partitions = 1
-    places: Sequence[str] = ()
-    until_ms = None
-
-    def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
-        """Raises:
-        SettingsError: it is not Parquet, or a path leads to none of its columns.
-        """
-        self.name = name
-        try:
-            self._file = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        except (pa.ArrowException, OSError) as error:
-            raise SettingsError(
-                f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}"
-            ) from error
-        schema, shape = self._file.schema_arrow, shape_of_files(settings)
-        asked = list(_asked(shape))
-        for each in asked:
-            _check(each, schema, name)
-        shape = _shape_in(schema, shape)
-        self._columns = list(dict.fromkeys(each.path.steps[0] for each in asked))
-        self.total: int | None = self._file.metadata.num_rows
-        self._reader = SourceReader(EventReader(shape), declared_keys(settings))
-        self._order = InOrder(name, self.word, settings.events.grace_ms)
-
-    def batches(self) -> Iterator[EventBatch]:
-        read = 0
-        try:
-            for rows in ahead(
-                self._file.iter_batches(
-                    OBJECT_ROWS_AT_ONCE, columns=self._columns, use_threads=False
-                )
-            ):
-                events, rejected = self._reader.of_objects(_listed(rows))
-                self._order.check(events.times, read + 1 + events.index)
-                rejects = [(read + 1 + each.index, each.reason) for each in rejected]
-                read += rows.num_rows
-                yield EventBatch(0, events, rejects, read)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0][:200]
-            raise SettingsError(
-                f"{self.name}: cannot be read after row {read:,}: {reason}"
-            ) from error
-
-    def ended(self) -> frozenset[int]:
-        return frozenset()
-
-
-def first_rows(
-    settings: Settings, name: str, path: FilePath, number: int
-) -> tuple[list[object], Shape]:
-    """Return the first rows of a file as whole objects, and the fields to read in them.
-
-    Raises:
-        SettingsError: it is not Parquet.
-    """
-    try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            shape = _shape_in(file.schema_arrow, shape_of_files(settings))
-            objects: list[object] = []
-            for rows in file.iter_batches(min(number, OBJECT_ROWS_AT_ONCE), use_threads=False):
-                objects += _listed(rows)
-                if len(objects) >= number:
-                    break
-    except (pa.ArrowException, OSError) as error:
-        raise SettingsError(
-            f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}"
-        ) from error
-    return objects[:number], shape
-
-
-def _shape_in(schema: Any, shape: Shape) -> Shape:
-    """Return the fields to read in a file; Arrow timestamps come in ms."""
-    kind = None if shape.time is None else _kind(shape.time, schema)
-    return replace(shape, unit="ms") if kind is not None and pa.types.is_timestamp(kind) else shape
-
-
 class _Asked(NamedTuple):
     """Path of the settings; `fits` returns whether a type can hold the values wanted there."""
 
@@ -511,31 +390,36 @@ class _Asked(NamedTuple):
     allowed: str
     fits: Callable[[Any], bool]
 
+    def check(self, schema: Any, name: str) -> None:
+        shown, column = f"{name}: {self.setting} = {str(self.path)!r}", self.path.steps[0]
+        kind, number = _kind(self.path, schema), schema.names.count(column)
+        if kind is None:
+            columns = ", ".join(schema.names)
+            raise SettingsError(f"{shown}: nothing is there; its columns are {columns}")
+        if number > 1:
+            raise SettingsError(f"{shown}: {number} columns have that name")
+        if not self.fits(kind) and not pa.types.is_null(kind):
+            raise SettingsError(f"{shown}: {kind} is there; it must be {self.allowed}")
+
 
 def _asked(shape: Shape) -> Iterator[_Asked]:
     for view in shape.views.values():
         if isinstance(view.key, Path):
-            yield _Asked("key", view.key, "text, whole numbers or booleans", _is_label)
+            yield _Asked("key", view.key, "text, whole numbers or booleans", is_label)
         yield _items(view)
         if view.count is not None:
             yield _Asked("count", view.count, "whole numbers", pa.types.is_integer)
         for condition in view.where:
             yield _Asked("where", parse(condition.field), "anything", lambda _: True)
     if shape.time is not None:
-        yield _Asked(
-            "timestamp", shape.time, _TIMES[shape.unit], lambda kind: _is_time(kind, shape.unit)
-        )
+        unit = shape.unit
+        yield _Asked("timestamp", shape.time, _TIMES[unit], lambda kind: is_time(kind, unit))
     if isinstance(shape.user, Path):
-        yield _Asked(
-            "user",
-            shape.user,
-            "text or whole numbers",
-            lambda kind: holds_texts(kind) or pa.types.is_integer(kind),
-        )
+        yield _Asked("user", shape.user, "text or whole numbers", is_user)
 
 
 def _items(view: View) -> _Asked:
-    one = _is_label if view.edges is None else _is_number
+    one = is_label if view.edges is None else is_number
     word = "text, whole numbers or booleans" if view.edges is None else "numbers"
     if view.items.list_at is not None or view.count is not None:
         return _Asked("items", view.items, word, one)
@@ -546,38 +430,12 @@ def _items(view: View) -> _Asked:
         return one(kind.value_type if is_list(kind) else kind)
 
     more = "" if view.edges is not None else ", or a map of them to whole numbers"
-    return _Asked(
-        "items",
-        view.items,
-        f"{word}, a list of them{more}; in a list of structures say which: q[].label",
-        fits,
-    )
+    allowed = f"{word}, a list of them{more}; in a list of structures say which: q[].label"
+    return _Asked("items", view.items, allowed, fits)
 
 
 _TIMES = {unit: f"a timestamp, or whole numbers in {unit}" for unit in ("ms", "us", "ns")}
 _TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
-
-
-def _is_time(kind: Any, unit: str) -> bool:
-    if pa.types.is_timestamp(kind):
-        return True
-    return (
-        holds_texts(kind)
-        if unit == "iso"
-        else _is_number(kind)
-        if unit == "s"
-        else bool(pa.types.is_integer(kind))
-    )
-
-
-def _is_label(kind: Any) -> bool:
-    return holds_texts(kind) or bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
 
 
 def _kind(path: Path, schema: Any) -> Any:
@@ -587,11 +445,12 @@ def _kind(path: Path, schema: Any) -> Any:
         fields = schema if found is None else found
         if found is not None and pa.types.is_map(found):
             found = found.item_type
-        elif (found is None or pa.types.is_struct(found)) and name in [
-            field.name for field in fields
-        ]:
-            found = fields.field([field.name for field in fields].index(name)).type
+        elif found is None or pa.types.is_struct(found):
+            kinds = {field.name: field.type for field in reversed(list(fields))}
+            found = kinds.get(name)
         else:
+            return None
+        if found is None:
             return None
         if place == path.list_at:
             if not is_list(found):
@@ -600,16 +459,133 @@ def _kind(path: Path, schema: Any) -> Any:
     return found.value_type if pa.types.is_dictionary(found) else found
 
 
-def _check(asked: _Asked, schema: Any, name: str) -> None:
-    kind, shown = _kind(asked.path, schema), f"{name}: {asked.setting} = {str(asked.path)!r}"
-    if kind is None:
-        raise SettingsError(f"{shown}: nothing is there; its columns are {', '.join(schema.names)}")
-    if schema.names.count(asked.path.steps[0]) > 1:
-        raise SettingsError(
-            f"{shown}: {schema.names.count(asked.path.steps[0])} columns have that name"
+def is_flat(shape: Shape, schema: Any) -> bool:
+    """Return whether every field of an event is a whole column of a type for `ParquetRows`."""
+    if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
+        return False
+    [view] = shape.views.values()
+    if view.count is not None or view.where or view.edges is not None:
+        return False
+    fields = (
+        (view.key, is_text),
+        (view.items, is_items),
+        (shape.time, is_time),
+        (shape.user, is_user),
+    )
+    for path, fits in fields:
+        if not isinstance(path, Path):
+            continue
+        flat = len(path.steps) == 1 and path.list_at is None
+        if not flat or schema.names.count(path.steps[0]) != 1:
+            return False
+        if not fits(schema.field(path.steps[0]).type):
+            return False
+    return True
+
+
+def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetRows | ParquetObjects:
+    """Open a file by its columns, or as objects.
+
+    Refuse a file that is not Parquet, and a path to no column or to a type that fits no event.
+    """
+    shape = shape_of_files(settings)
+    try:
+        metadata = pq.read_metadata(file)
+        schema = metadata.schema.to_arrow_schema()
+        file.seek(0)
+        if is_flat(shape, schema):
+            return ParquetRows(settings, name, file, metadata, schema)
+        return ParquetObjects(settings, name, file, schema)
+    except (pa.ArrowException, OSError) as error:
+        raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]
+
+
+class _ParquetSource:
+    word = "row"
+    partitions = 1
+    places: Sequence[str] = ()
+    until_ms = None
+
+    def __init__(self, settings: Settings, name: str, file: pq.ParquetFile) -> None:
+        self.name, self._file = name, file
+        self.total: int | None = file.metadata.num_rows
+        self._order = InOrder(name, self.word, settings.events.grace_ms)
+
+    def batches(self) -> Iterator[EventBatch]:
+        read = 0
+        try:
+            for rows in ahead(self._rows()):
+                events, rejected = self._events(rows)
+                self._order.check(events.times, read + 1 + events.index)
+                rejects = [(read + 1 + each.index, each.reason) for each in rejected]
+                read += rows.num_rows
+                yield EventBatch(0, events, rejects, read)
+        except (pa.ArrowException, OSError) as error:
+            raise SettingsError(
+                f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
+            ) from error
+
+    def ended(self) -> frozenset[int]:
+        return frozenset()
+
+    def _rows(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
+        """Return the valid events of some rows, and the rejects, both by index in `rows`."""
+        raise NotImplementedError
+
+
+OBJECT_ROWS_AT_ONCE = 1 << 13
+
+
+class ParquetObjects(_ParquetSource):
+    """Rows of a Parquet file, as objects; see the module."""
+
+    def __init__(self, settings: Settings, name: str, file: IO[bytes], schema: Any) -> None:
+        asked = list(_asked(shape_of_files(settings)))
+        for each in asked:
+            each.check(schema, name)
+        super().__init__(
+            settings, name, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
         )
-    if not asked.fits(kind) and not pa.types.is_null(kind):
-        raise SettingsError(f"{shown}: {kind} is there; it must be {asked.allowed}")
+        self._columns = list(dict.fromkeys(each.path.steps[0] for each in asked))
+        reader = EventReader(_shape_in(schema, shape_of_files(settings)))
+        self._reader = SourceReader(reader, declared_keys(settings))
+
+    def _rows(self) -> Iterator[Any]:
+        size, columns = OBJECT_ROWS_AT_ONCE, self._columns
+        yield from self._file.iter_batches(size, columns=columns, use_threads=False)
+
+    def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
+        return self._reader.of_objects(_listed(rows))
+
+
+def first_rows(
+    settings: Settings, name: str, path: FilePath, number: int
+) -> tuple[list[object], Shape]:
+    """Return the first rows of a file as whole objects, and the fields to read in them."""
+    objects: list[object] = []
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            shape = _shape_in(file.schema_arrow, shape_of_files(settings))
+            for rows in file.iter_batches(min(number, OBJECT_ROWS_AT_ONCE), use_threads=False):
+                objects += _listed(rows)
+                if len(objects) >= number:
+                    break
+    except (pa.ArrowException, OSError) as error:
+        raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
+    return objects[:number], shape
+
+
+def _shape_in(schema: Any, shape: Shape) -> Shape:
+    """Return the fields to read in a file; Arrow timestamps come in ms."""
+    kind = None if shape.time is None else _kind(shape.time, schema)
+    return replace(shape, unit="ms") if kind is not None and pa.types.is_timestamp(kind) else shape
 
 
 def _listed(rows: Any) -> list[dict[str, Any]]:
@@ -623,236 +599,113 @@ ROWS_AT_ONCE = 1 << 18
 GROUP_ROWS = 1 << 14
 
 
-class ParquetRows:
+class ParquetRows(_ParquetSource):
     """Rows of a Parquet file, as columns; see the module."""
 
-    word = "row"
-    partitions = 1
-    places: Sequence[str] = ()
-    until_ms = None
-
-    def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
-        """Raises:
-        SettingsError: it is not Parquet, or lacks a column, or a column's type fits no event.
-        """
+    def __init__(
+        self, settings: Settings, name: str, file: IO[bytes], metadata: Any, schema: Any
+    ) -> None:
         shape = shape_of_files(settings)
-        [(self._name_of_view, view)] = shape.views.items()
-        self.name = name
+        [(self._view, view)] = shape.views.items()
         self._key = None if view.key == ALL_KEYS else _column(view.key)
         self._items, self._time = _column(view.items), _column(shape.time)
         self._user = None if shape.user is None else _column(shape.user)
-        try:
-            schema = pq.read_schema(file)
-            file.seek(0)
-            metadata = pq.read_metadata(file)
-            file.seek(0)
-            self._groups = _groups(metadata)
-            texts = [field.name for field in schema if is_text(field.type)]
-            if self._groups != [None]:
-                texts += _texts_in(self._items, schema, metadata)
-            # malloc keeps freed batch memory; pyarrow's own pool faults it in again.
-            pa.set_memory_pool(pa.system_memory_pool())
-            # With `pre_buffer` memory would grow with the file.
-            self._file = pq.ParquetFile(
-                file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
-            )
-        except (pa.ArrowException, OSError) as error:
-            raise SettingsError(f"{name}: not a Parquet file: {_first_line(error)}") from error
-        self._check(schema)
-        self.total: int | None = self._file.metadata.num_rows
+        wanted = (self._key, self._items, self._time, self._user)
+        self._wanted = list(dict.fromkeys(column for column in wanted if column is not None))
+        number = metadata.num_row_groups
+        # Row groups to read together: one at a time, or all (None) if they are small.
+        self._groups: list[list[int] | None] = [[group] for group in range(number)]
+        texts = [field.name for field in schema if is_text(field.type)]
+        if metadata.num_rows < number * GROUP_ROWS:
+            self._groups = [None]
+        else:
+            texts += _texts_in(self._items, schema, metadata)
+        # malloc keeps freed batch memory; pyarrow's own pool faults it in again.
+        pa.set_memory_pool(pa.system_memory_pool())
+        # With `pre_buffer` memory would grow with the file.
+        source = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
+        super().__init__(settings, name, source)
         self._map = pa.types.is_map(schema.field(self._items).type)
-        self._coder = LabelEncoder(Names())
-        self._keys = TextColumn(
-            Names(declared_keys(settings)[self._name_of_view] or ()),
-            declared_keys(settings)[self._name_of_view],
-        )
-        self._labels, self._users = TextColumn(self._coder.labels), UserColumn()
-        self._order = InOrder(name, self.word, settings.events.grace_ms)
-        self._reasons = [
-            "",
-            f"missing field {self._key!r}",
-            f"field {self._key!r} is not a string, whole number or boolean",
-            f"missing field {self._items!r}",
-            f"a count in {self._items!r} is not a non-negative integer",
-            f"field {self._items!r} has an item that is not a string, whole number or boolean",
-            f"missing field {self._time!r}",
-            f"field {self._time!r} is not a time in ms",
-            f"missing field {self._user!r}",
-            f"field {self._user!r} is not a string or a whole number",
-            "label too long",
-            "key not declared",
-            EARLY,
-            with_unit(EARLY, EARLIEST_MS // 1000, "ms"),
-            f"field {self._time!r} is not a time in ms: nanoseconds?",
-        ]
+        declared = declared_keys(settings)[self._view]
+        self._coder, self._keys = LabelEncoder(Names()), TextColumn(Names(declared or ()), declared)
+        self._labels = TextColumn(self._coder.labels)
 
-    def batches(self) -> Iterator[EventBatch]:
-        wanted = list(
-            dict.fromkeys(
-                c for c in (self._key, self._items, self._time, self._user) if c is not None
-            )
-        )
-        read = 0
-        try:
-            for rows in ahead(self._rows(wanted)):
-                events, refused = self._events(rows)
-                rejects: list[tuple[int, str]] = []
-                if refused.any():
-                    rejects = [
-                        (read + 1 + at, self._reasons[refused[at]])
-                        for at in np.flatnonzero(refused).tolist()
-                    ]
-                self._order.check(events.times, read + 1 + events.index)
-                read += rows.num_rows
-                yield EventBatch(0, events, rejects, read)
-        except (pa.ArrowException, OSError) as error:
-            raise SettingsError(
-                f"{self.name}: cannot be read after row {read:,}: {_first_line(error)}"
-            ) from error
-
-    def ended(self) -> frozenset[int]:
-        return frozenset()
-
-    def _rows(self, columns: list[str]) -> Iterator[Any]:
+    def _rows(self) -> Iterator[Any]:
         for groups in self._groups:
             yield from self._file.iter_batches(
-                ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False
+                ROWS_AT_ONCE, row_groups=groups, columns=self._wanted, use_threads=False
             )
 
-    def _check(self, schema: Any) -> None:
-        for column, setting, allowed, fits in (
-            (self._key, "events.key", "text", is_text),
-            (
-                self._items,
-                "events.items",
-                "text, list<text>, map<text, int> or list<struct<text, int>>",
-                is_items,
-            ),
-            (self._time, "events.timestamp", "int64 (ms since 1970) or timestamp", is_time),
-            (
-                self._user,
-                "events.user",
-                "text or int64",
-                lambda kind: is_text(kind) or pa.types.is_integer(kind),
-            ),
-        ):
-            if column is None:
-                continue
-            if column not in schema.names:
-                raise SettingsError(
-                    f"{self.name}: no column {column!r} ({setting}); its columns are {', '.join(schema.names)}"
-                )
-            if schema.names.count(column) > 1:
-                raise SettingsError(
-                    f"{self.name}: {schema.names.count(column)} columns {column!r} ({setting})"
-                )
-            kind = schema.field(column).type
-            if not fits(kind):
-                raise SettingsError(
-                    f"{self.name}: column {column!r} ({setting}) is {kind}; it must be {allowed}"
-                )
-
-    def _events(self, rows: Any) -> tuple[Events, NDArray[np.int8]]:
-        """Return the valid events of some rows, and every row's reject reason number (0: valid)."""
+    def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         n = rows.num_rows
-        refused = np.zeros(n, dtype=np.int8)
+        refused, reasons = np.zeros(n, dtype=np.int8), [""]
 
-        def refuse(which: Bools | None, reason: int) -> None:
-            if which is not None:
-                refused[which & (refused == 0)] = reason
+        def refuse(which: Bools | None, reason: str) -> None:
+            """Reject rows for a reason, unless they have an earlier one."""
+            if which is not None and which.any():
+                refused[which & (refused == 0)] = len(reasons)
+                reasons.append(reason)
 
         keys = self._key_codes(rows)
         self._labels.begin()
         items = items_of(rows.column(self._items), self._labels)
+        codes, lengths, time = items.codes, items.lengths, f"field {self._time!r}"
         times = times_of(rows.column(self._time))
-        users = wrong_users = None
+        users, wrong_users = None, np.empty(0, dtype=np.int8)
         if self._user is not None:
-            users, wrong_users = self._users.digests(rows.column(self._user))
-        refuse(_is(keys, NULL), 1)
-        refuse(_is(keys, NOT_UTF8), 2)
-        if not items.present.all():
-            refuse(~items.present, 3)
+            users, wrong_users = digests_of(rows.column(self._user))
+        kinds = "string, whole number or boolean"
+        refuse(keys == NULL, f"missing field {self._key!r}")
+        refuse(keys == NOT_UTF8, f"field {self._key!r} is not a {kinds}")
+        refuse(~items.present, f"missing field {self._items!r}")
         if items.amounts is not None:
-            refuse(_rows_with(items.amounts, WRONG, items.lengths), 4)
-        refuse(_rows_with(items.codes, NULL, items.lengths), 5)
-        refuse(_rows_with(items.codes, NOT_UTF8, items.lengths), 5)
+            reason = f"a count in {self._items!r} is not a non-negative integer"
+            refuse(_rows_with(items.amounts == WRONG, lengths), reason)
+        wrong = (codes == NULL) | (codes == NOT_UTF8)
+        refuse(
+            _rows_with(wrong, lengths), f"field {self._items!r} has an item that is not a {kinds}"
+        )
         if int(times.min(initial=0)) < 0:
-            refuse(missing(rows.column(self._time)), 6)
-            refuse(in_ns(rows.column(self._time), PLAUSIBLE_MS), 14)
-            refuse(times < 0, 7)
-        if wrong_users is not None:
-            refuse(_is(wrong_users, NULL), 8)
-            refuse(_is(wrong_users, NOT_UTF8), 9)
-            refuse(_is(wrong_users, TOO_LONG), 10)
-        refuse(_rows_with(items.codes, TOO_LONG, items.lengths), 10)
-        refuse(_is(keys, TOO_LONG), 10)
+            refuse(missing(rows.column(self._time)), f"missing {time}")
+            nanoseconds = in_ns(rows.column(self._time), PLAUSIBLE_MS)
+            refuse(nanoseconds, f"{time} is not a time in ms: nanoseconds?")
+            refuse(times < 0, f"{time} is not a time in ms")
+        if self._user is not None:
+            refuse(wrong_users == NULL, f"missing field {self._user!r}")
+            reason = f"field {self._user!r} is not a string or a whole number"
+            refuse(wrong_users == NOT_UTF8, reason)
+            refuse(wrong_users == TOO_LONG, "label too long")
+        refuse(_rows_with(codes == TOO_LONG, lengths), "label too long")
+        refuse(keys == TOO_LONG, "label too long")
         if int(times.min(initial=EARLIEST_MS)) < EARLIEST_MS:
-            refuse((times >= PLAUSIBLE_MS[0] // 1000) & (times < PLAUSIBLE_MS[1] // 1000), 13)
-            refuse(times < EARLIEST_MS, 12)
-        refuse(_is(keys, NOT_DECLARED), 11)
-        lengths = items.lengths
+            seconds = (times >= PLAUSIBLE_MS[0] // 1000) & (times < PLAUSIBLE_MS[1] // 1000)
+            refuse(seconds, with_unit(EARLY, EARLIEST_MS // 1000, "ms"))
+            refuse(times < EARLIEST_MS, EARLY)
+        refuse(keys == NOT_DECLARED, "key not declared")
         first = np.cumsum(lengths) - lengths
-        index = np.arange(n)
-        if refused.any():
+        index, bad = np.arange(n), np.flatnonzero(refused)
+        if len(bad):
             index = np.flatnonzero(refused == 0)
             keys, times, first, lengths = keys[index], times[index], first[index], lengths[index]
             users = None if users is None else users[index]
         amounts = NO_AMOUNTS if items.amounts is None else items.amounts
         columns = self._coder.columns(
-            keys, self._keys.names.vocabulary, first, lengths, items.codes, amounts, last=self._map
+            keys, self._keys.names.vocabulary, first, lengths, codes, amounts, last=self._map
         )
-        return Events(index, times, users, {self._name_of_view: columns}), refused
+        rejects = [Reject(row, reasons[refused[row]]) for row in bad.tolist()]
+        return Events(index, times, users, {self._view: columns}), rejects
 
     def _key_codes(self, rows: Any) -> Codes:
         self._keys.begin()
-        if self._key is None:
-            return np.full(
-                rows.num_rows, self._keys.names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32
-            )
-        return self._keys.codes(rows.column(self._key))
-
-
-def is_flat(shape: Shape) -> bool:
-    """Return whether every field of an event is a whole column."""
-    if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
-        return False
-    [view] = shape.views.values()
-    fields = [
-        path for path in (view.key, view.items, shape.time, shape.user) if isinstance(path, Path)
-    ]
-    flat = all(len(path.steps) == 1 and path.list_at is None for path in fields)
-    return flat and view.count is None and not view.where and view.edges is None
-
-
-def has_texts(shape: Shape, file: IO[bytes]) -> bool:
-    """Return whether labels and stream keys are not numbers, as far as the file's schema tells."""
-    try:
-        schema = pq.read_schema(file)
-    except (pa.ArrowException, OSError):
-        return True
-    [view] = shape.views.values()
-    for path in (view.key, view.items):
-        if isinstance(path, Path) and path.steps[0] in schema.names:
-            kind = schema.field(schema.names.index(path.steps[0])).type
-            kind = (
-                kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
-            )
-            if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-                return False
-    return True
+        if self._key is not None:
+            return self._keys.codes(rows.column(self._key))
+        code = self._keys.names.vocabulary.code_of(ALL_STREAM_KEY)
+        return np.full(rows.num_rows, code, dtype=np.int32)
 
 
 def _column(field: Path | str | None) -> str:
     assert isinstance(field, Path), "a file has no record keys"
     return field.steps[0]
-
-
-def _groups(metadata: Any) -> list[list[int] | None]:
-    """Return the row groups to read together: one at a time, or all (None) if they are small."""
-    number = metadata.num_row_groups
-    return (
-        [None] if metadata.num_rows < number * GROUP_ROWS else [[group] for group in range(number)]
-    )
 
 
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
@@ -861,31 +714,18 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
     As dictionaries, texts are decoded once for a row group. pyarrow does not give texts in lists as
     dictionaries if a batch spans two row groups, so this is for groups that are read one by one.
     """
-    if column not in schema.names or not pa.types.is_nested(schema.field(column).type):
+    if not pa.types.is_nested(schema.field(column).type):
         return []
     leaves = [metadata.schema.column(i) for i in range(len(metadata.schema))]
-    return [
-        leaf.path
-        for leaf in leaves
-        if leaf.physical_type == "BYTE_ARRAY" and leaf.path.startswith(f"{column}.")
-    ]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    return [path for path in texts if path.startswith(f"{column}.")]
 
 
-def _is(codes: NDArray[Any], wrong: int) -> Bools | None:
-    """Return where a code equals `wrong`; None: nowhere."""
-    found = codes == wrong
-    return found if found.any() else None
-
-
-def _rows_with(values: NDArray[Any], wrong: int, lengths: Longs) -> Bools | None:
-    """Return the rows with any value equal to `wrong`; None: none."""
-    places = np.flatnonzero(values == wrong)
+def _rows_with(wrong: Bools, lengths: Longs) -> Bools | None:
+    """Return the rows, of these lengths, with any wrong value; None: none."""
+    places = np.flatnonzero(wrong)
     if not len(places):
         return None
     rows = np.zeros(len(lengths), dtype=np.bool_)
     rows[np.searchsorted(np.cumsum(lengths), places, side="right")] = True
     return rows
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0][:200]

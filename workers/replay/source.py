@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Longs
 from workers.events.columns import Events
 from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
 from workers.runtime.errors import SettingsError
@@ -25,6 +25,7 @@ from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 T = TypeVar("T")
+Field = TypeVar("Field", Path | str, Path | str | None)
 
 
 def ahead(pieces: Iterator[T]) -> Generator[T]:
@@ -63,7 +64,7 @@ class EventBatch:
     late: int = 0
     outside: int = 0
     beyond: int = 0
-    came_late: NDArray[np.int64] | None = None
+    came_late: Longs | None = None
     watermark: int | None = None
 
 
@@ -100,7 +101,7 @@ class InOrder:
         self._name, self._word, self._grace = name, word, grace_ms
         self._latest: int | None = None
 
-    def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
+    def check(self, times: Longs, numbers: Longs | int) -> None:
         """Refuse the first event that is too far back; `numbers` may be only the first one."""
         if not len(times):
             return
@@ -114,9 +115,10 @@ class InOrder:
         back = latest - times
         if int(back.max()) > self._grace:
             at = int(np.argmax(back > self._grace))
-            number = numbers + at if isinstance(numbers, int) else int(numbers[at])
+            number, off = int(np.broadcast_to(numbers, len(times))[at]), int(back[at])
+            span = f"{off:,} ms" if off < 1000 else f"{timedelta(seconds=off // 1000)}"
             raise SettingsError(
-                f"{self._name}: {self._word} {number:,} is dated {when(int(times[at]))}, {_span(int(back[at]))} before an earlier "
+                f"{self._name}: {self._word} {number:,} is dated {when(int(times[at]))}, {span} before an earlier "
                 f"{self._word}: events.grace = {format_duration(self._grace)!r} does not allow that, as it would count in the wrong tick. "
                 "Sort the input by time, or raise events.grace"
             )
@@ -124,12 +126,9 @@ class InOrder:
 
 
 def shape_of_files(settings: Settings) -> Shape:
-    """Return the fields to read of an event in a file.
+    """Return the fields to read of an event in a file; refuse a field with two meanings.
 
     The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
-
-    Raises:
-        SettingsError: one field would have two meanings.
     """
     shape = settings.shape
     views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
@@ -137,7 +136,7 @@ def shape_of_files(settings: Settings) -> Shape:
         shape,
         views=MappingProxyType(views),
         time=shape.time or Path(("ts",)),
-        user=None if shape.user is None else _in_file(shape.user),
+        user=_in_file(shape.user),
     )
     for _, complaint in complaints(found):
         raise SettingsError(
@@ -146,22 +145,13 @@ def shape_of_files(settings: Settings) -> Shape:
     return found
 
 
-def _in_file(field: Path | str) -> Path | str:
+def _in_file(field: Field) -> Field | Path:
     return Path(("key",)) if field == RECORD_KEY else field
 
 
 def when(time_ms: int) -> str:
     try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(
-            timespec="milliseconds"
-        )
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     except OverflowError:
         return f"{time_ms} ms since 1970"
-
-
-def _span(milliseconds: int) -> str:
-    return (
-        f"{milliseconds:,} ms"
-        if milliseconds < 1000
-        else str(timedelta(seconds=milliseconds // 1000))
-    )
+    return moment.isoformat(timespec="milliseconds")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from workers.mechanisms.config.views import Shape
-from workers.replay.source import Source, shape_of_files
+from workers.replay.source import Source
 from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -35,7 +35,9 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
             magic, size = file.read(4), path.stat().st_size
             file.seek(0)
             if magic == PARQUET_MAGIC or path.suffix == ".parquet":
-                yield _parquet(settings, shown, file)
+                with _needs_pyarrow(shown):
+                    from workers.replay.parquet import open_parquet
+                yield open_parquet(settings, shown, file)
             elif magic[:2] == GZIP_MAGIC:
                 with gzip.GzipFile(fileobj=file) as unpacked:
                     yield JsonLines(settings, shown, unpacked, total=size, raw=file)
@@ -50,15 +52,19 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
 def first_rows(settings: Settings, name: str, number: int) -> tuple[list[object], Shape]:
     """Return the first rows of a Parquet file as objects, and the fields to read in them."""
     shown = f"--input {name}"
+    with _needs_pyarrow(shown):
+        from workers.replay import parquet
+    return parquet.first_rows(settings, shown, Path(name), number)
+
+
+@contextmanager
+def _needs_pyarrow(shown: str) -> Iterator[None]:
     try:
-        from workers.replay.parquet import first_rows
+        yield
     except ImportError as error:
-        raise _without_pyarrow(shown) from error
-    return first_rows(settings, shown, Path(name), number)
-
-
-def _without_pyarrow(name: str) -> SettingsError:
-    return SettingsError(f"{name}: Parquet needs pyarrow: install quietcount[replay]")
+        raise SettingsError(
+            f"{shown}: Parquet needs pyarrow: install quietcount[replay]"
+        ) from error
 
 
 def is_parquet(path: Path) -> bool:
@@ -69,16 +75,3 @@ def is_parquet(path: Path) -> bool:
             return file.read(4) == PARQUET_MAGIC or path.suffix == ".parquet"
     except OSError:
         return False
-
-
-def _parquet(settings: Settings, name: str, file: IO[bytes]) -> Source:
-    try:
-        from workers.replay.parquet import ParquetObjects, ParquetRows, has_texts, is_flat
-    except ImportError as error:
-        raise _without_pyarrow(name) from error
-    shape = shape_of_files(settings)
-    whole_columns = is_flat(shape) and has_texts(shape, file)
-    file.seek(0)
-    return (
-        ParquetRows(settings, name, file) if whole_columns else ParquetObjects(settings, name, file)
-    )

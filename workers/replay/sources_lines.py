@@ -54,20 +54,17 @@ class JsonLines:
         total: int | None = None,
         raw: IO[bytes] | None = None,
     ) -> None:
-        """Args:
-        file: the text.
-        total: bytes of the file, before it is unpacked; None for a pipe.
-        raw: the file itself if `file` unpacks it; its position is the progress.
+        """`total` is the size of the file as it is, None for a pipe.
+
+        `raw` is the file itself if `file` unpacks it; its position is the progress.
         """
         events = settings.events
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
-        self._reader = SourceReader(
-            reader_of(settings, shape_of_files(settings)), declared_keys(settings)
-        )
+        reader = reader_of(settings, shape_of_files(settings))
+        self._reader = SourceReader(reader, declared_keys(settings))
         self._order = InOrder(name, self.word, events.grace_ms)
-        self._read = 0
-        self._lines = 0  # number in the last chunk
+        self._read = self._lines = 0  # bytes; and lines in the last chunk
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
@@ -91,12 +88,9 @@ class JsonLines:
 
     def _pieces(self) -> Iterator[_Piece]:
         for lines in self.lines():
-            position = self._position()
+            position = self._read if self._raw is None else self._raw.tell()
             for spans, rejects, read in self._reader.spans(lines):
                 yield _Piece(lines, spans, rejects, read, position)
-
-    def _position(self) -> int:
-        return self._read if self._raw is None else self._raw.tell()
 
     def lines(self) -> Iterator[Records]:
         """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""
@@ -106,11 +100,10 @@ class JsonLines:
             text[: len(rest)] = rest
             read = self._read_into(text.data[len(rest) :])
             self._read += read
-            # The last line ends with the text.
             end = len(rest) + read
-            if not read:
-                if not end:
-                    return
+            if not end:
+                return
+            if not read:  # the last line ends with the text
                 text[end], end = NEWLINE, end + 1
             found = lines_of(text[:end], self._lines)
             rest = text[:end]

@@ -27,13 +27,15 @@ from workers.agents.topics import check_events, connection_of
 from workers.arrays.types import Longs
 from workers.events.columns import Events
 from workers.events.decoders import Decoders
+from workers.events.reader import Reject
+from workers.events.source_reader import SourceReader
 from workers.kafka.reading import EVENTS, bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.factory import reader_of, source_reader_of
 from workers.pipeline.rekey_markers import Origins, read_headers
 from workers.pipeline.sources import Place, Sources
-from workers.pipeline.watermark import behind_rejects
+from workers.pipeline.watermark import Watermark, behind_rejects
 from workers.replay.source import EventBatch, Source, when
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -46,13 +48,14 @@ _ASK_S = 30.0
 @dataclass(slots=True)
 class _Partition:
     place: Place
+    reader: SourceReader
+    watermark: Watermark
+    origins: Origins | None
     start: int
     end: int
     position: int
-    watermark: int | None = None
     waiting: list[Message] = field(default_factory=list)
     nbytes: int = 0
-    origins: Origins | None = None
 
 
 class TopicSource:
@@ -71,41 +74,29 @@ class TopicSource:
         if since_ms is not None or until_ms is not None:
             since, until = (None if at is None else when(at) for at in (since_ms, until_ms))
             self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
-        self.until_ms, self._since = until_ms, since_ms
-        self._grace, self._consumer = events.grace_ms, consumer
-        self._max_behind = settings.max_behind_ms
+        self.until_ms, self._since, self._consumer = until_ms, since_ms, consumer
+        self._grace_ms, self._user_is_key = events.grace_ms, events.user == RECORD_KEY
         self.partitions = len(sources)
         self.places: Sequence[str] = [
             str(place) if several else f"partition {place.partition}" for place in sources
         ]
         reader = reader_of(settings)
-        forms = Decoders(settings, reader)
-        self._readers = [
-            source_reader_of(
-                settings, reader, place.partition, place.topic.partitions, forms.form()
-            )
-            for place in sources
-        ]
+        decoders = Decoders(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        earliest = (
-            None
-            if since_ms is None
-            else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
-        )
-        found = [(place, *_bounds(consumer, place, earliest)) for place in sources]
-        self._user_is_key, rekeyed = events.user == RECORD_KEY, settings.privacy.rekey
-        self._parts = {
-            place.log: _Partition(
-                place, start, end, start, origins=Origins(None) if rekeyed else None
-            )
-            for place, start, end in found
-        }
-        self._open = {
-            log: (part.start, part.end)
-            for log, part in self._parts.items()
-            if part.start < part.end
-        }
+        ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
+        earliest = None if since_ms is None else since_ms - ahead_ms
+        self._parts: dict[tuple[str, int], _Partition] = {}
+        for place in sources:
+            start, end = _bounds(consumer, place, earliest)
+            of = place.partition, place.topic.partitions, decoders.form()
+            source = source_reader_of(settings, reader, *of)
+            watermark = Watermark((), events.grace_ms, settings.max_behind_ms)
+            origins = Origins(None) if settings.privacy.rekey else None
+            part = _Partition(place, source, watermark, origins, start, end, position=start)
+            self._parts[place.log] = part
+        parts = self._parts.items()
+        self._open = {log: (of.start, of.end) for log, of in parts if of.start < of.end}
         self.total: int | None = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
@@ -128,39 +119,29 @@ class TopicSource:
             self._end(part)
             return
         keys = [message.key() for message in messages]
-        said = (
-            []
-            if part.origins is None
-            else [read_headers(message.headers()) for message in messages]
-        )
-        if part.origins is not None and not self._user_is_key:
-            keys = [
-                key if message.value() is None else own
-                for message, key, (_, own) in zip(messages, keys, said, strict=True)
-            ]
+        headers: list[tuple[int, bytes | None]] = []
+        if part.origins is not None:
+            headers = [read_headers(message.headers()) for message in messages]
+            if not self._user_is_key:
+                keys = [
+                    key if message.value() is None else own
+                    for message, key, (_, own) in zip(messages, keys, headers, strict=True)
+                ]
         records = Records.of(
             [message.value() for message in messages],
             keys,
             [message.timestamp()[1] for message in messages],
             [message.offset() or 0 for message in messages],
         )
-        marks, start = np.array([late for late, _ in said], dtype=np.int64), 0
-        for found, rejected, stop in self._readers[part.place.number].read(
-            records, self._latest_ms
-        ):
-            came_late = marks[found.index] if said else None
+        marks, start = np.array([late for late, _ in headers], dtype=np.int64), 0
+        for found, rejected, stop in part.reader.read(records, self._latest_ms):
+            came_late = None
             if part.origins is not None:
+                came_late = marks[found.index]
                 rejected = part.origins.take(records, range(start, stop), rejected, part.place)
             part.position, start = int(records.offsets[stop - 1]) + 1, stop
-            rejects = [(int(records.offsets[each.index]), each.reason) for each in rejected]
-            yield self._batch(
-                part,
-                found,
-                records.offsets,
-                rejects,
-                came_late,
-                ends=whole and stop == len(records),
-            )
+            ends = whole and stop == len(records)
+            yield self._batch(part, found, records.offsets, rejected, came_late, ends=ends)
             if part.position == part.end:
                 return
 
@@ -169,58 +150,58 @@ class TopicSource:
         part: _Partition,
         found: Events,
         offsets: Longs,
-        rejects: list[tuple[int, str]],
+        rejected: Sequence[Reject],
         came_late: Longs | None,
         *,
         ends: bool,
     ) -> EventBatch:
-        early = 0
+        def select(rows: Longs) -> None:
+            nonlocal found, came_late
+            found = found.select(rows)
+            came_late = None if came_late is None else came_late[rows]
+
+        number = len(found)
         if self._since is not None:
-            kept = np.flatnonzero(found.times >= self._since)
-            early = len(found) - len(kept)
-            found = found.select(kept)
-            came_late = None if came_late is None else came_late[kept]
-        marks = found.times
-        if part.origins is not None and came_late is not None:
-            marks = came_late if part.watermark is None else np.maximum(came_late, part.watermark)
-            part.watermark = part.origins.watermark
-        elif len(found.times):
-            # The watermark, as `Intake` has it.
-            start = int(found.times[0]) if part.watermark is None else part.watermark
-            marks = np.maximum(np.maximum.accumulate(found.times) - self._grace, start)
-            if self.until_ms is not None and int(marks[-1]) >= self.until_ms:
-                last = int(np.argmax(marks >= self.until_ms)) + 1
-                found, marks = found.select(np.arange(last)), marks[:last]
-            part.watermark = int(marks[-1])
-        if (
-            self._max_behind is not None
-            and (behind := marks - found.times > self._max_behind).any()
-        ):
-            late_ones = behind_rejects(found, np.flatnonzero(behind))
-            rejects = sorted(
-                [*rejects, *((int(offsets[each.index]), each.reason) for each in late_ones)]
-            )
-            good = np.flatnonzero(~behind)
-            found, marks = found.select(good), marks[good]
-            came_late = None if came_late is None else came_late[good]
-        late = int(np.count_nonzero(found.times < marks))
-        beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
-        if ends or (
-            self.until_ms is not None
-            and part.watermark is not None
-            and part.watermark >= self.until_ms
-        ):
+            select(np.flatnonzero(found.times >= self._since))
+        early, mark = number - len(found), part.watermark
+        if came_late is not None and part.origins is not None:
+            effective = np.maximum(found.times, came_late)
+            if mark.watermark is not None:
+                effective = np.maximum(effective, mark.watermark)
+            mark.watermark = part.origins.watermark
+        elif len(found):
+            if self.until_ms is not None:
+                passing = found.times >= self.until_ms + self._grace_ms
+                if mark.watermark is None:
+                    passing[0] = found.times[0] >= self.until_ms  # the watermark begins there
+                if passing.any():
+                    select(np.arange(np.argmax(passing) + 1))
+            effective = mark.pass_by(found.times, None)
+        else:
+            effective = found.times
+        rejects = [*rejected]
+        behind = mark.too_far_behind(found.times, effective)
+        if behind.any():
+            rejects += behind_rejects(found, np.flatnonzero(behind))
+            rejects.sort(key=lambda each: each.index)
+            select(np.flatnonzero(~behind))
+            effective = effective[~behind]
+        beyond, until = 0, self.until_ms
+        if until is not None:
+            beyond = int((found.times >= until).sum())
+            ends = ends or (mark.watermark is not None and mark.watermark >= until)
+        if ends:
             self._end(part)  # nothing further can count
         return EventBatch(
             part.place.number,
             found,
-            rejects,
+            [(int(offsets[each.index]), each.reason) for each in rejects],
             sum(each.position - each.start for each in self._parts.values()),
-            late=late,
+            late=int((found.times < effective).sum()),
             outside=early,
             beyond=beyond,
             came_late=came_late,
-            watermark=None if part.origins is None else part.watermark,
+            watermark=None if part.origins is None else mark.watermark,
         )
 
     def _end(self, part: _Partition) -> None:

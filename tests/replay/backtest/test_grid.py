@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,17 +21,18 @@ def grid_of(
     return make_grid(settings, directory / "settings.toml", varies)
 
 
+def values_of(grid: Grid, *names: str) -> list[tuple[object, ...]]:
+    """Settings of every combination; None where its mechanism has no such setting."""
+    configs = [one.config for one in grid.combinations]
+    return [tuple(getattr(config, name, None) for name in names) for config in configs]
+
+
 def test_every_value_goes_with_every_other(tmp_path: Path) -> None:
     """In the order given, the last one changing fastest; numbered from 1."""
     grid = grid_of(tmp_path, "items.epsilon=0.5,1,2", "items.max_items=1,3")
-    assert [(one.run, one.config.epsilon, one.config.max_items) for one in grid.combinations] == [
-        (1, 0.5, 1),
-        (2, 0.5, 3),
-        (3, 1.0, 1),
-        (4, 1.0, 3),
-        (5, 2.0, 1),
-        (6, 2.0, 3),
-    ]
+    expected = [(0.5, 1), (0.5, 3), (1.0, 1), (1.0, 3), (2.0, 1), (2.0, 3)]
+    assert values_of(grid, "epsilon", "max_items") == expected
+    assert [one.run for one in grid.combinations] == [1, 2, 3, 4, 5, 6]
     assert dict(grid.combinations[1].varied) == {"items.epsilon": "0.5", "items.max_items": "3"}
     assert not grid.left_out
 
@@ -39,28 +40,19 @@ def test_every_value_goes_with_every_other(tmp_path: Path) -> None:
 def test_values_are_toml_or_bare_words(tmp_path: Path) -> None:
     """A duration, a word, a date, a list and a quoted text are written as in the file, but for the quotes of a word."""
     grid = grid_of(tmp_path, "tick=1s,5m", "horizon=100,unbounded", "start=2026-01-01T00:00:00Z")
-    assert [(one.config.tick_ms, one.config.horizon) for one in grid.combinations] == [
-        (1_000, 100),
-        (1_000, "unbounded"),
-        (300_000, 100),
-        (300_000, "unbounded"),
-    ]
+    horizons = (100, "unbounded")
+    expected = list(itertools.product((1_000, 300_000), horizons))
+    assert values_of(grid, "tick_ms", "horizon") == expected
     grid = grid_of(tmp_path, 'mechanism="known_base"', 'domain=["a","b,c"],["d"]')
-    assert [getattr(one.config, "domain", None) for one in grid.combinations] == [
-        ("a", "b,c"),
-        ("d",),
-    ]
+    assert values_of(grid, "domain") == [(("a", "b,c"),), (("d",),)]
 
 
 def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> None:
     """An epsilon buys one epoch: with 15 times the length it would be another promise."""
     own = unk(tick="1m", horizon=60)
     grid = grid_of(tmp_path, "tick=1m,5m,15m", histograms=[own])
-    assert [(one.config.tick_ms, one.config.horizon) for one in grid.combinations] == [
-        (60_000, 60),
-        (300_000, 12),
-        (900_000, 4),
-    ]
+    expected = [(60_000, 60), (300_000, 12), (900_000, 4)]
+    assert values_of(grid, "tick_ms", "horizon") == expected
     (note,) = grid.notes
     assert "horizon = 60 is not" in note and "1h" in note
     refusal = r'items\.tick=7m: .*horizon = "1h": no whole number of ticks of 7m'
@@ -70,7 +62,6 @@ def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("horizon", ["1h", "unbounded"])
 def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, horizon: str) -> None:
-    """It says how long an epoch is whatever the tick."""
     own = unk(tick="1m", horizon=horizon, start=Bare("2026-01-01T00:00:00Z"))
     grid = grid_of(tmp_path, "tick=1m,5m", histograms=[own])
     expected = ["unbounded"] * 2 if horizon == "unbounded" else [60, 12]
@@ -78,60 +69,38 @@ def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, hor
 
 
 def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path: Path) -> None:
-    """It says which epochs to compare; the recommendation says that they differ."""
     grid = grid_of(tmp_path, "tick=1s,3s", "horizon=9,64")
     assert [one.config.horizon for one in grid.combinations] == [9, 64, 9, 64] and not grid.notes
 
 
 def test_histograms_are_varied_each_by_itself(tmp_path: Path) -> None:
     """They do not influence one another; what is not varied runs once."""
-    grid = grid_of(
-        tmp_path, "a.epsilon=1,2,3", "b.max_items=1,2", histograms=[unk("a"), unk("b"), unk("c")]
-    )
+    histograms = [unk("a"), unk("b"), unk("c")]
+    grid = grid_of(tmp_path, "a.epsilon=1,2,3", "b.max_items=1,2", histograms=histograms)
     assert [one.config.name for one in grid.combinations] == ["a"] * 3 + ["b"] * 2 + ["c"]
 
 
 def test_epsilon_takes_the_place_of_rho(tmp_path: Path) -> None:
-    """The file states one of the two, and the other is what is tried."""
     histogram = unk(rho=0.1)
     del histogram["epsilon"]
     grid = grid_of(tmp_path, "epsilon=1,2", histograms=[histogram])
-    assert [(one.config.epsilon, one.config.rho) for one in grid.combinations] == [
-        (1.0, None),
-        (2.0, None),
-    ]
-
-
-SPARSE: dict[str, Any] = {
-    "mechanism": "sparse_gumb",
-    "domain": ["p", "q", "r"],
-    "top_k": 1,
-    "switches": 2,
-}
+    assert values_of(grid, "epsilon", "rho") == [(1.0, None), (2.0, None)]
 
 
 def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
     """One file and one command line serve all mechanisms; combinations that become the same are one."""
-    grid = grid_of(
-        tmp_path,
-        "mechanism=unk_base,sparse_gumb",
-        "top_k=1,2",
-        "threshold=constant",
-        histograms=[unk(**SPARSE, horizon=100)],
-    )
-    assert [
-        (one.config.mechanism, getattr(one.config, "top_k", None)) for one in grid.combinations
-    ] == [("unk_base", None), ("sparse_gumb", 1), ("sparse_gumb", 2)]
-    assert dict(grid.combinations[0].varied) == {
-        "items.mechanism": "unk_base",
-        "items.top_k": None,
-        "items.threshold": "constant",
-    }
+    sparse = unk(mechanism="sparse_gumb", domain=["p", "q", "r"], top_k=1, switches=2, horizon=100)
+    varies = "mechanism=unk_base,sparse_gumb", "top_k=1,2", "threshold=constant"
+    grid = grid_of(tmp_path, *varies, histograms=[sparse])
+    expected = [("unk_base", None), ("sparse_gumb", 1), ("sparse_gumb", 2)]
+    assert values_of(grid, "mechanism", "top_k") == expected
+    varied = {"mechanism": "unk_base", "top_k": None, "threshold": "constant"}
+    first = grid.combinations[0].varied
+    assert first == {f"items.{name}": value for name, value in varied.items()}
     assert dict(grid.combinations[1].varied)["items.threshold"] is None
 
 
 def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
-    """However they are written."""
     grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m", histograms=[unk(horizon=3_600)])
     assert [dict(one.varied) for one in grid.combinations] == [
         {"items.epsilon": "1", "items.tick": "60s"},
@@ -145,70 +114,44 @@ def test_what_is_missing_may_be_varied_in(tmp_path: Path) -> None:
     (tmp_path / "domain.txt").write_text("x\ny\nz\n")
     with pytest.raises(SettingsError, match=r"--vary items\.mechanism=sparse_gumb: .*domain"):
         grid_of(tmp_path, "mechanism=unk_base,sparse_gumb")
-    grid = grid_of(
-        tmp_path,
-        "mechanism=unk_base,sparse_gumb",
-        "domain_file=domain.txt",
-        "top_k=1",
-        "switches=3",
-    )
-    assert [one.config.mechanism for one in grid.combinations] == ["unk_base", "sparse_gumb"]
+    more = "domain_file=domain.txt", "top_k=1", "switches=3"
+    grid = grid_of(tmp_path, "mechanism=unk_base,sparse_gumb", *more)
+    assert values_of(grid, "mechanism") == [("unk_base",), ("sparse_gumb",)]
 
 
 def test_a_domain_goes_to_the_values_that_have_one(tmp_path: Path) -> None:
     """With `misra_gries` and `meta` a setting decides about it; a file with a domain must serve the other values too."""
     domain = 'domain=["x","y","z"]'
-    grid = grid_of(
-        tmp_path, "mechanism=known_base,misra_gries", domain, "size=2", "release=pmg,pure"
-    )
-    found = [
-        (one.config.mechanism, getattr(one.config, "domain", None) is not None)
-        for one in grid.combinations
-    ]
-    assert (
-        found == [("known_base", True), ("misra_gries", False), ("misra_gries", True)]
-        and not grid.left_out
-    )
+    varies = "mechanism=known_base,misra_gries", domain, "size=2", "release=pmg,pure"
+    grid, labels = grid_of(tmp_path, *varies), ("x", "y", "z")
+    expected = [("known_base", labels), ("misra_gries", None), ("misra_gries", labels)]
+    assert values_of(grid, "mechanism", "domain") == expected and not grid.left_out
     assert [one.varied["items.domain"] is None for one in grid.combinations] == [False, True, False]
     grid = grid_of(tmp_path, "mechanism=meta", domain, "algorithm=positive_gauss,known_gauss")
-    assert [getattr(one.config, "domain", None) is not None for one in grid.combinations] == [
-        False,
-        True,
-    ]
+    assert values_of(grid, "domain") == [(None,), (labels,)]
 
 
 def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -> None:
     """A file with one must serve the others too; and it can be varied like any setting."""
     own = [unk(horizon=100, end_share=0.6)]
     grid = grid_of(tmp_path, "mechanism=unk_base,positive_gauss", histograms=own)
-    assert [(one.config.mechanism, one.config.end_share) for one in grid.combinations] == [
-        ("unk_base", 0.6),
-        ("positive_gauss", None),
-    ]
-    assert not grid.left_out
+    expected = [("unk_base", 0.6), ("positive_gauss", None)]
+    assert values_of(grid, "mechanism", "end_share") == expected and not grid.left_out
     grid = grid_of(tmp_path, "end_share=0.3,0.6", histograms=[unk(horizon=100)])
-    assert [one.config.end_share for one in grid.combinations] == [0.3, 0.6]
+    assert values_of(grid, "end_share") == [(0.3,), (0.6,)]
 
 
 def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
-    """One that works with other values of each is not the user's mistake."""
-    grid = grid_of(
-        tmp_path,
-        "mechanism=unk_base,known_base",
-        "counter=haar,sqrt",
-        'domain=["a"]',
-        "horizon=100",
-    )
-    assert [(one.config.mechanism, one.config.counter) for one in grid.combinations] == [
-        ("unk_base", "haar"),
-        ("known_base", "haar"),
-        ("known_base", "sqrt"),
-    ]
+    more = "counter=haar,sqrt", 'domain=["a"]', "horizon=100"
+    grid = grid_of(tmp_path, "mechanism=unk_base,known_base", *more)
+    expected = [("unk_base", "haar"), ("known_base", "haar"), ("known_base", "sqrt")]
+    assert values_of(grid, "mechanism", "counter") == expected
     (reason,) = grid.left_out
-    assert (
-        "items.mechanism=unk_base, items.counter=sqrt" in reason
-        and "only with a declared domain" in reason
-    )
+    assert "items.mechanism=unk_base, items.counter=sqrt" in reason
+    assert "only with a declared domain" in reason
+
+
+TOO_MANY = ",".join(map(str, range(1, COMBINATIONS_MAX + 2)))
 
 
 @pytest.mark.parametrize(
@@ -227,21 +170,16 @@ def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> N
         *((f"items.{name}=x", f"{name} cannot be varied: it decides what is") for name in COUNTED),
         ("items.tick=5x", r"items\.tick=5x: .*a duration"),
         ("items.delta=1e-9\nepsilon = 3", r"items\.delta="),
-        (
-            "items.max_items=" + ",".join(map(str, range(1, COMBINATIONS_MAX + 2))),
-            "1,001 combinations: at most 1,000",
-        ),
+        (f"items.max_items={TOO_MANY}", "1,001 combinations: at most 1,000"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
-    """Before anything is read."""
+def test_invalid_choices_are_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         grid_of(tmp_path, vary)
     assert "\n" not in str(refused.value) and str(refused.value).startswith("--vary")
 
 
 def test_a_name_without_histogram_needs_a_single_one(tmp_path: Path) -> None:
-    """Which of two it means is not guessed."""
     with pytest.raises(SettingsError, match=r"of which histogram\? One of a\.epsilon, b\.epsilon"):
         grid_of(tmp_path, "epsilon=1", histograms=[unk("a"), unk("b")])
     with pytest.raises(SettingsError, match="given twice"):
@@ -253,11 +191,8 @@ def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
     histogram = unk(mechanism="known_base", tick="90s", domain=[f"l{i}" for i in range(50)])
     (config,) = settings_of(tmp_path, [histogram]).histograms
     found = json.loads(settings_text(config))
-    assert (
-        found["tick"] == "90s"
-        and found["mechanism"] == "known_base"
-        and found["domain_labels"] == 50
-    )
+    assert (found["tick"], found["mechanism"]) == ("90s", "known_base")
+    assert found["domain_labels"] == 50
     assert "domain" not in found and "rho" not in found
 
 
@@ -268,17 +203,9 @@ def test_buckets_are_told_by_their_edges_and_can_be_varied(tmp_path: Path) -> No
     found = json.loads(settings_text(config))
     assert (found["buckets"], found["quantiles"]) == ([0, 10], [0.5, 0.9])
     assert "domain" not in found
-    grid = make_grid(
-        settings_of(tmp_path, [histogram]), tmp_path / "settings.toml", ["buckets=[0,5],[0,5,10]"]
-    )
-    assert [json.loads(settings_text(one.config))["buckets"] for one in grid.combinations] == [
-        [0, 5],
-        [0, 5, 10],
-    ]
-    grid = make_grid(
-        settings_of(tmp_path, [histogram]),
-        tmp_path / "settings.toml",
-        ["mechanism=known_base,unk_base"],
-    )
-    assert [one.config.mechanism for one in grid.combinations] == ["known_base", "unk_base"]
+    grid = grid_of(tmp_path, "buckets=[0,5],[0,5,10]", histograms=[histogram])
+    told = [json.loads(settings_text(one.config)) for one in grid.combinations]
+    assert [one["buckets"] for one in told] == [[0, 5], [0, 5, 10]]
+    grid = grid_of(tmp_path, "mechanism=known_base,unk_base", histograms=[histogram])
+    assert values_of(grid, "mechanism") == [("known_base",), ("unk_base",)]
     assert grid.left_out == []

@@ -60,11 +60,8 @@ class ByHand:
 
     def errors(self, tick: int, keys: str, wide: bool = False) -> list[int]:
         exact = (self.wide if wide else self.exact)[tick]
-        return [
-            count - exact[key][label]
-            for key in keys
-            for label, count in self.shown(tick, key).items()
-        ]
+        shown = [(key, *item) for key in keys for item in self.shown(tick, key).items()]
+        return [count - exact[key][label] for key, label, count in shown]
 
     def recall(self, tick: int, key: str, wide: bool = False) -> float:
         exact = (self.wide if wide else self.exact)[tick][key]
@@ -90,9 +87,11 @@ class ByHand:
         return len(set(largest)) == len(largest) and len(set(published)) == len(published)
 
 
+Unknown = tuple[Results, ByHand]
+
+
 @pytest.fixture(scope="module")
-def unknown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, ByHand]:
-    """Two stream keys, forty ticks, in one epoch."""
+def unknown(tmp_path_factory: pytest.TempPathFactory) -> Unknown:
     directory, some = tmp_path_factory.mktemp("unknown"), events(6_000)
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(directory, [unk(keys=["a", "b"], epsilon=3.0)])
@@ -100,14 +99,12 @@ def unknown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, ByHand]:
     return results, ByHand(some, snapshots, 1_000, items=2)
 
 
-def test_errors_are_those_of_the_published_counts(unknown: tuple[Results, ByHand]) -> None:
+def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
     """Mean, root mean square, worst and bias, of all keys and of one, at every tick; against bounded and unbounded counts."""
     results, hand = unknown
     for key, keys in (("", "ab"), ("a", "a"), ("b", "b")):
-        found = {
-            name: numbers(results, f"error_{name}", key=key)
-            for name in ("mean", "rms", "worst", "bias")
-        }
+        names = ("mean", "rms", "worst", "bias")
+        found = {name: numbers(results, f"error_{name}", key=key) for name in names}
         wide = numbers(results, "error_unbounded_mean", key=key)
         ticks = [tick for tick in hand.snapshots if hand.errors(tick, keys)]
         assert set(found["mean"]) - {0} == set(ticks)
@@ -122,9 +119,7 @@ def test_errors_are_those_of_the_published_counts(unknown: tuple[Results, ByHand
         assert found["worst"][0] == max(found["worst"][tick] for tick in ticks)
 
 
-def test_recall_and_precision_compare_the_largest_published_with_the_largest_exact(
-    unknown: tuple[Results, ByHand],
-) -> None:
+def test_recall_and_precision_compare_published_with_exact_tops(unknown: Unknown) -> None:
     """Of each key by itself, bounded and unbounded; over the keys the mean."""
     results, hand = unknown
     for suffix, wide in (("", False), ("_unbounded", True)):
@@ -143,7 +138,7 @@ def test_recall_and_precision_compare_the_largest_published_with_the_largest_exa
             assert precise[tick] * named == pytest.approx(hand.recall(tick, "a") * size)
 
 
-def test_rank_correlation_is_kendalls(unknown: tuple[Results, ByHand]) -> None:
+def test_rank_correlation_is_kendalls(unknown: Unknown) -> None:
     """Over the exact top; what is not shown is below all that is."""
     results, hand = unknown
     found = numbers(results, "rank_correlation", key="a")
@@ -154,12 +149,10 @@ def test_rank_correlation_is_kendalls(unknown: tuple[Results, ByHand]) -> None:
             assert found[tick] == pytest.approx(hand.correlation(tick, "a"))
 
 
-def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) -> None:
-    """The bars are those published; lost is what bounding cut off; whoever is above the threshold deserves to be shown."""
+def test_coverage_bounds_and_deserving_items(unknown: Unknown) -> None:
     results, hand = unknown
-    covered, lost, deserving = (
-        numbers(results, name) for name in ("coverage", "lost", "deserving_shown")
-    )
+    metrics = ("coverage", "lost", "deserving_shown")
+    covered, lost, deserving = (numbers(results, name) for name in metrics)
     inside = of = 0
     for tick, by_key in hand.snapshots.items():
         sd, threshold = by_key["a"]["sd"], by_key["a"]["threshold"]
@@ -168,29 +161,21 @@ def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) ->
         inside, of = inside + within, of + len(errors)
         if errors:
             assert covered[tick] == pytest.approx(within / len(errors))
-        totals = [
-            sum(sum(of_key.values()) for of_key in one[tick].values())
-            for one in (hand.exact, hand.wide)
-        ]
-        assert lost[tick] == pytest.approx(1 - totals[0] / totals[1])
+        total, total_wide = (
+            sum(of.total() for of in one[tick].values()) for one in (hand.exact, hand.wide)
+        )
+        assert lost[tick] == pytest.approx(1 - total / total_wide)
         above = [
-            (key, label)
+            label in hand.shown(tick, key)
             for key in "ab"
             for label, count in hand.exact[tick][key].items()
             if count > threshold
         ]
-        if above:
-            assert deserving[tick] == pytest.approx(
-                np.mean([label in hand.shown(tick, key) for key, label in above])
-            )
-        else:
-            assert tick not in deserving
+        assert deserving.get(tick) == (pytest.approx(np.mean(above)) if above else None)
     assert covered[0] == pytest.approx(inside / of)
 
 
-def test_new_items_are_those_first_shown_in_the_last_ten_ticks(
-    unknown: tuple[Results, ByHand],
-) -> None:
+def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> None:
     """Whether the bars of old items hold says nothing of an item that has just appeared."""
     results, hand = unknown
     found, counted = numbers(results, "coverage_new"), numbers(results, "shown_new")
@@ -217,17 +202,16 @@ def test_new_items_are_those_first_shown_in_the_last_ten_ticks(
     assert all(sum(one[tick] for one in of_keys) == counted[tick] for tick in hand.snapshots)
 
 
-def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results, ByHand]) -> None:
+def test_delays_count_from_reaching_a_size_to_being_shown(unknown: Unknown) -> None:
     """At every tick, whatever is measured; an item that was shown early has no delay, one that never was none either."""
     results, hand = unknown
     for size in (2, 10, 50, 100):
         delays, passed = [], 0
         for key in "ab":
             for label in LABELS:
-                reached = [
-                    tick for tick in sorted(hand.exact) if hand.exact[tick][key][label] >= size
-                ]
-                first = [tick for tick in sorted(hand.exact) if label in hand.shown(tick, key)]
+                ticks = sorted(hand.exact)
+                reached = [tick for tick in ticks if hand.exact[tick][key][label] >= size]
+                first = [tick for tick in ticks if label in hand.shown(tick, key)]
                 passed += bool(reached)
                 if reached and first:
                     delays.append(max(first[0] - reached[0], 0))
@@ -239,36 +223,26 @@ def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results
         assert numbers(results, "delay_median", size=size).get(0, math.inf) == median
 
 
-def test_the_board_stands_beside_the_exact_one(unknown: tuple[Results, ByHand]) -> None:
-    """What the report shows as a picture is what was published and what was true."""
+def test_the_board_stands_beside_the_exact_one(unknown: Unknown) -> None:
     results, hand = unknown
     rows = [row for row in results.boards if row.seed == 0]
-    assert {row.tick for row in rows} <= set(hand.snapshots) and max(
-        row.tick for row in rows
-    ) == max(hand.snapshots)
-    assert len({row.tick for row in rows}) <= 9
+    ticks, last_tick = {row.tick for row in rows}, max(hand.snapshots)
+    assert ticks <= set(hand.snapshots) and max(ticks) == last_tick and len(ticks) <= 9
     for row in rows:
         assert row.exact == hand.exact[row.tick][row.key][row.label]
         assert row.exact_unbounded == hand.wide[row.tick][row.key][row.label]
-        assert row.released == hand.shown(row.tick, row.key).get(row.label) and row.shown == (
-            row.released is not None
-        )
-        assert (row.sd, row.threshold) == pytest.approx(
-            (
-                hand.snapshots[row.tick][row.key]["sd"],
-                hand.snapshots[row.tick][row.key]["threshold"],
-            ),
-            abs=1e-4,
-        )
-    last = [row for row in rows if row.tick == max(hand.snapshots) and row.key == "a"]
-    assert [row.exact for row in last[:TOP]] == sorted(
-        hand.exact[last[0].tick]["a"].values(), reverse=True
-    )[:TOP]
+        assert row.released == hand.shown(row.tick, row.key).get(row.label)
+        assert row.shown == (row.released is not None)
+        snapshot = hand.snapshots[row.tick][row.key]
+        stated = snapshot["sd"], snapshot["threshold"]
+        assert (row.sd, row.threshold) == pytest.approx(stated, abs=1e-4)
+    last = [row for row in rows if row.tick == last_tick and row.key == "a"]
+    largest = sorted(hand.exact[last_tick]["a"].values(), reverse=True)
+    assert [row.exact for row in last[:TOP]] == largest[:TOP]
     assert [row.rank for row in last[:TOP]] == list(range(1, TOP + 1))
 
 
 def test_a_one_shot_release_is_held_against_its_own_tick(tmp_path: Path) -> None:
-    """It shows the counts of a tick, not running ones."""
     some = events(4_000, keys="a")
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(tmp_path, [unk(mechanism="positive_gauss", keys=["a"], epsilon=3.0)])
@@ -282,7 +256,6 @@ def test_a_one_shot_release_is_held_against_its_own_tick(tmp_path: Path) -> None
 
 
 def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> None:
-    """Exact counts start over when the published ones do."""
     some = events(4_000, keys="a")
     snapshots: list[dict[str, Any]] = []
     settings = settings_of(tmp_path, [unk(keys=["a"], horizon=7, epsilon=3.0)])
@@ -297,23 +270,16 @@ def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> Non
             if first <= int(str(event["ts"])) < snapshot["end"]:
                 exact.update(dict(bounded(event, 2, 1)))
         if shown:
-            assert found[snapshot["end"] // 1_000] == pytest.approx(
-                np.mean([abs(shown[name] - exact[name]) for name in shown])
-            )
+            errors = [abs(shown[name] - exact[name]) for name in shown]
+            assert found[snapshot["end"] // 1_000] == pytest.approx(np.mean(errors))
     assert numbers(results, "passed", size=1)[0] > len(LABELS)
 
 
 def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> None:
-    """The median and the three largest of a declared domain, with the error that is published with them."""
     some = events(3_000, keys="a")
     snapshots: list[dict[str, Any]] = []
-    histogram = known(
-        mechanism="two_level_k",
-        keys=["a"],
-        domain=LABELS[:9],
-        horizon=60,
-        queries=["top_k:3", "quantile:0.5"],
-    )
+    of: dict[str, Any] = {"keys": ["a"], "domain": LABELS[:9], "horizon": 60}
+    histogram = known(mechanism="two_level_k", queries=["top_k:3", "quantile:0.5"], **of)
     settings = settings_of(tmp_path, [histogram])
     results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
     found, within = numbers(results, "error_mean"), numbers(results, "within_error")
@@ -329,9 +295,8 @@ def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> 
         if snapshot["tick"] == 60 or snapshot["epoch"] != snapshots[0]["epoch"]:
             break  # of the first epoch only: the next begins at zero
         assert found[tick] == pytest.approx(np.mean(errors))
-        assert within[tick] == pytest.approx(
-            np.mean([error <= snapshot["error"] for error in errors])
-        )
+        inside = [error <= snapshot["error"] for error in errors]
+        assert within[tick] == pytest.approx(np.mean(inside))
 
 
 APPLIES = {
@@ -345,7 +310,6 @@ APPLIES = {
     "path", sorted((ROOT / "examples" / "mechanisms").glob("*.toml")), ids=lambda path: path.stem
 )
 def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path: Path) -> None:
-    """A backtest that leaves a mechanism out, or gives it figures that mean nothing, cannot compare."""
     (tmp_path / "settings.toml").write_text(path.read_text())
     settings = load(tmp_path / "settings.toml")
     labels = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
@@ -364,9 +328,10 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path:
     order = kind in ("bounded_max", "doubling", "two_level", "two_level_k")
     expected = {"lost", "measured"}
     expected |= set() if kind in ("pay_what_you_get", "two_level") else APPLIES["error"]
-    expected |= (
-        {"recall", "shortfall"} if kind == "two_level" else set() if order else APPLIES["board"]
-    )
+    if not order:
+        expected |= APPLIES["board"]
+    elif kind == "two_level":
+        expected |= {"recall", "shortfall"}
     discovers = kind in ("unk_base", "meta", "misra_gries", "pay_what_you_get") and not known
     expected |= APPLIES["delay"] if discovers else set()
     expected |= {"coverage", "sd"} if not order and kind != "pay_what_you_get" else set()
@@ -382,9 +347,8 @@ def test_error_bars_cover_what_they_say_where_a_mechanism_is_unbiased(tmp_path: 
     8 items at 20 ticks share noise; taking the ticks of one item as one, 1,600 independent ones give a standard error of at most 0.0055, so
     0.95 +- 0.022 is left by chance once in 15,000. An sd that is 20 % off would give 0.88 or 0.98.
     """
-    settings = settings_of(
-        tmp_path, [known(keys=["a"], domain=LABELS[:8], epsilon=0.5, tick="2s", horizon=64)]
-    )
+    of = known(keys=["a"], domain=LABELS[:8], epsilon=0.5, tick="2s", horizon=64)
+    settings = settings_of(tmp_path, [of])
     results = backtest(settings, tmp_path, events(2_000, keys="a"), seeds=200, top=TOP)
     covered = [numbers(results, "coverage", seed=seed)[0] for seed in range(200)]
     assert abs(np.mean(covered) - 0.95) < 0.022

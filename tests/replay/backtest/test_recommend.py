@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.replay.backtest.backtests import backtest, events
+from tests.replay.backtest.backtests import a_run, backtest, events
 from tests.replay.site import settings_of
 from tests.worker.harness import unk
 from workers.replay.backtest.recommend import Recommendation, recommend
-from workers.replay.backtest.results import Outcome, RunRow, Spread, outcomes, read, write
+from workers.replay.backtest.results import Outcome, Spread, outcomes, read, write
 
 
 def outcome(
@@ -25,29 +25,9 @@ def outcome(
     seeds: int = 3,
     **more: float,
 ) -> Outcome:
-    """A combination with these figures."""
-    row = RunRow(
-        run=run,
-        seed=0,
-        histogram="h",
-        mechanism="unk_base",
-        varied={},
-        settings="{}",
-        rho=0.1,
-        epsilon=epsilon,
-        delta=delta,
-        unit="event",
-        tick_ms=1,
-        first_tick=1,
-        ticks=1,
-        epochs=1,
-        events=1,
-        complete=True,
-    )
-    figures = {"recall_unbounded": recall, "error_unbounded_mean": error} | more
-    metrics = {
-        name: Spread(value, value, value) for name, value in figures.items() if value is not None
-    }
+    row, figures = a_run(run, epsilon, delta=delta, tick_ms=1), {"recall_unbounded": recall} | more
+    figures["error_unbounded_mean"] = error
+    metrics = {name: Spread(of, of, of) for name, of in figures.items() if of is not None}
     return Outcome(row=row, varied={"epsilon": f"{epsilon:g}"}, seeds=seeds, metrics=metrics)
 
 
@@ -57,14 +37,8 @@ def said(found: Recommendation) -> str:
 
 def test_the_smallest_epsilon_near_the_best_is_taken() -> None:
     """0.94 at epsilon 1 is as good as 0.97 at 4; 0.6 at 0.5 is not."""
-    found = recommend(
-        [
-            outcome(1, 0.5, 0.6, 90),
-            outcome(2, 1, 0.94, 40),
-            outcome(3, 2, 0.95, 20),
-            outcome(4, 4, 0.97, 9),
-        ]
-    )
+    figures = ((0.5, 0.6, 90), (1, 0.94, 40), (2, 0.95, 20), (4, 0.97, 9))
+    found = recommend([outcome(run, *of) for run, of in enumerate(figures, 1)])
     assert found.chosen == 2 and found.front == (1, 2, 3, 4)
     text = said(found)
     assert "Take run 2" in text and "epsilon 1," in text and "94% of the true top items" in text
@@ -81,7 +55,6 @@ def test_of_the_same_epsilon_the_better_board_is_taken_then_the_smaller_error() 
 
 
 def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
-    """Where an epsilon buys a minute in one run and 15 in another, another one is recommended."""
     some = events(8_000, seconds=120, keys="a", most=2)
     settings = settings_of(tmp_path, [unk(keys=["a"], tick="1s", horizon=60, max_items=3)])
     chosen, words = [], []
@@ -99,7 +72,6 @@ def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
 
 
 def test_an_epoch_without_an_end_is_said_too() -> None:
-    """Also where nothing is recommended: wider ticks would be the advice."""
     runs = [outcome(1, 1, 0.2), outcome(2, 1, 0.1)]
     runs[0] = replace(runs[0], row=replace(runs[0].row, settings='{"horizon":60000}'))
     found = recommend(runs)
@@ -120,25 +92,15 @@ def test_of_the_same_epsilon_the_smaller_delta_is_taken() -> None:
 
 
 def test_what_another_beats_in_both_is_not_on_the_front() -> None:
-    """Equal ones stand on it together."""
-    found = recommend(
-        [
-            outcome(1, 0.5, 0.7),
-            outcome(2, 1, 0.6),
-            outcome(3, 1, 0.9),
-            outcome(4, 1, 0.9),
-            outcome(5, 2, 0.9),
-        ]
-    )
+    figures = ((0.5, 0.7), (1, 0.6), (1, 0.9), (1, 0.9), (2, 0.9))
+    found = recommend([outcome(run, *of) for run, of in enumerate(figures, 1)])
     assert found.front == (1, 3, 4)
 
 
 def test_a_table_without_anything_useful_says_so() -> None:
-    """The best of the useless is no recommendation."""
     found = recommend([outcome(1, 0.1, 0.0), outcome(2, 0.2, 0.3)])
-    assert (
-        found.chosen is None and "No combination is of use" in said(found) and "30%" in said(found)
-    )
+    text = said(found)
+    assert found.chosen is None and "No combination is of use" in text and "30%" in text
 
 
 def test_answers_to_queries_are_compared_by_their_error() -> None:
@@ -149,7 +111,6 @@ def test_answers_to_queries_are_compared_by_their_error() -> None:
 
 
 def test_a_single_combination_is_described_and_not_praised() -> None:
-    """There is nothing to choose from; few seeds are said to be few."""
     found = recommend([outcome(7, 1, 0.9, seeds=1, lost=0.3, deserving_shown=0.5)])
     text = said(found)
     assert found.chosen == 7 and "only combination" in text
@@ -157,6 +118,5 @@ def test_a_single_combination_is_described_and_not_praised() -> None:
 
 
 def test_nothing_measured_recommends_nothing() -> None:
-    """An input without events."""
     found = recommend([outcome(1, 1.0, None, None)])
     assert found.chosen is None and not found.scores and "Nothing was measured" in said(found)

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.replay.backtest.backtests import a_run, an_input
+from tests.replay.site import Patch
 from workers.replay.backtest.results import (
     BOARDS,
     REJECTS,
     RESULTS,
     RUNS,
     BoardRow,
-    Input,
     Results,
-    RunRow,
     Series,
     prepare,
     read,
@@ -25,88 +25,36 @@ from workers.runtime.errors import SettingsError
 
 
 def some() -> Results:
-    """Two runs with different varied settings, one of them without measurements."""
-    found = Results(
-        Input(
-            complete=True,
-            events=7,
-            late=1,
-            outside=0,
-            first_ms=5,
-            last_ms=9,
-            word="line",
-            counts={"not JSON": 2},
-            first=[(0, 3, "not JSON"), (0, 4, "not JSON")],
-            top=10,
-            left_out=["a: b"],
-        )
-    )
-    for run, varied in ((1, {"h.epsilon": "0.5"}), (2, {"g.tick": None})):
-        found.runs.append(
-            RunRow(
-                run=run,
-                seed=0,
-                histogram="h",
-                mechanism="unk_base",
-                varied=varied,
-                settings="{}",
-                rho=0.1,
-                epsilon=0.5,
-                delta=1e-9,
-                unit="event",
-                tick_ms=1000,
-                first_tick=3,
-                ticks=4,
-                epochs=1,
-                events=7,
-                complete=True,
-            )
-        )
-    found.series.append(
-        Series(1, 0, "h", "", "recall", 0, 0, np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75]))
-    )
+    rejects = [(0, 3, "not JSON"), (0, 4, "not JSON")]
+    found = Results(an_input(counts={"not JSON": 2}, first=rejects, left_out=["a: b"]))
+    found.runs += [a_run(1, varied={"h.epsilon": "0.5"}), a_run(2, varied={"g.tick": None})]
+    ticks, values = np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75])
+    found.series.append(Series(1, 0, "h", "", "recall", 0, 0, ticks, values))
     found.series.append(Series(1, 0, "h", "ключ", "found", 0, 100, np.array([0]), np.array([1.0])))
-    found.boards.append(
-        BoardRow(1, 0, "h", "", 4, 4000, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None)
-    )
-    found.boards.append(BoardRow(1, 0, "h", "", 4, 4000, 2, "tea", 11, None, False, None, None, 7))
+    of = (1, 0, "h", "", 4, 4000)
+    found.boards.append(BoardRow(*of, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None))
+    found.boards.append(BoardRow(*of, 2, "tea", 11, None, False, None, None, 7))
     return found
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    """Names, numbers, and what there is none of."""
     write(tmp_path, some())
     tables = read(tmp_path)
     assert tables.input == some().input
     rows = tables.results.to_pylist()
-    assert [(row["tick"], row["value"]) for row in rows if row["metric"] == "recall"] == [
-        (0, 0.5),
-        (3, 0.25),
-        (4, 0.75),
-    ]
-    assert rows[-1] == {
-        "run": 1,
-        "seed": 0,
-        "histogram": "h",
-        "key": "ключ",
-        "tick": 0,
-        "rank": 0,
-        "size": 100,
-        "metric": "found",
-        "value": 1.0,
-    }
+    recall = [(row["tick"], row["value"]) for row in rows if row["metric"] == "recall"]
+    assert recall == [(0, 0.5), (3, 0.25), (4, 0.75)]
+    last = {"run": 1, "seed": 0, "histogram": "h", "key": "ключ", "tick": 0, "rank": 0}
+    assert rows[-1] == last | {"size": 100, "metric": "found", "value": 1.0}
     runs = tables.runs.to_pylist()
-    assert [(row["run"], row["set.h.epsilon"], row["set.g.tick"]) for row in runs] == [
-        (1, "0.5", None),
-        (2, None, None),
-    ]
+    varied = [(row["run"], row["set.h.epsilon"], row["set.g.tick"]) for row in runs]
+    assert varied == [(1, "0.5", None), (2, None, None)]
     boards = tables.boards.to_pylist()
     assert [BoardRow(**row) for row in boards] == some().boards
     assert {path.name for path in tmp_path.iterdir()} == {RUNS, RESULTS, BOARDS, REJECTS}
 
 
 def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
-    """No clock, no name of a machine."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write(tmp_path / name, some())
@@ -115,7 +63,6 @@ def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_results_of_nothing_are_results(tmp_path: Path) -> None:
-    """Ctrl-C at once."""
     write(tmp_path, Results(some().input))
     tables = read(tmp_path)
     assert (tables.runs.num_rows, tables.results.num_rows, tables.boards.num_rows) == (0, 0, 0)
@@ -135,7 +82,6 @@ def test_somebodys_files_are_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> None:
-    """And so is a place that cannot be."""
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(SettingsError, match="--report .*: (File exists|Not a directory)"):
@@ -143,22 +89,17 @@ def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "matplotlib", "jinja2"])
-def test_without_the_extra_one_line_says_what_to_install(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before hours of work, not after them."""
+def test_a_missing_package_is_named(missing: str, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == missing else object()
     )
-    with pytest.raises(
-        SettingsError, match=rf"--report needs {missing}: install quietcount\[replay\]"
-    ):
+    message = rf"--report needs {missing}: install quietcount\[replay\]"
+    with pytest.raises(SettingsError, match=message):
         prepare(tmp_path / "new", force=False)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_directory_that_is_none_is_one_line(tmp_path: Path) -> None:
-    """Whatever it lacks, or holds instead."""
+def test_another_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="not a results directory"):
         read(tmp_path)
     write(tmp_path, some())

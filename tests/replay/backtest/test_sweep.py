@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import random
 import signal
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.replay.backtest.backtests import KEY, LABELS, backtest, events, numbers, text_of
-from tests.replay.site import T0, settings_of
+from tests.replay.backtest.backtests import (
+    KEY,
+    LABELS,
+    Interrupted,
+    backtest,
+    events,
+    numbers,
+    runs_in,
+    source_of,
+    text_of,
+)
+from tests.replay.site import T0, Patch, Printed, run_replay, settings_of
 from tests.worker.harness import known, unk
-from workers.cli import execute
 from workers.replay.backtest import sweep
-from workers.replay.backtest.grid import Run, make_grid, runs_of
+from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
 from workers.replay.backtest.sweep import Backtest, Pool, Thinned
 from workers.replay.offline import Summary
-from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import Settings
@@ -30,7 +37,6 @@ VARIES = ("items.epsilon=2,20", "items.max_items=1,3", "items.tick=1s,3s", "item
 
 
 def told(series: list[Series], run: int, seed: int) -> list[tuple[object, ...]]:
-    """All that was measured of one run."""
     return [
         (one.key, one.metric, one.rank, one.size, one.ticks.tolist(), one.values.tolist())
         for one in series
@@ -46,13 +52,8 @@ def test_a_run_of_a_sweep_is_as_the_run_alone(tmp_path: Path) -> None:
     assert len(together.runs) == 32
     for run in (1, 6, 11, 16):
         (row,) = [row for row in together.runs if row.run == run and row.seed == 1]
-        alone = backtest(
-            settings,
-            tmp_path,
-            some,
-            *(f"{name}={value}" for name, value in row.varied.items()),
-            seeds=2,
-        )
+        varies = [f"{name}={value}" for name, value in row.varied.items()]
+        alone = backtest(settings, tmp_path, some, *varies, seeds=2)
         assert told(alone.series, 1, 1) == told(together.series, run, 1)
         assert alone.runs[1].ticks == row.ticks
 
@@ -66,16 +67,11 @@ VIEWS = (
     unk("amounts", items="path", count="amount", max_count=3),
     unk("bounded", items="pages", max_items=1),
     known("latency", items="path", domain=["/a", "/b", "/z"]),
-    {
-        key: value
-        for key, value in known("numbers", items="n", buckets=[0, 10, 20]).items()
-        if key != "domain"
-    },
+    unk("numbers", mechanism="known_base", items="n", buckets=[0, 10, 20]),
 )
 
 
 def visits(number: int) -> list[dict[str, object]]:
-    """Events that every histogram of VIEWS sees differently."""
     rng = random.Random(3)
     pages = ["/a", "/b", "/c", "/d", "/e", "/f"]
     return [
@@ -95,12 +91,12 @@ def visits(number: int) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
-    """What was measured of each histogram of VIEWS in a settings file of its own, with three seeds."""
     directory = tmp_path_factory.mktemp("alone")
-    return {
-        str(one["name"]): backtest(settings_of(directory, [one]), directory, visits(1_000), seeds=3)
-        for one in VIEWS
-    }
+    found = {}
+    for one in VIEWS:
+        settings = settings_of(directory, [one])
+        found[str(one["name"])] = backtest(settings, directory, visits(1_000), seeds=3)
+    return found
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -110,7 +106,7 @@ def test_a_histogram_among_others_is_measured_as_alone(
 ) -> None:
     """Equal ticks and epochs do not make equal counts: `status` was once held against those of `path`."""
     settings = settings_of(tmp_path, VIEWS)
-    runs = runs_of(make_grid(settings, tmp_path / "settings.toml", []).combinations, seeds)
+    runs = runs_in(settings, tmp_path, seeds=seeds)
     found = measured_by(processes, runs, settings, visits(1_000))
     for number, (name, own) in enumerate(alone.items(), start=1):
         for seed in range(seeds):
@@ -121,173 +117,114 @@ def test_a_histogram_among_others_is_measured_as_alone(
         assert rows == own.runs[:seeds]
 
 
+def quiet(summary: Summary) -> None: ...
+
+
 def measured_by(
-    processes: int, runs: list[Run], settings: Settings, some: list[dict[str, object]]
+    processes: int,
+    runs: list[Run],
+    settings: Settings,
+    some: list[dict[str, object]],
+    kind: type[JsonLines] = JsonLines,
 ) -> Results:
-    """What so many processes measure of the runs."""
-    content = text_of(some)
-    source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
+    source = source_of(settings, some, kind)
     if processes == 1:
         one = Backtest(runs, KEY, 5)
-        return one.results(one.run(settings, source, None, lambda summary: None), "line")
-    pool = Pool(runs, KEY, 5, processes)
-    try:
-        return pool.results(pool.run(settings, source, None, lambda summary: None), "line")
-    finally:
-        pool.close()
+        return one.results(one.run(settings, source, None, quiet), "line")
+    with closing(Pool(runs, KEY, 5, processes)) as pool:
+        return pool.results(pool.run(settings, source, None, quiet), "line")
 
 
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"])
-def test_what_a_combination_alone_looks_at_is_read(vary: str, tmp_path: Path) -> None:
+def test_fields_of_combinations_are_read(vary: str, tmp_path: Path) -> None:
     """Buckets that only `--vary` names, or numbers without buckets, are not in the settings file's shape of an event."""
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(text_of(visits(500)))
-    own = {
-        key: value for key, value in known(items="n", buckets=[0, 10]).items() if key != "domain"
-    }
+    (tmp_path / "in.jsonl").write_bytes(text_of(visits(500)))
+    own = unk("known", mechanism="known_base", items="n", buckets=[0, 10])
 
     def measured(histogram: dict[str, object], name: str, *more: str) -> list[dict[str, object]]:
         settings_of(tmp_path, [histogram])
-        base = [
-            "replay",
-            "-c",
-            str(tmp_path / "settings.toml"),
-            "--input",
-            str(path),
-            "--report",
-            str(tmp_path / name),
-        ]
-        assert execute([*base, *more]) == 0
+        assert run_replay(tmp_path, "--report", tmp_path / name, *more) == 0
         rows = read(tmp_path / name).results.to_pylist()
         last = max(row["run"] for row in rows)
         return [row | {"run": 0} for row in rows if row["run"] == last]
 
-    second = (
-        own | {"buckets": [0, 5, 10]} if vary.startswith("buckets") else unk("known", items="n")
-    )
+    second = unk("known", items="n")
+    if vary.startswith("buckets"):
+        second = own | {"buckets": [0, 5, 10]}
     assert measured(own, "together", "--vary", vary) == measured(second, "alone")
 
 
 @pytest.mark.usefixtures("no_report")
 def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(tmp_path: Path) -> None:
     """The first seed is the noise that `replay` shows; what is measured is what is published."""
-    path, out = tmp_path / "in.jsonl", (tmp_path / "plain.jsonl", tmp_path / "backtest.jsonl")
-    path.write_bytes(text_of(events(1_500, seconds=20)))
+    out = tmp_path / "plain.jsonl", tmp_path / "backtest.jsonl"
+    (tmp_path / "in.jsonl").write_bytes(text_of(events(1_500, seconds=20)))
+    of: dict[str, object] = {"domain": LABELS[:6], "horizon": 100}
     mirrored = [
         unk("items"),
         known("known", domain=LABELS[:5]),
         unk("shots", mechanism="positive_gauss"),
+        unk("sparse", mechanism="sparse_gumb", top_k=2, switches=3, **of),
+        unk("most", mechanism="bounded_max", query="max", c_max=1000, **of),
     ]
-    mirrored.append(
-        known(
-            "sparse", mechanism="sparse_gumb", domain=LABELS[:6], top_k=2, switches=3, horizon=100
-        )
-    )
-    mirrored.append(
-        known(
-            "most", mechanism="bounded_max", domain=LABELS[:6], horizon=100, query="max", c_max=1000
-        )
-    )
     settings_of(tmp_path, mirrored)
-    base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--snapshots"]
-    assert execute([*base, str(out[0])]) == 0
-    assert execute([*base, str(out[1]), "--report", str(tmp_path / "r"), "--seeds", "2"]) == 0
+    assert run_replay(tmp_path, "--snapshots", out[0]) == 0
+    report = ("--report", tmp_path / "r", "--seeds", 2)
+    assert run_replay(tmp_path, "--snapshots", out[1], *report) == 0
     assert out[0].read_bytes() == out[1].read_bytes() and out[0].stat().st_size > 10_000
 
 
 def test_seeds_differ_in_noise_and_in_nothing_else(tmp_path: Path) -> None:
-    """Else their spread would be none, or that of something else."""
-    results = backtest(
-        settings_of(tmp_path, [unk(keys=["a"])]), tmp_path, events(1_000, keys="a"), seeds=3
-    )
+    settings = settings_of(tmp_path, [unk(keys=["a"])])
+    results = backtest(settings, tmp_path, events(1_000, keys="a"), seeds=3)
     errors = [numbers(results, "error_mean", seed=seed) for seed in range(3)]
     assert errors[0] != errors[1] != errors[2] != errors[0]
     assert numbers(results, "lost", seed=0) == numbers(results, "lost", seed=2)
-    assert [(row.run, row.seed, row.ticks) for row in results.runs] == [
-        (1, seed, results.runs[0].ticks) for seed in range(3)
-    ]
+    assert [(row.run, row.seed) for row in results.runs] == [(1, 0), (1, 1), (1, 2)]
+    assert len({row.ticks for row in results.runs}) == 1
 
 
 def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
     """max_items_per_user is a bound like the others: what it cuts off is lost. Horizons of all kinds go together."""
     some = [event | {"user": f"u{i % 50}"} for i, event in enumerate(events(2_000, seconds=20))]
     settings = settings_of(tmp_path, [unk(max_items_per_user=2)], user="user")
-    results = backtest(
-        settings,
-        tmp_path,
-        some,
-        "max_items_per_user=2,20",
-        "horizon=50,unbounded",
-        "start=2026-01-01T00:00:00Z",
-    )
+    varies = "max_items_per_user=2,20", "horizon=50,unbounded", "start=2026-01-01T00:00:00Z"
+    results = backtest(settings, tmp_path, some, *varies)
     lost = [numbers(results, "lost", run=run)[0] for run in (1, 2, 3, 4)]
     assert min(lost[0], lost[1]) > 0.8 and max(lost[2], lost[3]) < 0.7
 
 
 @pytest.mark.usefixtures("no_report")
 def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
-    """Every byte, so that a report can be checked by whoever has the events and the key."""
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(b"no event\n" + text_of(events(800, seconds=10)))
+    (tmp_path / "in.jsonl").write_bytes(b"no event\n" + text_of(events(800, seconds=10)))
     settings_of(tmp_path)
-    base = [
-        "replay",
-        "-c",
-        str(tmp_path / "settings.toml"),
-        "--input",
-        str(path),
-        "--vary",
-        "epsilon=2,20",
-        "--report",
-    ]
+    files = []
     for name in ("one", "two"):
-        assert execute([*base, str(tmp_path / name)]) == 0
-    files = sorted(
-        path.relative_to(tmp_path / "one")
-        for path in (tmp_path / "one").rglob("*")
-        if path.is_file()
-    )
-    assert {RUNS, RESULTS, BOARDS, REJECTS} <= {str(file) for file in files}
-    for file in files:
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), (
-            file
-        )
+        place = tmp_path / name
+        assert run_replay(tmp_path, "--vary", "epsilon=2,20", "--report", place) == 0
+        paths = [path for path in place.rglob("*") if path.is_file()]
+        files.append({str(path.relative_to(place)): path.read_bytes() for path in paths})
+    assert {RUNS, RESULTS, BOARDS, REJECTS} <= files[0].keys()
+    assert files[0] == files[1]
     found = read(tmp_path / "one").input
-    assert (
-        found.complete and found.counts == {"not JSON": 1} and found.first == [(0, 1, "not JSON")]
-    )
+    assert found.complete and found.counts == {"not JSON": 1}
+    assert found.first == [(0, 1, "not JSON")]
 
 
 @pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_report(monkeypatch: Patch) -> None:
     """Pictures take seconds; that they are the same twice is tested with them."""
     monkeypatch.setattr("workers.replay.report.report.write_report", lambda directory: [])
 
 
-class Interrupted(JsonLines):
-    """A source that presses Ctrl-C when so many batches are read."""
-
-    after = 3
-
-    def batches(self) -> Iterator[EventBatch]:
-        for number, batch in enumerate(super().batches()):
-            yield batch
-            if number == self.after:
-                signal.raise_signal(signal.SIGINT)
-
-
-def test_ctrl_c_leaves_the_ticks_that_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was measured until then is what a whole run measured there."""
+def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
-    grid = make_grid(settings, tmp_path / "settings.toml", ["items.max_items=1,20"])
-    runs, content = Backtest(runs_of(grid.combinations, 1), KEY, 5), text_of(some)
-    source = Interrupted(settings, "text", io.BytesIO(content), total=len(content))
-    summary = runs.run(settings, source, None, lambda summary: None)
+    runs = Backtest(runs_in(settings, tmp_path, "items.max_items=1,20"), KEY, 5)
+    source = source_of(settings, some, Interrupted)
+    summary = runs.run(settings, source, None, quiet)
     found = runs.results(summary, "line")
     whole = backtest(settings, tmp_path, some, "items.max_items=1,20")
     assert summary.partial and not found.input.complete and not found.runs[0].complete
@@ -301,8 +238,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
     """A batch may be minutes of work for a thousand runs; it is pressed where some runs have released the tick and others not."""
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public")])
-    grid = make_grid(settings, tmp_path / "settings.toml", ["max_items=1,2,3"])
-    runs, content, calls = Backtest(runs_of(grid.combinations, 1), KEY, 5), text_of(some), 0
+    runs, calls = Backtest(runs_in(settings, tmp_path, "max_items=1,2,3"), KEY, 5), 0
 
     def progress(summary: Summary) -> None:
         nonlocal calls
@@ -310,12 +246,9 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
         if calls == 4 * 11 + 2:  # after a tick of the second of four lanes
             signal.raise_signal(signal.SIGINT)
 
-    source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
-    summary = runs.run(settings, source, None, progress)
-    found, whole = (
-        runs.results(summary, "line"),
-        backtest(settings, tmp_path, some, "max_items=1,2,3"),
-    )
+    summary = runs.run(settings, source_of(settings, some), None, progress)
+    found = runs.results(summary, "line")
+    whole = backtest(settings, tmp_path, some, "max_items=1,2,3")
     assert summary.partial and [run.ticks for run in found.runs] == [12, 12, 12]
     for run in (1, 2, 3):
         part, all_ = numbers(found, "lost", run=run), numbers(whole, "lost", run=run)
@@ -323,76 +256,38 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("pressed", [None, 3])
-def test_processes_find_what_one_finds(
-    pressed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which process has which run must not show, nor how many there are; also after Ctrl-C."""
+def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
-    grid = make_grid(
-        settings,
-        tmp_path / "settings.toml",
-        ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"],
+    varies = "items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"
+    runs = runs_in(settings, tmp_path, *varies, seeds=2)
+    kind = JsonLines if pressed is None else Interrupted
+    found, expected = (
+        measured_by(processes, runs, settings, events(3_000), kind) for processes in (3, 1)
     )
-    runs, content = runs_of(grid.combinations, 2), text_of(events(3_000))
-
-    def source() -> JsonLines:
-        kind = JsonLines if pressed is None else Interrupted
-        return kind(settings, "text", io.BytesIO(content), total=len(content))
-
-    one, pool = Backtest(runs, KEY, 5), Pool(runs, KEY, 5, 3)
-    try:
-        found = pool.results(pool.run(settings, source(), None, lambda summary: None), "line")
-    finally:
-        pool.close()
-    expected = one.results(one.run(settings, source(), None, lambda summary: None), "line")
-    assert (
-        found.input == expected.input
-        and found.runs == expected.runs
-        and found.boards == expected.boards
-    )
+    assert (found.input, found.runs) == (expected.input, expected.runs)
+    assert found.boards == expected.boards
     assert found.input.complete is (pressed is None) and len(found.runs) == 12
     for row in expected.runs:
         assert told(found.series, row.run, row.seed) == told(expected.series, row.run, row.seed)
 
 
 def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
-    """As the same line that one process would say."""
     settings = settings_of(tmp_path, [unk(tick="1ms")])
-    far = [
-        {"key": "a", "items": ["x"], "ts": 978_307_200_000},
-        {"key": "a", "items": ["x"], "ts": T0},
-    ]
-    grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
-    source = JsonLines(settings, "text", io.BytesIO(text_of(far)), total=9)
-    pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
-    try:
-        with pytest.raises(StateRefused, match="are all times of the events right"):
-            pool.results(pool.run(settings, source, None, lambda summary: None), "line")
-    finally:
-        pool.close()
+    times = (978_307_200_000, T0)
+    far: list[dict[str, object]] = [{"key": "a", "items": ["x"], "ts": ts} for ts in times]
+    runs = runs_in(settings, tmp_path, "epsilon=1,2,3,4")
+    with pytest.raises(StateRefused, match="are all times of the events right"):
+        measured_by(2, runs, settings, far)
 
 
 @pytest.mark.usefixtures("no_report")
-def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit 130, a results directory that can be read, and a report of it."""
+def test_ctrl_c_leaves_valid_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(text_of(events(4_000)))
+    (tmp_path / "in.jsonl").write_bytes(text_of(events(4_000)))
     settings_of(tmp_path)
-    base = [
-        "replay",
-        "-c",
-        str(tmp_path / "settings.toml"),
-        "--input",
-        str(path),
-        "--report",
-        str(tmp_path / "r"),
-    ]
-    assert execute(base) == 130
+    assert run_replay(tmp_path, "--report", tmp_path / "r") == 130
     assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
     tables = read(tmp_path / "r")
     assert not tables.input.complete and tables.runs.column("complete").to_pylist() == [False] * 3
@@ -405,15 +300,12 @@ def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:
     kept = [tick for tick in range(1_000_003, 1_000_503) if thinned.due(tick)]
     assert thinned.ticks <= set(kept) and 4 <= len(thinned.ticks) <= 8
     stride = np.gcd.reduce(sorted(thinned.ticks))
-    assert stride & (stride - 1) == 0 and sorted(thinned.ticks) == [
-        tick for tick in range(1_000_003, 1_000_503) if tick % stride == 0
-    ]
+    assert stride & (stride - 1) == 0
+    due = [tick for tick in range(1_000_003, 1_000_503) if tick % stride == 0]
+    assert sorted(thinned.ticks) == due
 
 
-def test_memory_of_measurements_does_not_grow_with_the_ticks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Figures of at most so many ticks are kept, and the last one's."""
+def test_measurements_take_bounded_memory(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sweep, "TICKS_MEASURED", 8)
     settings = settings_of(tmp_path, [unk(keys=["a"])])
     results = backtest(settings, tmp_path, events(2_000, seconds=101, keys="a"))
@@ -422,23 +314,10 @@ def test_memory_of_measurements_does_not_grow_with_the_ticks(
     assert numbers(results, "measured") == {0: len(ticks)}
 
 
-def test_an_input_without_events_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing was measured, so there is nothing to report."""
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(b"")
+def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: Printed) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"")
     settings_of(tmp_path)
-    base = [
-        "replay",
-        "-c",
-        str(tmp_path / "settings.toml"),
-        "--input",
-        str(path),
-        "--report",
-        str(tmp_path / "r"),
-    ]
-    assert execute(base) == 2
+    assert run_replay(tmp_path, "--report", tmp_path / "r") == 2
     assert "no events, so nothing to measure" in capsys.readouterr().err
     assert not list((tmp_path / "r").iterdir())
 
@@ -448,23 +327,15 @@ def test_an_input_without_events_is_one_line(
     [
         (["--vary", "epsilon=1"], "go with --report DIR"),
         (["--report", "r", "--vary", "nothing=1"], "unknown setting"),
-        (
-            ["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"],
-            "cannot be used with --vary",
-        ),
+        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "cannot be used with"),
         (["--report", "."], "not empty"),
         (["--report", "r", "--seeds", "0"], "--seeds"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(
-    options: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: list[str], words: str, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    """The input does not even exist."""
     settings_of(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert execute(["replay", "-c", "settings.toml", "--input", "missing.jsonl", *options]) == 2
+    assert run_replay(tmp_path, *options, source=Path("missing.jsonl")) == 2
     assert words in capsys.readouterr().err

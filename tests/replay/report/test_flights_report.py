@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
@@ -21,7 +22,7 @@ from workers.replay.backtest.results import read
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "flights"
-DAY_MS, TOP = 86_400_000, 10
+DAY_MS, TOP, KEYS = 86_400_000, 10, ("EWR", "JFK", "LGA")
 SEEDS, EVENTS = 8, 110_000
 
 
@@ -36,9 +37,8 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (path / "year.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (path / "flights.jsonl").write_text("".join(lines[:EVENTS]), encoding="utf-8")
     settings = (EXAMPLE / "settings.toml").read_text(encoding="utf-8")
-    known = settings.replace(
-        'mechanism = "unk_base"', 'mechanism = "known_base"\ndomain_file = "airports.txt"'
-    )
+    of_known = 'mechanism = "known_base"\ndomain_file = "airports.txt"'
+    known = settings.replace('mechanism = "unk_base"', of_known)
     (path / "known.toml").write_text(known, encoding="utf-8")
     (path / "airports.txt").write_bytes((EXAMPLE / "airports.txt").read_bytes())
     new_key(path / "noise.key")
@@ -46,18 +46,9 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(directory: Path, report: Path, *more: str) -> None:
-    source = str(directory / "flights.jsonl")
-    command = [
-        "replay",
-        "-c",
-        str(directory / "known.toml"),
-        "--input",
-        source,
-        "--report",
-        str(report),
-        *more,
-    ]
-    assert execute(command) == 0
+    config, source = str(directory / "known.toml"), str(directory / "flights.jsonl")
+    command = ["replay", "-c", config, "--input", source, "--report", str(report)]
+    assert execute([*command, *more]) == 0
 
 
 def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_path: Path) -> None:
@@ -72,16 +63,13 @@ def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_pat
     covered = rows[(rows.metric == "coverage") & (rows.key == "") & (rows.tick == 0)]
     assert len(covered) == SEEDS
     assert 0.94 <= covered.value.mean() <= 0.96
-    at_ticks = rows[(rows.key == "") & (rows.tick > 0)].pivot_table(
-        index=["seed", "tick"], columns="metric", values="value"
-    )
+    series = rows[(rows.key == "") & (rows.tick > 0)]
+    at_ticks = series.pivot_table("value", index=["seed", "tick"], columns="metric")
     # With half or double the variance this would be 0.7 or 1.4.
     assert 0.97 <= (at_ticks.error_rms / at_ticks.sd).mean() <= 1.03
 
 
-def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(
-    flights: Path, tmp_path: Path
-) -> None:
+def test_report_figures_match_pandas_on_the_raw_file(flights: Path, tmp_path: Path) -> None:
     """Nothing of the measuring code is used here: events and snapshots are read as anybody would read them."""
     out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
     replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))
@@ -90,24 +78,19 @@ def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(
     domain = (flights / "airports.txt").read_text(encoding="utf-8").split()
     first_ms = pd.Timestamp("2013-01-01T05:00:00Z").value // 10**6
     events["tick"] = (events.ts - first_ms) // DAY_MS + 1
-    daily = (
-        events.groupby(["tick", "origin", "dest"]).size().unstack(["origin", "dest"], fill_value=0)
-    )
-    columns = pd.MultiIndex.from_product([["EWR", "JFK", "LGA"], domain])
-    exact = daily.reindex(
-        index=range(1, events.tick.max() + 1), columns=columns, fill_value=0
-    ).cumsum()
+    sizes = events.groupby(["tick", "origin", "dest"]).size()
+    daily = sizes.unstack(["origin", "dest"], fill_value=0)
+    columns = pd.MultiIndex.from_product([KEYS, domain])
+    all_ticks = range(1, events.tick.max() + 1)
+    exact = daily.reindex(index=all_ticks, columns=columns, fill_value=0).cumsum()
 
-    published, sd = (
-        pd.DataFrame(index=exact.index, columns=columns, dtype=float),
-        pd.Series(index=exact.index, dtype=float),
-    )
+    published = pd.DataFrame(index=exact.index, columns=columns, dtype=float)
+    sd = pd.Series(index=exact.index, dtype=float)
     for line in snapshots.read_text(encoding="utf-8").splitlines():
         snapshot = json.loads(line)
         labels, counts = zip(*snapshot["items"], strict=True)
-        published.loc[snapshot["tick"], pd.MultiIndex.from_product([[snapshot["key"]], labels])] = (
-            counts
-        )
+        items = pd.MultiIndex.from_product([[snapshot["key"]], labels])
+        published.loc[snapshot["tick"], items] = counts
         sd[snapshot["tick"]] = snapshot["sd"]
     assert not published.isna().to_numpy().any()
 
@@ -117,15 +100,8 @@ def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(
     error = (published - exact).loc[ticks]
     rms = float(np.sqrt((error**2).to_numpy().mean()))
     covered = float((error.abs().le(1.96 * sd.loc[ticks], axis=0)).to_numpy().mean())
-    recall = float(
-        np.mean(
-            [
-                recall_of(exact.loc[t, key], published.loc[t, key])
-                for t in ticks
-                for key in ("EWR", "JFK", "LGA")
-            ]
-        )
-    )
+    places = itertools.product(ticks, KEYS)
+    recall = np.mean([recall_of(exact.loc[of], published.loc[of]) for of in places])
 
     headings, cells = table_of(out / "report.html")
     figures = dict(zip(headings, cells, strict=True))
@@ -143,15 +119,7 @@ def recall_of(exact: pd.Series, published: pd.Series) -> float:
 
 
 def table_of(page: Path) -> list[list[str]]:
-    """The cells of the first table of a page, row by row."""
-    [table] = re.findall(
-        r"<h3>Runs</h3>.*?<table>(.*?)</table>", page.read_text(encoding="utf-8"), re.DOTALL
-    )[:1]
+    text = unescape(page.read_text(encoding="utf-8")).replace("\u00ad", "")
+    table = re.findall(r"<h3>Runs</h3>.*?<table>(.*?)</table>", text, re.DOTALL)[0]
     rows = re.findall(r"<tr.*?>(.*?)</tr>", table, re.DOTALL)
-    return [
-        [
-            unescape(cell).replace("\u00ad", "")
-            for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)
-        ]
-        for row in rows
-    ]
+    return [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row) for row in rows]

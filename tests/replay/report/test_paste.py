@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -21,7 +21,7 @@ from workers.replay.report.pages import histogram_section
 from workers.settings.settings import load, settings_of
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage
+    from playwright.sync_api import Browser, ConsoleMessage, ViewportSize
 
 EXAMPLES = sorted((ROOT / "examples" / "mechanisms").glob("*.toml"))
 FURTHER = {
@@ -39,38 +39,33 @@ def outcome(path: Path) -> Outcome:
 
 
 def pasted(path: Path) -> None:
-    """The file with its histogram replaced by what is to be pasted says the same."""
     document = tomllib.loads(path.read_text())
     section = tomllib.loads("\n".join(histogram_section(outcome(path))))
     again = settings_of(document | section, path.parent)
     assert again.histograms == load(path).histograms
 
 
+def known_base(directory: Path, more: str) -> Path:
+    text = (ROOT / "examples" / "mechanisms" / "known_base.toml").read_text()
+    replaced = ("domain", "counter", "radix")
+    lines = [line for line in text.splitlines() if not line.startswith(replaced)]
+    (directory / "x.toml").write_text("\n".join([*lines, more]) + "\n")
+    return directory / "x.toml"
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_what_is_pasted_is_what_was_measured(path: Path) -> None:
-    """Of every mechanism; whoever retyped it would sooner or later mistype a delta."""
     pasted(path)
 
 
 @pytest.mark.parametrize("name", FURTHER)
 def test_what_is_pasted_is_what_was_measured_with_other_settings(tmp_path: Path, name: str) -> None:
-    """Tables, times without quotes, labels with what TOML must escape."""
-    text = (ROOT / "examples" / "mechanisms" / "known_base.toml").read_text()
-    lines = [
-        line for line in text.splitlines() if not line.startswith(("domain", "counter", "radix"))
-    ]
-    (tmp_path / "x.toml").write_text("\n".join([*lines, FURTHER[name]]) + "\n")
-    pasted(tmp_path / "x.toml")
+    pasted(known_base(tmp_path, FURTHER[name]))
 
 
 def test_a_long_domain_is_left_to_the_file(tmp_path: Path) -> None:
-    """The results do not have it; a section that loaded without it would be another histogram."""
-    text = (ROOT / "examples" / "mechanisms" / "known_base.toml").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("domain")]
-    (tmp_path / "x.toml").write_text(
-        "\n".join([*lines, f"domain = {json.dumps([f'p{i}' for i in range(50)])}"])
-    )
-    section = histogram_section(outcome(tmp_path / "x.toml"))
+    labels = json.dumps([f"p{i}" for i in range(50)])
+    section = histogram_section(outcome(known_base(tmp_path, f"domain = {labels}")))
     assert section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
     assert "domain" not in tomllib.loads("\n".join(section))["histogram"][0]
 
@@ -81,15 +76,11 @@ def chrome() -> Iterator[Browser]:
         yield opened
 
 
-def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(
-    chrome: Browser, tmp_path: Path
-) -> None:
-    """A white page at night is closed again; and one button is what somebody in a hurry finds."""
+def test_the_page_follows_dark_mode_and_copies_settings(chrome: Browser, tmp_path: Path) -> None:
     text = report(tmp_path, made())
     pictures = text[text.index("<figure") :]
-    assert not [
-        color for color in (INK, PALE, *COLORS, "#FFFFFF") if f": {color.lower()}" in pictures
-    ], "a colour that stays"
+    colors = [f": {color.lower()}" for color in (INK, PALE, *COLORS, "#FFFFFF")]
+    assert not [color for color in colors if color in pictures], "a colour that stays"
     found = {}
     wrong: list[str] = []
 
@@ -97,9 +88,9 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(
         wrong.append(message.text)
 
     for dark, width in ((False, 390), (True, 1400)):
-        context = chrome.new_context(
-            color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900}
-        )
+        scheme: Literal["dark", "light"] = "dark" if dark else "light"
+        size: ViewportSize = {"width": width, "height": 900}
+        context = chrome.new_context(color_scheme=scheme, viewport=size)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
         page.on("console", note)
@@ -108,16 +99,12 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(
         found[dark] = page.evaluate(f"{of}(document.querySelector('figure svg path'))")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         page.click("button[data-copies=paste-1]")
-        page.wait_for_function(
-            "document.querySelector('[data-copies=paste-1]').textContent === 'Copied'",
-            timeout=60_000,
-        )
+        copied_is_said = "document.querySelector('[data-copies=paste-1]').textContent === 'Copied'"
+        page.wait_for_function(copied_is_said, timeout=60_000)
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.inner_text("#paste-1") and copied.startswith("[[histogram]]\nname = ")
         assert not wrong
         context.close()
     assert found[False] == ["rgb(255, 255, 255)", "rgb(255, 255, 255)", "rgb(26, 26, 26)"]
-    assert (
-        found[True][0] == found[True][1] != found[False][0]
-        and found[True][2] == "rgb(232, 234, 237)"
-    )
+    assert found[True][0] == found[True][1] != found[False][0]
+    assert found[True][2] == "rgb(232, 234, 237)"

@@ -22,7 +22,7 @@ import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,10 @@ NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
     "misra_gries": ("release", ("pure",)),
 }
 DOMAIN_SHOWN = 20
+
+
+#: A combination of values of one histogram as written, in the order of its varied settings.
+Texts = tuple[str, ...]
 
 
 class Value(NamedTuple):
@@ -96,10 +100,7 @@ def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
 
 @dataclass(slots=True)
 class Grid:
-    """Combinations to run, and those left out with the reason.
-
-    `notes` explain how `--vary` was interpreted beyond its text.
-    """
+    """Combinations to run, and those left out; `notes` tell how `--vary` was interpreted."""
 
     combinations: list[Combination] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -121,15 +122,9 @@ class Grid:
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
-    """Return the combinations of all histograms.
+    """Return the combinations of all histograms of the settings file `path`.
 
-    Args:
-        path: of the settings file.
-        varies: "<histogram>.<setting>=<value>,<value>,..."; the histogram may be omitted if there
-            is only one.
-
-    Raises:
-        SettingsError: a name or value is wrong, or there are too many combinations.
+    `varies` are "<histogram>.<setting>=<value>,<value>,..."; a single histogram may be omitted.
     """
     names = [config.name for config in settings.histograms]
     chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
@@ -167,8 +162,8 @@ class _Variants:
 
     def add_to(self, grid: Grid) -> None:
         seen: set[tuple[str | None, ...]] = set()
-        good: list[tuple[str, ...]] = []
-        failed: list[tuple[tuple[str, ...], str]] = []
+        good: list[Texts] = []
+        failed: list[tuple[Texts, str]] = []
         configs: list[HistogramConfig] = []
         for choice in itertools.product(*self.chosen.values()):
             texts = tuple(value.text for value in choice)
@@ -191,7 +186,9 @@ class _Variants:
                 )
         self._check(good, failed)
         for texts, reason in failed:
-            grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
+            pairs = zip(self.chosen, map(_short, texts), strict=True)
+            given = ", ".join(f"{self.name}.{name}={text}" for name, text in pairs)
+            grid.left_out.append(f"{given}: {reason}")
 
     def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
         """Return the section with these values, and the values that its mechanism supports."""
@@ -201,51 +198,30 @@ class _Variants:
             for other in (other for of in ONE_OF if name in of for other in of - wanted.keys()):
                 values.pop(other, None)
             values[name] = value
-        known = set(values)
-        if (
-            "mechanism" in wanted
-            and isinstance(values["mechanism"], str)
-            and values["mechanism"] in MECHANISMS
-        ):
-            known = settings_known(values["mechanism"])
-        decides, domains = NEEDS_DOMAIN.get(str(values.get("mechanism")), ("", ()))
-        if (
-            domains
-            and {"mechanism", decides} & wanted.keys()
-            and values.get(decides) not in domains
-        ):
+        known, mechanism = set(values), str(values.get("mechanism"))
+        if "mechanism" in wanted and mechanism in MECHANISMS:
+            known = settings_known(mechanism)
+        decides, domains = NEEDS_DOMAIN.get(mechanism, ("", ()))
+        varied = not wanted.keys().isdisjoint(("mechanism", decides))
+        if domains and varied and values.get(decides) not in domains:
             known -= {"domain", "domain_file", "buckets", "quantiles"}
+        texts = {name: one.text if name in known else None for name, one in wanted.items()}
         values = {name: value for name, value in values.items() if name in known}
-        return values, {
-            f"{self.name}.{name}": one.text if name in known else None
-            for name, one in wanted.items()
-        }
+        return values, {f"{self.name}.{name}": text for name, text in texts.items()}
 
-    def _pairs(self, texts: Sequence[str]) -> Iterator[str]:
-        return (
-            f"{self.name}.{name}={_short(text)}"
-            for name, text in zip(self.chosen, texts, strict=True)
-        )
+    def _check(self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]) -> None:
+        """Refuse a value that has no valid combination; first of settings named in complaints."""
 
-    def _check(
-        self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]
-    ) -> None:
-        """Refuse a value that has no valid combination."""
-        for place, name in sorted(
-            enumerate(self.chosen), key=lambda one: not _named(one[1], failed)
-        ):
-            for value in self.chosen[name]:
-                reasons = [reason for texts, reason in failed if texts[place] == value.text]
-                if reasons and not any(texts[place] == value.text for texts in good):
-                    raise SettingsError(
-                        f"--vary {self.name}.{name}={_short(value.text)}: {reasons[0]}"
-                    )
+        def is_named(name: str) -> bool:
+            # A tick may be wrong for a duration.
+            words = f"{name} = ", f"{name}: ", *["number of ticks of"] * (name == "tick")
+            return any(word in reason for _, reason in failed for word in words)
 
-
-def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
-    """Return whether a complaint is about this setting; a tick may be wrong for a duration."""
-    words = (f"{name} = ", f"{name}: ", *(["number of ticks of"] if name == "tick" else []))
-    return any(word in reason for _, reason in failed for word in words)
+        for place, name in sorted(enumerate(self.chosen), key=lambda one: not is_named(one[1])):
+            for text, _ in self.chosen[name]:
+                reasons = [reason for texts, reason in failed if texts[place] == text]
+                if reasons and not any(texts[place] == text for texts in good):
+                    raise SettingsError(f"--vary {self.name}.{name}={_short(text)}: {reasons[0]}")
 
 
 def settings_known(mechanism: str) -> set[str]:
@@ -259,14 +235,10 @@ def settings_text(config: HistogramConfig) -> str:
     """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
-        value = getattr(config, rule.attribute)
-        if (
-            value is None
-            or rule.name == "windows"
-            or (rule.name == "quantiles" and config.buckets is not None)
-        ):
+        value, in_buckets = getattr(config, rule.attribute), config.buckets is not None
+        if value is None or rule.name == "windows" or (rule.name == "quantiles" and in_buckets):
             continue
-        if rule.name == "domain" and config.buckets is not None:
+        if rule.name == "domain" and in_buckets:
             if config.shows_all:
                 found["quantiles"] = config.shown_quantiles
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
@@ -281,40 +253,37 @@ def settings_text(config: HistogramConfig) -> str:
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
     name, equals, values = text.partition("=")
     histogram, dot, setting = name.strip().rpartition(".")
+    shown = _short(name)
     if not equals or not setting:
         raise SettingsError(
             f"--vary {_short(text)}: must be HISTOGRAM.SETTING=VALUE,VALUE,... such as {histograms[0]}.epsilon=0.5,1,2"
         )
     if not dot:
         if len(histograms) > 1:
-            raise SettingsError(
-                f"--vary {_short(name)}: of which histogram? One of {', '.join(f'{h}.{setting}' for h in histograms)}"
-            )
+            names = ", ".join(f"{one}.{setting}" for one in histograms)
+            raise SettingsError(f"--vary {shown}: of which histogram? One of {names}")
         histogram = histograms[0]
     if histogram not in histograms:
-        raise SettingsError(
-            f"--vary {_short(name)}: no histogram {histogram!r}: {_hint(histogram, histograms)}"
-        )
+        hint = _hint(histogram, histograms)
+        raise SettingsError(f"--vary {shown}: no histogram {histogram!r}: {hint}")
     if setting in UNMEASURED:
         raise SettingsError(
-            f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured"
+            f"--vary {shown}: {setting} cannot be varied: it changes nothing that is measured"
         )
     if setting in COUNTED:
         raise SettingsError(
-            f"--vary {_short(name)}: {setting} cannot be varied: it decides what is counted, and "
+            f"--vary {shown}: {setting} cannot be varied: it decides what is counted, and "
             "runs that count different things cannot be compared; write a [[histogram]] for each"
         )
     known = sorted(set().union(*map(settings_known, MECHANISMS)) - {*UNMEASURED, *COUNTED})
     if setting not in known:
-        raise SettingsError(f"--vary {_short(name)}: unknown setting; {_hint(setting, known)}")
-    found: dict[str, Value] = {}
-    for part in _split(values):
-        if not part:
-            raise SettingsError(
-                f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces"
-            )
-        found[part] = Value(part, _toml(part))
-    return histogram, setting, list(found.values())
+        raise SettingsError(f"--vary {shown}: unknown setting; {_hint(setting, known)}")
+    parts = list(dict.fromkeys(_split(values)))
+    if "" in parts:
+        raise SettingsError(
+            f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces"
+        )
+    return histogram, setting, [Value(part, _toml(part)) for part in parts]
 
 
 def _split(text: str) -> list[str]:

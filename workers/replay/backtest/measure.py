@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
+from workers.arrays.types import Bools
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
@@ -43,40 +44,20 @@ NEW_TICKS = 10
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
-METRICS = (
-    "shown",
-    "sd",
-    "threshold",
-    *BOUNDED,
-    *UNBOUNDED,
-    "deserving",
-    "deserving_shown",
-    "recall",
-    "precision",
-    "recall_unbounded",
-    "precision_unbounded",
-    "rank_correlation",
-    "lost",
-    "within_error",
-    "shortfall",
-    "shown_new",
-    "coverage_new",
-)
+# Of boards, against the bounded counts and the unbounded ones.
+TOPS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation")
+_SHOWN = ("shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown")
+METRICS = (*_SHOWN, *TOPS, "lost", "within_error", "shortfall", "shown_new", "coverage_new")
 PLACE = {name: i for i, name in enumerate(METRICS)}
 # Followed, for every rank, by the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
-OF_KEYS = (
-    "recall",
-    "precision",
-    "recall_unbounded",
-    "precision_unbounded",
-    "rank_correlation",
-    "shortfall",
-)
+OF_KEYS = (*TOPS, "shortfall")
 WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
+#: Rows that are shown, and their published counts.
+Shown = tuple[Rows, Counts]
 Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
@@ -103,30 +84,19 @@ class Delays:
             counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
-        for size, passed, counter in zip(
-            SIZES.tolist(), self._passed.tolist(), self._of, strict=True
-        ):
+        sizes = zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True)
+        for size, passed, counter in sizes:
             if not passed:
                 continue
             found = counter.total()
             yield "passed", size, passed
             yield "found", size, found / passed
             if found:
-                yield (
-                    "delay_mean",
-                    size,
-                    sum(delay * times for delay, times in counter.items()) / found,
-                )
-            if 2 * found > passed:
-                yield "delay_median", size, _middle(counter, (passed + 1) // 2)
-
-
-def _middle(counter: Counter[int], place: int) -> int:
-    for value, times in sorted(counter.items()):
-        place -= times
-        if place <= 0:
-            return value
-    raise ValueError("place: beyond the end")
+                delays, times = np.array(sorted(counter.items())).T
+                yield "delay_mean", size, int((delays * times).sum()) / found
+                if 2 * found > passed:
+                    middle = np.searchsorted(np.cumsum(times), (passed + 1) // 2)
+                    yield "delay_median", size, int(delays[middle])
 
 
 def fill_errors(
@@ -156,8 +126,8 @@ def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
     right = int((exact >= top.floor).sum())
     if len(exact):
         row[PLACE["precision" + suffix]] = right / len(exact)
-    if top.size:
-        row[PLACE["recall" + suffix]] = min(right, top.size) / top.size
+    if size := len(top.rows):
+        row[PLACE["recall" + suffix]] = min(right, size) / size
 
 
 def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
@@ -172,6 +142,7 @@ def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
 
 
 _NO_COUNT = np.iinfo(np.int64).min
+_NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 
 class Watch:
@@ -179,6 +150,7 @@ class Watch:
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
+        self._of = run.number, run.seed, histogram.name
         # Whether items appear one after another, so that there is a delay to measure; and whether
         # the histogram's columns record when a row was first shown.
         self._discovers = discovers(run.combination)
@@ -195,7 +167,7 @@ class Watch:
         self._delays = Delays()
         self._columns: Ledger | None = None
         self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
-        self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._first: NDArray[np.int64] = _NO_ROWS
         histogram.observe = self.seen
 
     def seen(self, shown: ReleasedTick) -> None:
@@ -216,15 +188,13 @@ class Watch:
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
     def named(self, release: Release | Items | Answers) -> Rows:
-        return (
-            np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
-        )
+        return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
         if self._columns is not None:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
-        self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int64), None
+        self._columns, self._first, self._threshold = None, _NO_ROWS, None
 
     @property
     def _width(self) -> int:
@@ -262,22 +232,17 @@ class Watch:
         out[0, PLACE["threshold"]] = math.nan if release.threshold is None else release.threshold
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
-        self._fill_shown(out[0], None, rows, counts, release.sd, new)
+        self._fill_shown(out[0], None, (rows, counts), release.sd, new)
         for index, one in enumerate(view.keys):
             row = out[1 + index]
             here = slice(None) if one.rows is None else key_of == index
+            shown_here = rows[here], counts[here]
             if one.rows is not None:
-                self._fill_shown(
-                    row,
-                    one.rows,
-                    rows[here],
-                    counts[here],
-                    release.sd,
-                    None if new is None else new[here],
-                )
-            self._fill_top(row, one, rows[here], counts[here])
+                new_here = None if new is None else new[here]
+                self._fill_shown(row, one.rows, shown_here, release.sd, new_here)
+            self._fill_top(row, one, *shown_here)
 
-    def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
+    def _shown(self, release: Release | Items) -> Shown:
         if isinstance(release, Release):
             return release.rows, release.counts
         rows = self.view.rows_of_items(release)
@@ -285,15 +250,10 @@ class Watch:
         return rows[known], release.counts[known]
 
     def _fill_shown(
-        self,
-        row: Numbers,
-        of_key: Rows | None,
-        rows: Rows,
-        counts: Counts,
-        sd: float,
-        new: NDArray[np.bool_] | None,
+        self, row: Numbers, of_key: Rows | None, shown: Shown, sd: float, new: Bools | None
     ) -> None:
         """Fill in the errors, those of new items, and how many above the threshold are shown."""
+        rows, counts = shown
         exact = self.view.counts
         row[PLACE["shown"]] = len(rows)
         if len(rows):
@@ -307,7 +267,7 @@ class Watch:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
 
-    def _new(self, rows: Rows, tick: int) -> NDArray[np.bool_] | None:
+    def _new(self, rows: Rows, tick: int) -> Bools | None:
         """Return which rows were first shown within `NEW_TICKS`; None if items do not appear."""
         if not self._discovers or self._columns is None:
             return None
@@ -323,9 +283,8 @@ class Watch:
         is_shown = here != _NO_COUNT
         if len(best) > 1:
             row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
-        row[first : first + len(best)] = np.where(
-            is_shown, np.abs(here - view.counts[best]), np.nan
-        )
+        errors = np.where(is_shown, np.abs(here - view.counts[best]), np.nan)
+        row[first : first + len(best)] = errors
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
@@ -358,18 +317,10 @@ class Watch:
         others = sorted((view.rank(index, row), row) for row in set(named).difference(best))
         threshold = None if isinstance(release, Answers) else release.threshold
         for rank, row in [*enumerate(best, start=1), *others]:
-            yield self.board_row(
-                shown,
-                index,
-                rank,
-                view.label(row),
-                int(view.counts[row]),
-                int(view.unbounded[row]),
-                published.get(row),
-                shown=row in published or row in named,
-                sd=release.sd,
-                threshold=threshold,
-            )
+            counts = int(view.counts[row]), int(view.unbounded[row]), published.get(row)
+            is_shown = row in published or row in named
+            more: Any = {"shown": is_shown, "sd": release.sd, "threshold": threshold}
+            yield self.board_row(shown, index, rank, view.label(row), *counts, **more)
 
     def board_row(
         self,
@@ -386,22 +337,9 @@ class Watch:
         threshold: int | None = None,
     ) -> BoardRow:
         """Return a row of boards.parquet, for the last tick seen, `at`."""
-        return BoardRow(
-            self.run.number,
-            self.run.seed,
-            self.histogram.name,
-            self.view.names[index],
-            self.last_tick,
-            at.end_ms,
-            rank,
-            label,
-            exact,
-            unbounded,
-            shown,
-            released,
-            sd,
-            threshold,
-        )
+        name = self.view.names[index]
+        place = *self._of, name, self.last_tick, at.end_ms, rank, label
+        return BoardRow(*place, exact, unbounded, shown, released, sd, threshold)
 
     def keep(self, ticks: set[int], boards: set[int]) -> None:
         """Drop measurements and boards of ticks outside these sets."""
@@ -445,17 +383,8 @@ class Watch:
         rank: int = 0,
         size: int = 0,
     ) -> Series:
-        return Series(
-            self.run.number,
-            self.run.seed,
-            self.histogram.name,
-            key,
-            metric,
-            rank,
-            size,
-            np.array(ticks, dtype=np.int64),
-            np.array(values, dtype=np.float64),
-        )
+        columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
+        return Series(*self._of, key, metric, rank, size, *columns)
 
 
 def discovers(combination: Combination) -> bool:
@@ -495,16 +424,17 @@ class QueryWatch(Watch):
         for index in range(len(self.view.names)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
-            inside = [abs(pair.published - pair.exact) <= fields["error"] for pair in pairs]
+            errors = [abs(pair.published - pair.exact) for pair in pairs]
+            inside = [error <= fields["error"] for error in errors]
             numbers += pairs
             within += inside
             if index + 1 < len(out):
-                self._errors_of(out[1 + index], pairs, inside)
-                self._labels(out[1 + index], index, fields)
-                for pair in pairs:
+                row = out[1 + index]
+                self._errors_of(row, pairs, inside)
+                self._labels(row, index, fields)
+                for pair, error in zip(pairs, errors, strict=True):
                     if 0 < pair.rank <= self.view.top:
-                        error = abs(pair.published - pair.exact)
-                        out[1 + index, len(METRICS) + pair.rank - 1] = error
+                        row[len(METRICS) + pair.rank - 1] = error
         self._errors_of(out[0], numbers, within)
 
     @staticmethod
@@ -521,17 +451,13 @@ class QueryWatch(Watch):
         named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
         if not named:
             return
-        recall: dict[str, list[float]] = {"": [], "_unbounded": []}
-        short: list[float] = []
-        for places in named:
-            best = np.sort(exact)[::-1][: len(places)]
-            short.append(float((best - np.sort(exact[places])[::-1]).mean()))
-            for suffix, sums in (("", exact), ("_unbounded", unbounded)):
-                floor = np.sort(sums)[::-1][len(places) - 1]
-                recall[suffix].append(float((sums[places] >= floor).mean()))
+        short = [
+            (np.sort(exact)[-len(places) :] - np.sort(exact[places])).mean() for places in named
+        ]
         row[PLACE["shortfall"]] = np.mean(short)
-        for suffix, shares in recall.items():
-            row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(shares)
+        for suffix, sums in (("", exact), ("_unbounded", unbounded)):
+            right = [(sums[places] >= np.sort(sums)[-len(places)]).mean() for places in named]
+            row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(right)
 
     def _sums(self, index: int) -> tuple[Counts, Counts]:
         """Return exact sums of a stream key, in the order of the domain, bounded and not."""
@@ -559,15 +485,15 @@ class QueryWatch(Watch):
             return
         for index in range(len(self.view.keys)):
             fields: Fields = shown.release.of_key[index]
-            pairs = sorted(
-                self._pairs(index, fields), key=lambda pair: 0 if pair.rank else -pair.exact
-            )
+            pairs = list(self._pairs(index, fields))
+            pairs.sort(key=lambda pair: 0 if pair.rank else -pair.exact)
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
                 counts = (pair.exact, pair.unbounded, pair.published)
                 yield self.board_row(shown, index, rank, pair.name, *counts)
+            sums = self._sums(index)
             for query, labels in _named(fields):
                 for rank, label in enumerate(labels[: self.view.top], start=1):
-                    exact, unbounded = (int(sums[self._place[label]]) for sums in self._sums(index))
+                    exact, unbounded = (int(of[self._place[label]]) for of in sums)
                     name = f"{query}: {label}"
                     yield self.board_row(shown, index, rank, name, exact, unbounded, None)
 
@@ -590,7 +516,7 @@ class LabelsWatch(Watch):
         if not isinstance(release, Answers):
             return super().named(release)
         found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
-        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+        return np.concatenate([_NO_ROWS, *found])
 
     def _rows_of(self, index: int, labels: Sequence[str]) -> Rows:
         return self.view.rows_of(index, [label.encode() for label in labels])
@@ -605,11 +531,9 @@ class LabelsWatch(Watch):
             rows, row, best = self._rows_of(index, labels)[: view.top], out[1 + index], one.top.rows
             row[PLACE["shown"]] = len(labels)
             self.fill_hits(row, one, rows)
-            order = {named: -place for place, named in enumerate(rows.tolist())}
-            here = np.array(
-                [order.get(named, -view.top) for named in best.tolist()], dtype=np.int64
-            )
             if len(best) > 1:
+                order = {named: -place for place, named in enumerate(rows.tolist())}
+                here = np.array([order.get(named, -view.top) for named in best.tolist()])
                 row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
             first = len(METRICS) + view.top
             row[first : first + len(best)] = np.isin(best, rows)
@@ -630,8 +554,7 @@ def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
 
 def _answers(fields: Fields) -> Sequence[Fields]:
     """Return the answers of one stream key: several, or the fields themselves as the only one."""
-    answers: Sequence[Fields] = fields.get("answers") or [fields]
-    return answers
+    return fields.get("answers") or [fields]
 
 
 def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
@@ -643,7 +566,6 @@ def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
             yield query, value
 
 
-def _labels_shown(release: Answers) -> dict[int, Sequence[str]]:
+def _labels_shown(release: Answers) -> dict[int, Any]:
     """Return the labels that `pay_what_you_get` names at a tick, by stream key."""
-    found: Any = {key: of["labels"] for key, of in release.of_key.items() if "labels" in of}
-    return dict(found)
+    return {key: of["labels"] for key, of in release.of_key.items() if "labels" in of}

@@ -55,11 +55,8 @@ def recommend(of: Sequence[Outcome]) -> Recommendation:
         return Recommendation(metric, {}, (), None, (nothing,))
     worth = {run: score if metric == RECALL else -score for run, score in scores.items()}
     best = max(rated, key=lambda one: (worth[one.number], -one.row.epsilon, -one.number))
-    front = tuple(
-        one.number
-        for one in sorted(rated, key=lambda one: (one.row.epsilon, one.number))
-        if not _beaten(one, rated, worth)
-    )
+    by_epsilon = sorted(rated, key=lambda one: (one.row.epsilon, one.number))
+    front = tuple(one.number for one in by_epsilon if not _beaten(one, rated, worth))
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
         return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(of)))
     given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
@@ -147,10 +144,8 @@ def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
 def _checks(chosen: Outcome) -> Iterator[str]:
     found = _mean(chosen, "deserving_shown", 1.0)
     if found < 0.9:
-        yield (
-            f"Of the items above its threshold it shows {found:.0%} in the mean: new items come "
-            "late."
-        )
+        share = f"{found:.0%} in the mean"
+        yield f"Of the items above its threshold it shows {share}: new items come late."
     if chosen.seeds < 3:
         seeds = f"{chosen.seeds} seed{'s' * (chosen.seeds > 1)}"
         yield f"This rests on {seeds}: try more (--seeds) before you trust small differences."

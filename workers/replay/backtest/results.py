@@ -85,6 +85,13 @@ class Outcome:
         return horizon * self.row.tick_ms if isinstance(horizon, int) else None
 
 
+def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
+    for one in outcomes(tables):
+        found.setdefault(one.row.histogram, []).append(one)
+    return found
+
+
 def outcomes(tables: Tables) -> list[Outcome]:
     import pyarrow.compute as pc
 
@@ -94,27 +101,24 @@ def outcomes(tables: Tables) -> list[Outcome]:
     values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in tables.results.filter(whole).to_pylist():
         values[row["run"]][row["metric"]].append(row["value"])
-    rows = run_rows(tables.runs)
-    seeds: dict[int, list[RunRow]] = {}
-    choices: dict[str, set[str | None]] = {}
-    for run in rows:
-        seeds.setdefault(run.run, []).append(run)
+    seeds: dict[int, list[RunRow]] = defaultdict(list)
+    choices: dict[str, set[str | None]] = defaultdict(lambda: {None})
+    for run in run_rows(tables.runs):
+        seeds[run.run].append(run)
         for name, value in run.varied.items():
-            choices.setdefault(name, {None}).add(value)
-    return [
-        Outcome(
-            row=runs[0],
-            # A setting with a single value does not distinguish runs.
-            varied={
-                name.removeprefix(prefix): value
-                for name, value in runs[0].varied.items()
-                if len(choices[name]) > 2 and name.startswith(prefix := f"{runs[0].histogram}.")
-            },
-            seeds=len(runs),
-            metrics={metric: Spread.of(found) for metric, found in values[number].items()},
-        )
-        for number, runs in sorted(seeds.items())
-    ]
+            choices[name].add(value)
+    found = []
+    for number, runs in sorted(seeds.items()):
+        row, prefix = runs[0], f"{runs[0].histogram}."
+        # A setting with a single value does not distinguish runs.
+        varied = {
+            name.removeprefix(prefix): value
+            for name, value in row.varied.items()
+            if len(choices[name]) > 2 and name.startswith(prefix)
+        }
+        metrics = {metric: Spread.of(each) for metric, each in values[number].items()}
+        found.append(Outcome(row=row, varied=varied, seeds=len(runs), metrics=metrics))
+    return found
 
 
 VERSION = 1
@@ -230,9 +234,7 @@ class Tables:
 def prepare(directory: Path, *, force: bool) -> None:
     """Create the directory and check that results can be written, before hours of work.
 
-    Raises:
-        SettingsError: a package is missing, the directory cannot be made, or it is not empty and
-            `force` was not given.
+    A directory that is not empty is refused without `force`.
     """
     for package in ("pyarrow", "matplotlib", "jinja2"):
         if importlib.util.find_spec(package) is None:
@@ -241,8 +243,7 @@ def prepare(directory: Path, *, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if not force and any(directory.iterdir()):
             raise SettingsError(
-                f"--report {directory}: it is not empty: choose another directory, or use --force "
-                "to replace the results in it"
+                f"--report {directory}: it is not empty: choose another directory, or use --force to replace the results in it"
             )
         if not os.access(directory, os.W_OK | os.X_OK):
             raise SettingsError(f"--report {directory}: Permission denied")
@@ -254,37 +255,27 @@ def write(directory: Path, results: Results) -> None:
     """Write the four files, each whole or not at all; runs.parquet, which marks results, last."""
     runs = directory / RUNS
     runs.unlink(missing_ok=True)  # marks earlier results; the new files are not theirs
-    write_whole(
-        directory / REJECTS,
-        msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n",
-    )
-    _write_table(directory / BOARDS, boards_table(results.boards))
+    about = msgspec.json.format(msgspec.json.encode(results.input), indent=2)
+    write_whole(directory / REJECTS, about + b"\n")
+    _write_table(directory / BOARDS, table_of(BoardRow, results.boards))
     _write_table(directory / RESULTS, results_table(results.series))
-    _write_table(runs, runs_table(results.runs))
+    _write_table(runs, table_of(RunRow, results.runs))
 
 
-def runs_table(rows: Sequence[RunRow]) -> pa.Table:
-    names = dict.fromkeys(name for row in rows for name in row.varied)
-    varied = {SET + name: [row.varied.get(name) for row in rows] for name in names}
-    return _table(RunRow, rows, varied)
-
-
-def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
-    return _table(BoardRow, rows, {})
-
-
-def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | None]]) -> pa.Table:
+def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
+    """Return a table with a column for every field; `varied` becomes one per varied setting."""
     import pyarrow as pa
 
     columns: dict[str, pa.Array] = {}
     for one in fields(kind):
         if one.name == "varied":
-            columns |= {name: pa.array(texts, pa.string()) for name, texts in varied.items()}
+            for name in dict.fromkeys(name for row in rows for name in row.varied):
+                texts = [row.varied.get(name) for row in rows]
+                columns[SET + name] = pa.array(texts, pa.string())
         else:
             arrow = NARROW.get(one.name) or ARROW[str(one.type).removesuffix(" | None")]
-            columns[one.name] = pa.array(
-                [getattr(row, one.name) for row in rows], getattr(pa, arrow)()
-            )
+            values = [getattr(row, one.name) for row in rows]
+            columns[one.name] = pa.array(values, getattr(pa, arrow)())
     return pa.table(columns)
 
 
@@ -329,11 +320,7 @@ def _write_table(path: Path, table: pa.Table) -> None:
 
 
 def read(directory: Path) -> Tables:
-    """Read the files that `write` writes.
-
-    Raises:
-        SettingsError: it is not a results directory, or one of another version.
-    """
+    """Read the files that `write` writes; refuse another directory, or another version."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

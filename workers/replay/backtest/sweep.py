@@ -31,9 +31,8 @@ from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.contributions import Message
-from workers.pipeline.factory import histograms as make_histograms
 from workers.pipeline.merge import Released
-from workers.pipeline.snapshots import ReleasedTick, Snapshot
+from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run, settings_text
 from workers.replay.backtest.measure import Watch, discovers, watch
 from workers.replay.backtest.results import Input, Results, RunRow
@@ -42,11 +41,14 @@ from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import (
     STREAM,
     Offline,
+    Progress,
     ReplayHistogram,
     ReplayMerge,
     Summary,
+    Write,
     drive,
     few_collections,
+    fresh_histograms,
 )
 from workers.replay.source import Source
 from workers.runtime.errors import QuietcountError
@@ -68,9 +70,8 @@ def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
     """Split the runs evenly between processes, grouping those that share bounded counts."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
-    ordered = sorted(
-        runs, key=lambda run: (first[run.combination.config.lane], run.number, run.seed)
-    )
+    order = [(first[lane], run.number, run.seed) for lane, run in zip(lanes, runs, strict=True)]
+    ordered = [runs[at] for at in sorted(range(len(runs)), key=order.__getitem__)]
     cuts = [len(ordered) * i // number for i in range(number + 1)]
     return [ordered[a:b] for a, b in pairwise(cuts)]
 
@@ -81,20 +82,16 @@ class Pool:
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
         # Not run here; they determine which lanes to count.
-        self.histograms: list[ReplayHistogram] = [
-            one for backtest in backtests for one in backtest.histograms
-        ]
+        self.histograms = [one for backtest in backtests for one in backtest.histograms]
         context = multiprocessing.get_context("fork")
         self._children: list[tuple[Any, Connection]] = []
         for backtest in backtests:
             ours, theirs = context.Pipe()
-            others = [connection for _, connection in self._children]
-            child = context.Process(
-                target=_serve, args=(backtest, key, theirs, [ours, *others]), daemon=True
-            )
-            before = signal.pthread_sigmask(
-                signal.SIG_BLOCK, HEEDED
-            )  # until the child ignores them
+            others = [ours, *(connection for _, connection in self._children)]
+            about = backtest, key, theirs, others
+            child = context.Process(target=_serve, args=about, daemon=True)
+            # Until the child ignores them.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
@@ -122,13 +119,7 @@ class Pool:
             self._tell("release", calls)
         return Released(0, [])
 
-    def run(
-        self,
-        settings: Settings,
-        source: Source,
-        write: Callable[[Snapshot], object] | None,
-        progress: Callable[[Summary], object],
-    ) -> Summary:
+    def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         with Interrupts() as interrupts, few_collections():
             with interrupts.held():  # part of a message would be read as the start of the next
@@ -203,7 +194,6 @@ def _serve(
 
 
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
-    merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
     with few_collections():
         while True:
             what, *arguments = pickle.loads(connection.recv_bytes())  # sent by the parent process
@@ -266,7 +256,7 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Return whether every run has released the tick counted last: no tick is half done."""
+        """Whether every run has released the tick counted last: no tick is half done."""
         return all(watch.last_tick == self._tick for watch in self.watches)
 
     def _seen(self, shown: ReleasedTick) -> None:
@@ -297,12 +287,12 @@ class Backtest:
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
         self._key, self._top = key, top
-        self._truths: dict[tuple[Scope, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
+        self._views: dict[tuple[Scope, Lane, tuple[bytes, ...]], View] = {}
         self._groups: dict[Scope, Group] = {}
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
         self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
         running = [self._histogram(run) for run in runs]
-        truths = [truth for truth, _ in self._truths.values()]
+        truths = [view.truth for view in self._views.values()]
         wide = [group.wide for group in self._groups.values()]
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
@@ -311,39 +301,24 @@ class Backtest:
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
 
-        def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
-            per_tick = isinstance(config, OneShotConfig)
-            return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
-
         if scope not in self._groups:
-            self._groups[scope] = Group(count(unbounded(config.lane), (), sizes=False))
+            wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)
+            self._groups[scope] = Group(wide)
         group, place = self._groups[scope], (scope, config.lane, domain)
-        if place not in self._truths:
-            truth = count(config.lane, domain, sizes=discovers(run.combination))
-            view = View(truth, group.wide, self._key, self._top)
-            self._truths[place] = truth, view
-            group.views.append(view)
-        truth, view = self._truths[place]
-        (histogram,) = make_histograms(
-            ReplayHistogram,
-            run.combination.settings,
-            [mirrored(mechanism, truth)],
-            key=self._key,
-            stream=STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}",
-            owner=0,
-            owners=1,
-        )
+        if place not in self._views:
+            sizes = discovers(run.combination)
+            truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
+            self._views[place] = View(truth, group.wide, self._key, self._top)
+            group.views.append(self._views[place])
+        view = self._views[place]
+        stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
+        mechanism = mirrored(mechanism, view.truth)
+        [histogram] = fresh_histograms(run.combination.settings, self._key, stream, [mechanism])
         histogram.written = False
         group.watches.append(watch(run, histogram, view))
         return histogram
 
-    def run(
-        self,
-        settings: Settings,
-        source: Source,
-        write: Callable[[Snapshot], object] | None,
-        progress: Callable[[Summary], object],
-    ) -> Summary:
+    def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
 
         They share the `[events]` of `settings`; `write` takes the snapshots of those that are
@@ -352,7 +327,7 @@ class Backtest:
         with Interrupts() as interrupts, few_collections():
 
             def after_tick() -> None:
-                progress(summary)
+                progress(offline.summary)
                 if all(group.whole for group in self._groups.values()):
                     interrupts.check()
 
@@ -365,8 +340,7 @@ class Backtest:
                 until_ms=source.until_ms,
                 after_tick=after_tick,
             )
-            summary = offline.summary
-            drive(offline, source, interrupts, progress)
+            summary = drive(offline, source, interrupts, progress)
             self.finish()
         return summary
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -27,21 +26,15 @@ from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
 from workers.mechanisms.mechanism import Guarantee, Items, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
 # Sizes for which the tick is recorded at which an item reaches them.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
 # These read the running counts of all rows after `merge`, and add none of their own.
-MIRRORED = (
-    "known_base",
-    "unk_base",
-    "sparse_gumb",
-    "bounded_max",
-    "doubling",
-    "two_level",
-    "two_level_k",
-)
+_ORDER_STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
+MIRRORED = ("known_base", "unk_base", "sparse_gumb", *_ORDER_STATISTICS)
 ITEMS_UNBOUNDED = (1 << 31) - 1
 
 _EMPTY: Rows = np.empty(0, dtype=np.int64)
@@ -222,19 +215,13 @@ def unbounded(lane: Lane) -> Lane:
 
 
 def truth_of(
-    config: HistogramConfig,
-    key: NoiseKey,
-    domain: Sequence[bytes],
-    *,
-    per_tick: bool,
-    lane: Lane,
-    sizes: bool,
+    config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, lane: Lane, sizes: bool
 ) -> Truth:
     """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
 
     The root key names rows and makes no noise; the bounds are those of `lane`. See `Exact`.
     """
-    exact = Exact(domain, per_tick=per_tick, sizes=sizes)
+    exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
     # Exact counts have no noise for windows to describe.
     truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)
@@ -248,8 +235,7 @@ KEYS_MAX = 8
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Top:
+class Top(NamedTuple):
     """Largest items of one stream key.
 
     Attributes:
@@ -260,13 +246,8 @@ class Top:
     rows: Rows
     floor: int
 
-    @property
-    def size(self) -> int:
-        return len(self.rows)
 
-
-@dataclass(frozen=True, slots=True)
-class KeyView:
+class KeyView(NamedTuple):
     """One stream key at a tick.
 
     Attributes:
@@ -291,46 +272,40 @@ class View:
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
-        self._place: Rows = np.empty(0, dtype=np.int64)
+        self._place = self.counts = self.unbounded = _EMPTY
         self.keys: list[KeyView] = []
-        self.counts = self.unbounded = np.empty(0, dtype=np.int64)
         self.total = self.total_unbounded = 0
 
     def look(self) -> None:
         columns, wide = self.truth.columns, self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns, self._wide_columns = columns, wide
-            self._place = np.empty(0, dtype=np.int64)
+            self._place = _EMPTY
         place = np.full(columns.n, -1, dtype=np.int64)
         place[: len(self._place)] = self._place
         missing = np.flatnonzero(place < 0)
         place[missing] = wide.find(columns.tags[missing])
         self._place = place
-        self.counts = columns.counts
-        self.unbounded = (
-            np.where(place >= 0, wide.counts[place], 0) if wide.n else np.zeros_like(self.counts)
-        )
+        self.counts, self.unbounded = columns.counts, np.zeros_like(columns.counts)
+        if wide.n:
+            self.unbounded = np.where(place >= 0, wide.counts[place], 0)
         self.total, self.total_unbounded = int(self.counts.sum()), int(wide.counts.sum())
-        self.keys = [
-            self._key_view(columns, wide, index) for index in range(min(len(self.names), KEYS_MAX))
-        ]
+        self.keys = []
+        for index in range(min(len(self.names), KEYS_MAX)):
+            rows, top, total = self._of_key(columns, index)
+            _, top_unbounded, total_unbounded = self._of_key(wide, index)
+            self.keys.append(KeyView(rows, top, top_unbounded, total, total_unbounded))
 
     @property
     def names(self) -> Sequence[str]:
         """Return all stream keys by index, including those not measured individually."""
         return self.truth.names
 
-    def _key_view(self, columns: Ledger, wide: Ledger, index: int) -> KeyView:
-        alone = len(self.names) == 1
-        rows = None if alone else np.flatnonzero(columns.keys == index)
-        of_wide = None if alone else np.flatnonzero(wide.keys == index)
-        return KeyView(
-            rows,
-            largest(columns.counts, rows, self.top),
-            largest(wide.counts, of_wide, self.top),
-            int((columns.counts if rows is None else columns.counts[rows]).sum()),
-            int((wide.counts if of_wide is None else wide.counts[of_wide]).sum()),
-        )
+    def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
+        """Return a stream key's rows (None: all), its largest items, and the sum of its counts."""
+        rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
+        counts = columns.counts if rows is None else columns.counts[rows]
+        return rows, largest(columns.counts, rows, self.top), int(counts.sum())
 
     def rows_of(self, index: int, labels: Sequence[bytes]) -> Rows:
         """Return the rows of labels of one stream key; -1 for a label without a row."""
@@ -341,10 +316,7 @@ class View:
         rows = np.full(len(items.counts), -1, dtype=np.int64)
         for index in np.unique(items.keys).tolist():
             here = np.flatnonzero(items.keys == index)
-            labels = (
-                items.labels if len(here) == len(rows) else [items.labels[i] for i in here.tolist()]
-            )
-            rows[here] = self.rows_of(index, labels)
+            rows[here] = self.rows_of(index, [items.labels[i] for i in here.tolist()])
         return rows
 
     def rank(self, index: int, row: int) -> int:
@@ -369,7 +341,7 @@ def largest(counts: Counts, rows: Rows | None, n: int) -> Top:
     return Top(found if rows is None else rows[found], floor)
 
 
-def released_top(rows: Rows, counts: Counts, n: int) -> NDArray[np.int64]:
+def released_top(rows: Rows, counts: Counts, n: int) -> Rows:
     """Return the places in `rows` of the n largest published counts, by count, ties by row."""
     places = np.arange(len(rows))
     if len(rows) > n:
@@ -378,14 +350,14 @@ def released_top(rows: Rows, counts: Counts, n: int) -> NDArray[np.int64]:
     return places[np.lexsort((rows[places], -counts[places]))][:n]
 
 
-def kendall(exact: NDArray[np.int64], published: NDArray[np.int64]) -> float:
+def kendall(exact: Counts, published: Counts) -> float:
     """Return Kendall's tau-b; nan if either is all ties."""
     a, b = _order(exact), _order(published)
     scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
     return int((a * b).sum()) / scale if scale else math.nan
 
 
-def _order(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order(values: Counts) -> Counts:
     """Return 1 where a value is above another, -1 where below; a difference could overflow."""
     rows, columns = values[:, None], values[None, :]
     return (rows > columns).astype(np.int64) - (rows < columns)

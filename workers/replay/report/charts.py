@@ -11,10 +11,9 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.style
 import numpy as np
@@ -32,6 +31,7 @@ DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1)
 WIDTH = 9.2  # inches; 883 px of a page
 LOOKS = len(COLORS)
 DPI = 150
+LINE = 1.6  # points
 HEAD = 0.58  # inches
 LABEL_LETTERS = 34
 WHY_LETTERS = 200
@@ -39,34 +39,23 @@ LOOK: Mapping[str, Any] = {
     "svg.hashsalt": "quietcount",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 10,
     "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "grid.color": PALE,
     "grid.linewidth": 0.6,
-    "lines.linewidth": 1.6,
+    "lines.linewidth": LINE,
     "lines.markersize": 6.5,
-    "legend.frameon": False,
     "legend.fontsize": 9.5,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
+    **dict.fromkeys(("font.size", "axes.titlesize"), 10),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    "text.parse_math": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), "white"),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """Chart of a report; `title` is also its text for screen readers."""
 
     name: str
@@ -80,8 +69,7 @@ class Chart:
 Drawing = tuple[str, Callable[[], Chart | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Charts of a section, and a line for each that could not be drawn."""
 
     charts: Sequence[Chart]
@@ -102,19 +90,14 @@ def draw_each(drawings: Iterable[Drawing]) -> Drawn:
     return Drawn(charts, missing)
 
 
-def dashed(*lengths: float) -> Any:
-    return (0, lengths) if lengths else "-"
+def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
+    return {"color": color, "linewidth": width, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def look(number: int, **instead: Any) -> dict[str, Any]:
     at = number % LOOKS
-    return {
-        "color": COLORS[at],
-        "marker": MARKERS[at],
-        "linestyle": dashed(*DASHES[at]),
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.7,
-    } | instead
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
+    return stroke(COLORS[at], LINE, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
 
 
 @contextmanager
@@ -167,8 +150,8 @@ def legend_below(
 ) -> None:
     handles: dict[str, Any] = {}
     for panel in panels:
-        found = zip(*panel.get_legend_handles_labels(), strict=True)
-        handles |= {name: handle for handle, name in found}
+        found, labels = panel.get_legend_handles_labels()
+        handles |= dict(zip(labels, found, strict=True))
     names = [name for name in order or handles if name in handles]
     place: Any = {"loc": "outside lower left", "ncols": columns, "borderpad": 0.1}
     figure.legend([handles[name] for name in names], names, columnspacing=spacing, **place)
@@ -218,10 +201,9 @@ def number(value: float) -> str:
 
 def short_number(value: float) -> str:
     """Format a round number briefly: 20k, 1.5M."""
-    for unit, width in (("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 10 * width or (unit == "M" and abs(value) >= width):
-            return f"{value / width:g}{unit}"
-    return number(value)
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else number(value)
 
 
 def slug(text: str) -> str:

@@ -5,6 +5,7 @@ Boards show exact counts beside the published ones, at a few ticks.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -16,29 +17,17 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
+from workers.replay.report import charts
 from workers.replay.report.charts import (
-    BAND,
     COLORS,
     INK,
     LOOKS,
-    MUTED,
-    WARNING,
     Chart,
     Drawing,
     canvas,
-    counts_axis,
-    dashed,
     drawable,
-    finish,
-    legend_below,
-    log_axis,
     look,
-    number,
-    rows_axis,
-    share_axis,
-    shares_upward,
-    short_number,
-    slug,
+    stroke,
 )
 from workers.replay.report.runs import BOARD_ROWS, Line, Measured, chosen_ticks, when
 from workers.settings.durations import format_duration
@@ -51,28 +40,13 @@ NORMAL_95 = 1.96
 #: Bars from the worst seed to the best.
 BARS: Any = {"elinewidth": 0.9, "capsize": 2}
 # Metrics for comparing runs, first applicable one: metric, axis, title, part of the caption.
+_TOP = "share of the true top {n} on the board", "top-{n} recall"
 COMPARED = (
-    (
-        "recall_unbounded",
-        "share of the true top {n} on the board",
-        "top-{n} recall",
-        " The true top is that of all events, before any bound.",
-    ),
-    (
-        "recall",
-        "share of the true top {n} on the board",
-        "top-{n} recall",
-        " The true top is that of the bounded counts.",
-    ),
+    ("recall_unbounded", *_TOP, " The true top is that of all events, before any bound."),
+    ("recall", *_TOP, " The true top is that of the bounded counts."),
     ("within_error", "share of answers within the published error", "answers", ""),
 )
-UNITS = (
-    ("days", 86_400_000),
-    ("hours", 3_600_000),
-    ("minutes", 60_000),
-    ("seconds", 1_000),
-    ("ms", 1),
-)
+UNITS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "ms": 1}
 
 
 def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
@@ -91,19 +65,17 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             if len(sd[0]):
                 richest, reach = cell, NORMAL_95 * sd[1]
                 name = "19 of 20 errors belong in here (1.96 sd)"
-                cell.fill_between(sd[0], 0, reach, color=BAND, linewidth=0, label=name)
-            thin: Any = {"color": COLORS[1], "linewidth": 0.9, "linestyle": dashed(2, 1)}
-            cell.plot(*worst, **thin, label="measured: largest")
-            cell.plot(*rms, color=COLORS[0], linewidth=2.2, label="measured: root mean square")
+                cell.fill_between(sd[0], 0, reach, color=charts.BAND, linewidth=0, label=name)
+            cell.plot(*worst, **stroke(COLORS[1], 0.9, 2, 1), label="measured: largest")
+            cell.plot(*rms, **stroke(COLORS[0], 2.2), label="measured: root mean square")
             if len(sd[0]):
-                thin = {"color": INK, "linewidth": 1.0, "linestyle": dashed(4, 2)}
-                cell.plot(*sd, **thin, label="promised: sd, from the settings")
+                cell.plot(*sd, **stroke(INK, 1.0, 4, 2), label="promised: sd, from the settings")
             cell.set(title=_title(of, run), ylabel="error of a count")
-            counts_axis(cell.yaxis)
+            charts.counts_axis(cell.yaxis)
             _tick_axis(of, cell, run)
         for cell in axes[:, 0]:
             cell.set_ylim(0, None)
-        legend_below(figure, [richest], 2)
+        charts.legend_below(figure, [richest], 2)
         caption = (
             "How far published counts are from the exact ones that the noise was added to, tick by "
             f"tick, mean of {_seeds(drawn)}. The dashed line is the standard deviation that the "
@@ -127,13 +99,9 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             found = run.metrics[metric]
             point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    means = {
-        name: float(np.mean([point[1] for point in points])) for name, points in series.items()
-    }
-    best = sorted(series, key=lambda name: -means[name])[:LOOKS]
+    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[:LOOKS]
     shown = [name for name in series if name in best]
-    with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
             at, mean, *bars = np.array(sorted(series[name])).T
             at = at * _beside(place, len(shown))
@@ -141,14 +109,15 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             cell.errorbar(at, mean, bars, **BARS, **style)
         _epsilon_axis(cell, of.runs)
         cell.set_ylabel(what.format(n=of.input.top))
-        share_axis(cell.yaxis)
-        shares_upward(cell)
-        legend_below(figure, [cell], 2)
-        left_out = f" The {LOOKS} best of {len(series)} are drawn." if len(series) > LOOKS else ""
+        charts.share_axis(cell.yaxis)
+        charts.shares_upward(cell)
+        charts.legend_below(figure, [cell], 2)
         caption = (
             f"Mean over the measured ticks and {_seeds(of.runs)}; bars go from the worst seed to "
-            f"the best.{truth} Where a line is flat, more budget buys nothing.{left_out}"
+            f"the best.{truth} Where a line is flat, more budget buys nothing."
         )
+        if len(series) > LOOKS:
+            caption += f" The {LOOKS} best of {len(series)} are drawn."
         title = f"{title.format(n=of.input.top)} against epsilon"
         return finish_of(figure, of, "recall_against_epsilon", title, caption)
 
@@ -160,47 +129,44 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
     if len(runs) < 2:
         return None
     mechanisms = list(dict.fromkeys(run.row.mechanism for run in runs))
-    with canvas(1, 1, 4.6) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 4.6) as (figure, [[cell]]):
         best = sorted((run.row.epsilon, scores[run.number]) for run in runs if run.number in front)
         if len(best) > 1:
-            line: Any = {"where": "post", "color": MUTED, "linewidth": 1.1, "zorder": 1}
-            cell.step(*np.array(best).T, **line, label="Pareto front")
+            line = stroke(charts.MUTED, 1.1)
+            cell.step(*np.array(best).T, where="post", zorder=1, **line, label="Pareto front")
         at: dict[int, tuple[float, float]] = {}
         for place, mechanism in enumerate(mechanisms):
             beside = _beside(place, len(mechanisms))
             mine = [run for run in runs if run.row.mechanism == mechanism]
-            points = [(run.row.epsilon * beside, scores[run.number]) for run in mine]
-            at |= {run.number: point for run, point in zip(mine, points, strict=True)}
+            points = {run.number: (run.row.epsilon * beside, scores[run.number]) for run in mine}
+            at |= points
             style = look(place, linestyle="none", markersize=7)
-            cell.plot(*zip(*points, strict=True), label=mechanism, **style)
+            cell.plot(*zip(*points.values(), strict=True), label=mechanism, **style)
         _epsilon_axis(cell, runs)
         if recommended is not None:
-            ring: Any = {"color": "none", "markeredgecolor": INK, "markeredgewidth": 1.4}
-            ring |= {"marker": "o", "markersize": 15, "linestyle": "none"}
-            cell.plot(
-                *zip(at[recommended], strict=True), **ring, label=f"recommended: run {recommended}"
-            )
+            ring = look(0, color="none", linestyle="none", markersize=15)
+            ring |= {"markeredgecolor": INK, "markeredgewidth": 1.4}
+            x, y = at[recommended]
+            cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
         # Runs at the same point share a text.
-        named: dict[tuple[tuple[float, float], bool], list[int]] = {}
-        for run in runs:
-            if run.number in front or run.number == recommended:
-                named.setdefault((at[run.number], run.number in front), []).append(run.number)
+        named: dict[tuple[tuple[float, float], bool], list[int]] = defaultdict(list)
+        for number in (run.number for run in runs):
+            if number in front or number == recommended:
+                named[at[number], number in front].append(number)
         for (point, of_front), numbers in named.items():
             several = f"{numbers[0]} and {len(numbers) - 1} more"
             text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
             aside = (8, 7) if of_front else (8, -15)
             cell.annotate(text, point, aside, textcoords="offset points", fontsize=9, color=INK)
-        if advice.metric == RECALL:
-            share_axis(cell.yaxis)
-            cell.set_ylabel(f"share of the true top {of.input.top} on the board")
-        else:
-            log_axis(cell.yaxis, [max(score, 1e-3) for score in scores.values()])
-            cell.set_ylabel("mean error (less is better)")
         cell.margins(x=0.08, y=0.10)
         if advice.metric == RECALL:
-            shares_upward(cell)
-        legend_below(figure, [cell], 4)
+            charts.share_axis(cell.yaxis)
+            cell.set_ylabel(f"share of the true top {of.input.top} on the board")
+            charts.shares_upward(cell)
+        else:
+            charts.log_axis(cell.yaxis, [max(score, 1e-3) for score in scores.values()])
+            cell.set_ylabel("mean error (less is better)")
+        charts.legend_below(figure, [cell], 4)
         caption = (
             f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with "
             "no more budget none has a better score. Numbers are those of the table of runs."
@@ -213,8 +179,7 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
     if not runs:
         return None
     unit, width = _delay_unit(runs)
-    with canvas(1, 2, 4.0 + 0.22 * ((len(runs) + 1) // 2)) as (figure, axes):
-        left, right = axes[0]
+    with canvas(1, 2, 4.0 + 0.22 * ((len(runs) + 1) // 2)) as (figure, [[left, right]]):
         sizes: list[float] = []
         for place, run in enumerate(runs):
             names = ("found", "delay_median", "passed")
@@ -227,15 +192,15 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             sizes += found.at.tolist()
         for cell in (left, right):
             cell.set_xlabel("exact count that the item reached")
-            log_axis(cell.xaxis, sizes)
+            charts.log_axis(cell.xaxis, sizes)
         right.set_xlim(left.get_xlim())
-        share_axis(left.yaxis)
+        charts.share_axis(left.yaxis)
         left.set(ylim=(0, 1.02), ylabel="share of such items that were shown")
         left.set_title("Found by the end of the epoch")
         right.set(ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})")
         right.set_title("Delay, from reaching the count to being shown")
-        counts_axis(right.yaxis)
-        legend_below(figure, [left], 2)
+        charts.counts_axis(right.yaxis)
+        charts.legend_below(figure, [left], 2)
         caption = (
             "Over an unknown domain an item waits until its noisy count passes the threshold. "
             "Left: of the items that reached a count, how many were on the board before the epoch "
@@ -252,22 +217,21 @@ def coverage(of: Measured) -> Chart | None:
     if not found:
         return None
     drawn, left_out = found[:DOTS], len(found) - DOTS
-    with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, [[cell]]):
         spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
         mean, least, most = np.array(spreads).T
-        cell.axvspan(0.94, 0.96, color=BAND, linewidth=0, label="94 % to 96 %")
-        cell.axvline(0.95, color=INK, linestyle=dashed(5, 2), linewidth=1.1, label="claimed: 95 %")
+        cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
+        cell.axvline(0.95, **stroke(INK, 1.1, 5, 2), label="claimed: 95 %")
         style = look(0, linestyle="none", label="measured, worst to best seed")
         cell.errorbar(mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style)
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
-        rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
+        charts.rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
         cell.set_xlabel("share of published counts within 1.96 sd of the exact one")
         low = min(float(least.min()), 0.93)
         cell.set_xlim(low - 0.01, min(max(float(most.max()), 0.965) + 0.005, 1.005))
-        share_axis(cell.xaxis)
+        charts.share_axis(cell.xaxis)
         cell.grid(visible=False, axis="y")
-        legend_below(figure, [cell], 3)
+        charts.legend_below(figure, [cell], 3)
         caption = (
             "Over all shown items, measured ticks and seeds. Below 95 % where counts are biased: "
             'an item over an unknown domain is shown when its noise was high ("of new items" in the '
@@ -280,7 +244,8 @@ def coverage(of: Measured) -> Chart | None:
 
 
 def finish_of(figure: Figure, of: Measured, kind: str, title: str, caption: str) -> Chart:
-    return finish(figure, f"{slug(of.name)}-{kind}", f"{of.name}: {title}", caption, CONTAINS)
+    name = f"{charts.slug(of.name)}-{kind}"
+    return charts.finish(figure, name, f"{of.name}: {title}", caption, CONTAINS)
 
 
 def _curve(run: Outcome, line: Line) -> tuple[Any, Any]:
@@ -296,12 +261,12 @@ def _tick_axis(of: Measured, cell: Axes, run: Outcome) -> None:
     since = "" if begin is None else f", from {when(begin)} UTC"
     cell.set_xlabel(f"tick of {format_duration(run.row.tick_ms)}{since}")
     cell.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    cell.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    cell.xaxis.set_major_formatter(FuncFormatter(lambda value, _: charts.number(value)))
     cell.margins(x=0.01)
 
 
 def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
-    log_axis(cell.xaxis, [run.row.epsilon for run in runs])
+    charts.log_axis(cell.xaxis, [run.row.epsilon for run in runs])
     cell.set_xlabel(f"epsilon of one {runs[0].row.unit} and an epoch (less is more private)")
 
 
@@ -332,9 +297,11 @@ def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
     widths = {run.row.tick_ms for run in runs}
     if len(widths) == 1:
         return f"ticks of {format_duration(widths.pop())}", None
-    return next(unit for unit in UNITS if unit[1] <= max(widths))
+    return next(unit for unit in UNITS.items() if unit[1] <= max(widths))
 
 
+#: Rows of one stream key's boards by tick.
+Boards = dict[int, list[BoardRow]]
 EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
 NAMED, HIDDEN = "shown, without a count", "not shown"
 
@@ -344,32 +311,28 @@ def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
         yield title, partial(_board, of, run, ticks, f"board_{at}", title)
 
 
-def boards_of(
-    of: Measured, run: Outcome, keys: int
-) -> Iterator[tuple[int, str, dict[int, list[BoardRow]]]]:
+def boards_of(of: Measured, run: Outcome, keys: int) -> Iterator[tuple[int, str, Boards]]:
     found = of.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""
         yield at, f"exact and published{who}", ticks
 
 
-def _board(
-    of: Measured, run: Outcome, ticks: dict[int, list[BoardRow]], kind: str, title: str
-) -> Chart:
+def _board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
     chosen = {tick: ticks[tick][:BOARD_ROWS] for tick in chosen_ticks(list(ticks))}
     most = max(map(len, chosen.values()))
     with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):
         for cell, (tick, rows) in zip(axes[0], chosen.items(), strict=True):
             _draw(cell, rows)
             names = [drawable(row.label, 10 + 24 // len(chosen)) for row in rows]
-            rows_axis(cell, names, fontsize=9)
+            charts.rows_axis(cell, names, fontsize=9)
             cell.set(ylim=(most - 0.4, -0.6), xlabel="count")
             number = tick - run.row.first_tick + 1
             cell.set_title(f"end of tick {number:,}:\n{when(rows[0].end_ms)}", fontsize=9.5)
-            counts_axis(cell.xaxis, 6 // len(chosen) + 1, short_number)
+            charts.counts_axis(cell.xaxis, 6 // len(chosen) + 1, charts.short_number)
             cell.grid(visible=False, axis="y")
             cell.margins(x=0.04)
-        legend_below(figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None)
+        charts.legend_below(figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None)
         caption = (
             f"Run {run.number} ({name_of(run)}), one seed: the largest exact counts as bars, and "
             "what readers of the snapshot see as points, with the error bars that the snapshot "
@@ -381,13 +344,10 @@ def _board(
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     exact = np.array([row.exact or 0 for row in rows])
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
-    published = [
-        (row.released, place, NORMAL_95 * (row.sd or 0))
-        for place, row in enumerate(rows)
-        if row.released is not None
-    ]
-    if published:
-        x, y, wide = np.array(published, dtype=float).T
+    y = [place for place, row in enumerate(rows) if row.released is not None]
+    if y:
+        x, sd = np.array([(rows[at].released, rows[at].sd or 0) for at in y], dtype=float).T
+        wide = NORMAL_95 * sd
         style = look(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
         cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
     named = [place for place, row in enumerate(rows) if row.shown and row.released is None]
@@ -396,6 +356,5 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
         cell.plot(exact[named], named, label=NAMED, **style)
     hidden = [place for place, row in enumerate(rows) if not row.shown]
     if hidden:
-        cross: Any = {"marker": "x", "color": WARNING, "linestyle": "none"}
-        cross |= {"markersize": 6, "markeredgewidth": 1.6}
-        cell.plot(exact[hidden], hidden, label=HIDDEN, **cross)
+        style = {"color": charts.WARNING, "marker": "x", "linestyle": "none", "markersize": 6}
+        cell.plot(exact[hidden], hidden, label=HIDDEN, markeredgewidth=1.6, **style)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -9,23 +10,8 @@ from typing import Any
 import numpy as np
 
 from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan
-from workers.replay.report.charts import (
-    BAND,
-    COLORS,
-    INK,
-    Chart,
-    Drawing,
-    canvas,
-    counts_axis,
-    dashed,
-    drawable,
-    finish,
-    legend_below,
-    log_axis,
-    look,
-    rows_axis,
-    slug,
-)
+from workers.replay.report import charts
+from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, look, stroke
 from workers.settings.durations import format_duration
 
 CONTAINS = "Computed from the settings alone: no data"
@@ -54,23 +40,23 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
         least, most = (np.array([getattr(run, name) for run in runs]) for name in ("least", "most"))
         if (most > least).any():
             low, high = [*least, least[-1]], [*most, most[-1]]
-            cell.fill_between(edges, low, high, step="post", color=BAND, linewidth=0)
-            thin: Any = {"color": COLORS[2], "linewidth": 1.2, "linestyle": dashed(1, 1)}
+            cell.fill_between(edges, low, high, step="post", color=charts.BAND, linewidth=0)
+            thin = stroke(COLORS[2], 1.2, 1, 1)
             cell.stairs(least, edges, baseline=None, label="least of a run of ticks", **thin)
         name = "standard deviation (most of a run of ticks)"
-        cell.stairs(most, edges, baseline=None, color=COLORS[0], linewidth=1.6, label=name)
-        thin = {"color": INK, "linewidth": 1.1, "linestyle": dashed(5, 2)}
+        cell.stairs(most, edges, baseline=None, **stroke(COLORS[0], 1.6), label=name)
+        thin = stroke(charts.INK, 1.1, 5, 2)
         cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
-        counts_axis(cell.yaxis)
+        charts.counts_axis(cell.yaxis)
         if bars:
             style = look(1, linestyle="none", label="threshold, at chosen ticks")
             last.plot(*zip(*bars, strict=True), **style)
             last.set(ylabel="count that a new item\nmust have, with noise", ylim=(0, None))
-            counts_axis(last.yaxis)
+            charts.counts_axis(last.yaxis)
         last.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
-        counts_axis(last.xaxis, 8)
-        legend_below(figure, [cell, last], 2, spacing=None)
+        charts.counts_axis(last.xaxis, 8)
+        charts.legend_below(figure, [cell, last], 2, spacing=None)
         caption = (
             "What every snapshot will state as its error: 19 of 20 published counts lie within "
             "twice this (1.96 times) of the exact one. "
@@ -96,28 +82,24 @@ def _counters(one: HistogramPlan) -> Chart | None:
 
 
 def _ends(one: HistogramPlan) -> Chart | None:
-    rows = [
-        row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES
-    ]
+    drawn = [row.chosen or row.recommended or row.end_share in DRAWN_SHARES for row in one.ends]
+    rows = list(itertools.compress(one.ends, drawn))
     if len(rows) < 2:
         return None
-    with canvas(1, 1, 3.8) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 3.8) as (figure, [[cell]]):
         for place, row in enumerate(rows):
             said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
             # The last tick on its own: the share is for it.
-            runs = [(run.first, run.most) for run in row.curve[:-1]] + [
-                (row.curve[-1].last, row.last_sd)
-            ]
+            runs = [(run.first, run.most) for run in row.curve[:-1]]
+            runs.append((row.curve[-1].last, row.last_sd))
             style = look(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
-        cell.set(
-            ylabel="sd of the noise (counts)", ylim=(0, 1.08 * max(row.worst_sd for row in rows))
-        )
-        counts_axis(cell.yaxis)
+        highest = max(row.worst_sd for row in rows)
+        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
+        charts.counts_axis(cell.yaxis)
         cell.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
-        counts_axis(cell.xaxis, 8)
-        legend_below(figure, [cell], 3)
+        charts.counts_axis(cell.xaxis, 8)
+        charts.legend_below(figure, [cell], 3)
         caption = (
             "The most noise of each run of ticks, and that of the last tick, at the budget of these "
             "settings. A share of the last tick is paid for by all others: worth it where the last "
@@ -127,18 +109,16 @@ def _ends(one: HistogramPlan) -> Chart | None:
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:
-    names = [_with(row) for row in one.mechanisms]
+    names = []
+    for row in one.mechanisms:
+        assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
+        names.append(" ".join([row.mechanism, *assumed]))
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "
         "answers and assumes is in the text below. Hollow: not possible with these settings. "
         "Thresholds of different mechanisms do not mean the same."
     )
     return _compared(one, one.mechanisms, names, "mechanisms", caption)
-
-
-def _with(row: Alternative) -> str:
-    assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
-    return " ".join([row.mechanism, *assumed])
 
 
 def _compared(
@@ -160,8 +140,7 @@ def _compared(
     shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
     if len(shown) < 2:
         return None
-    with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, axes):
-        cell = axes[0, 0]
+    with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, [[cell]]):
         for label, place, of in series:
             filled = look(place, linestyle="none", markersize=7)
             edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
@@ -176,18 +155,18 @@ def _compared(
                     cell.plot(*zip(*part, strict=True), **style)
         used = [" (in use)" if rows[at].chosen else "" for at in shown]
         drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
-        rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
+        charts.rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
         if max(values) > LINEAR_UP_TO * min(values):
             cell.set_xlabel("counts, logarithmic")
-            log_axis(cell.xaxis, values)
+            charts.log_axis(cell.xaxis, values)
         else:
             cell.set_xlabel("counts")
-            counts_axis(cell.xaxis, 8)
+            charts.counts_axis(cell.xaxis, 8)
             cell.set_xlim(0, 1.05 * max(values))
-        legend_below(figure, [cell], 4)
+        charts.legend_below(figure, [cell], 4)
         return _finish(figure, one, kind, f"{kind} at this budget", caption)
 
 
 def _finish(figure: Any, one: HistogramPlan, kind: str, title: str, caption: str) -> Chart:
-    name, title = f"{slug(one.name)}-{kind}", f"{one.name}: {title}"
-    return finish(figure, name, title, caption, CONTAINS, alarm=False)
+    name, title = f"{charts.slug(one.name)}-{kind}", f"{one.name}: {title}"
+    return charts.finish(figure, name, title, caption, CONTAINS, alarm=False)

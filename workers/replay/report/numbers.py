@@ -16,18 +16,9 @@ from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, short
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.results import BoardRow, Outcome
-from workers.replay.report.charts import (
-    COLORS,
-    INK,
-    Chart,
-    Drawing,
-    canvas,
-    counts_axis,
-    dashed,
-    legend_below,
-    look,
-)
-from workers.replay.report.charts_backtest import NORMAL_95, boards_of, finish_of, name_of
+from workers.replay.report import charts
+from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, look, stroke
+from workers.replay.report.charts_backtest import NORMAL_95, Boards, boards_of, finish_of, name_of
 from workers.replay.report.pages import Table
 from workers.replay.report.runs import Measured, chosen_ticks, when
 
@@ -46,6 +37,12 @@ class Counted:
     exact: Floats
     published: Floats
     sd: float
+
+    def exact_quantile(self, numeric: Numeric, q: float) -> dict[str, Any]:
+        return numeric.quantile(self.exact, 0.0, q)
+
+    def quantile(self, numeric: Numeric, q: float) -> dict[str, Any]:
+        return numeric.quantile(self.published, self.sd, q)
 
 
 def numeric_of(run: Outcome) -> Numeric | None:
@@ -70,36 +67,17 @@ def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
     counted = [counted_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
-        pairs = [
-            (numeric.quantile(one.exact, 0.0, q), numeric.quantile(one.published, one.sd, q))
-            for one in counted
-        ]
-        exact = [pair for pair in pairs if pair[0]["bucket"] is not None]
-        said = [(truth, found) for truth, found in exact if found["bucket"] is not None]
-        both = [
-            (truth, found) for truth, found in said if None not in (truth["value"], found["value"])
-        ]
-        off = [abs(truth["value"] - found["value"]) for truth, found in both]
-        hold = [holds(numeric, truth, found) for truth, found in said]
-        rows.append(
-            [
-                short(q),
-                f"{len(exact):,}",
-                f"{len(exact) - len(said):,}",
-                f"{sum(off) / len(off):.4g}" if off else None,
-                f"{max(off):.4g}" if off else None,
-                f"{100 * sum(hold) / len(hold):.0f} %" if hold else None,
-            ]
-        )
-    headings = (
-        "quantile",
-        "boards",
-        "nothing said",
-        "off, mean",
-        "off, most",
-        "interval holds the exact one",
-    )
-    return Table(headings, rows, words=())
+        pairs = [(one.quantile(numeric, q), one.exact_quantile(numeric, q)) for one in counted]
+        exact = [(found, truth) for found, truth in pairs if truth["bucket"] is not None]
+        said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
+        values = [(found["value"], truth["value"]) for found, truth in said]
+        off = [abs(found - truth) for found, truth in values if None not in (found, truth)]
+        hold = [holds(numeric, truth, found) for found, truth in said]
+        cells: list[str | None] = [short(q), f"{len(exact):,}", f"{len(exact) - len(said):,}"]
+        cells += [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
+        rows.append([*cells, f"{100 * sum(hold) / len(hold):.0f} %" if hold else None])
+    headings = ("quantile", "boards", "nothing said", "off, mean", "off, most")
+    return Table((*headings, "interval holds the exact one"), rows, words=())
 
 
 def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
@@ -109,9 +87,8 @@ def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> boo
         return found["low"] is None
     if value is None:
         return found["high"] is None
-    return (found["low"] is None or found["low"] <= value) and (
-        found["high"] is None or value <= found["high"]
-    )
+    low, high = found["low"], found["high"]
+    return (low is None or low <= value) and (high is None or value <= high)
 
 
 def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
@@ -124,23 +101,17 @@ def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
 
 
 def _picture(
-    of: Measured,
-    run: Outcome,
-    numeric: Numeric,
-    ticks: dict[int, list[BoardRow]],
-    kind: str,
-    title: str,
+    of: Measured, run: Outcome, numeric: Numeric, ticks: Boards, kind: str, title: str
 ) -> Chart:
     chosen = {tick: counted_of(numeric, ticks[tick]) for tick in chosen_ticks(list(ticks))}
     with canvas(len(chosen), 1, 1.3 + 2.5 * len(chosen)) as (figure, axes):
         for cell, (tick, one) in zip(axes[:, 0], chosen.items(), strict=True):
             _draw(cell, numeric, one)
-            cell.set_title(
-                f"end of tick {tick - run.row.first_tick + 1:,}: {when(one.end_ms)}", fontsize=9.5
-            )
+            number = tick - run.row.first_tick + 1
+            cell.set_title(f"end of tick {number:,}: {when(one.end_ms)}", fontsize=9.5)
             cell.set_ylabel("count")
-            counts_axis(cell.yaxis)
-        legend_below(figure, axes[:, 0], 3, LEGEND, spacing=None)
+            charts.counts_axis(cell.yaxis)
+        charts.legend_below(figure, axes[:, 0], 3, LEGEND, spacing=None)
         caption = (
             f"Run {run.number} ({name_of(run)}), one seed: exact counts as bars, and what readers of the snapshot see "
             "as points, with the error bars that the snapshot states. All buckets are drawn equally wide, with their "
@@ -156,44 +127,26 @@ def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:
     middle = np.arange(n + 1) - 0.5
     bars: Any = {"width": 0.94, "color": "#C9CDD2"}
     cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)
-    cell.bar(
-        middle[[0, -1]], one.exact[[0, -1]], hatch="///", edgecolor="white", label=OPEN, **bars
-    )
-    style = look(
-        0, linestyle="none", markersize=4 if n < 60 else 1.5, elinewidth=1.1 if n < 60 else 0.4
-    )
-    cell.errorbar(
-        middle,
-        one.published,
-        yerr=NORMAL_95 * one.sd,
-        capsize=2.5 if n < 60 else 0,
-        label=PUBLISHED,
-        **style,
-    )
+    bars |= {"hatch": "///", "edgecolor": "white", "label": OPEN}
+    cell.bar(middle[[0, -1]], one.exact[[0, -1]], **bars)
+    few = n < 60
+    style = look(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
+    style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
+    cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
     for q in numeric.quantiles:
-        truth, found = (
-            numeric.quantile(one.exact, 0.0, q),
-            numeric.quantile(one.published, one.sd, q),
-        )
+        truth, found = one.exact_quantile(numeric, q), one.quantile(numeric, q)
         if truth["value"] is not None:
-            line: Any = {"color": INK, "linewidth": 1.3, "linestyle": dashed(4, 2)}
+            line = stroke(charts.INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
         if found["bucket"] is not None:
             low = -1.0 if found["low"] is None else _place(numeric, found["low"])
             high = float(n) if found["high"] is None else _place(numeric, found["high"])
             cell.axvspan(low, high, color=COLORS[1], alpha=0.18, linewidth=0)
         if found["value"] is not None:
-            cell.axvline(
-                _place(numeric, found["value"]), color=COLORS[1], linewidth=1.5, label=QUANTILE
-            )
-            cell.annotate(
-                f" {short(q)}",
-                (_place(numeric, found["value"]), 1),
-                xycoords=("data", "axes fraction"),
-                va="top",
-                fontsize=8.5,
-                color=COLORS[1],
-            )
+            at = _place(numeric, found["value"])
+            cell.axvline(at, **stroke(COLORS[1], 1.5), label=QUANTILE)
+            text: Any = {"va": "top", "fontsize": 8.5, "color": COLORS[1]}
+            cell.annotate(f" {short(q)}", (at, 1), xycoords=("data", "axes fraction"), **text)
     stride = -(-n // EDGES_WRITTEN)
     cell.set_xticks(range(0, n, stride), [short(edge) for edge in numeric.edges[::stride]])
     cell.set_xlim(-1.15, n + 0.15)

@@ -16,7 +16,7 @@ import json
 import re
 import unicodedata
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from types import MappingProxyType
 from typing import NamedTuple
@@ -33,9 +33,8 @@ from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING
 
 def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list[str]:
     """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
-    whether = (
-        "any one event was counted" if unit == "event" else "any one user is among those counted"
-    )
+    one = "event was counted" if unit == "event" else "user is among those counted"
+    whether = f"any one {one}"
     return [
         f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}",
         *measures(epsilon, delta),
@@ -54,30 +53,18 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
 
 def _part(run: Outcome) -> PrivacyCost:
     row, settings = run.row, run.settings
+    rho, epsilon, delta = row.rho, row.epsilon, row.delta
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        return PrivacyCost(
-            rho=row.rho,
-            epsilon=row.epsilon,
-            delta=row.delta,
-            failures={NUMERICAL: row.delta},
-            pure=True,
-        )
-    return stated(row.mechanism, row.rho, row.epsilon, row.delta)
+        failures = {NUMERICAL: delta}
+        return PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, failures=failures, pure=True)
+    return stated(row.mechanism, rho, epsilon, delta)
 
 
 LABEL_LETTERS = 160
 #: CSS colours of the page by chart colour (`charts`), as in style.css.
-PAGE_COLORS = MappingProxyType(
-    {
-        "#ffffff": "paper",
-        INK.lower(): "ink",
-        MUTED.lower(): "muted",
-        PALE.lower(): "line",
-        BAND.lower(): "band",
-        WARNING.lower(): "alarm",
-        **{color.lower(): f"series-{i}" for i, color in enumerate(COLORS)},
-    }
-)
+_NAMED = {"#FFFFFF": "paper", INK: "ink", MUTED: "muted", PALE: "line", BAND: "band"}
+_NAMED |= {WARNING: "alarm"} | {color: f"series-{i}" for i, color in enumerate(COLORS)}
+PAGE_COLORS = MappingProxyType({color.lower(): name for color, name in _NAMED.items()})
 
 
 class Table(NamedTuple):
@@ -92,22 +79,12 @@ class Table(NamedTuple):
     kinds: Sequence[str] = ()
 
 
-class Script(NamedTuple):
-    text: Markup
-    hash: str
-
-
 def page(template: str, *, script: str | None = None, **content: object) -> bytes:
-    return (
-        _TEMPLATES.get_template(template)
-        .render(content, script=None if script is None else _script(script))
-        .encode()
-    )
-
-
-def _script(name: str) -> Script:
-    text, _, _ = PackageLoader("workers.replay.report").get_source(_TEMPLATES, name)
-    return Script(Markup(text), f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}")
+    if script is not None:
+        text, _, _ = _LOADER.get_source(_TEMPLATES, script)
+        digest = b64encode(sha256(text.encode()).digest()).decode()
+        content["script"] = {"text": Markup(text), "hash": f"sha256-{digest}"}
+    return _TEMPLATES.get_template(template).render({"script": None} | content).encode()
 
 
 def label(text: str, letters: int = LABEL_LETTERS) -> Markup:
@@ -141,18 +118,23 @@ def _page_color(found: re.Match[str]) -> str:
 def _escaped(value: object) -> Markup:
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape("".join(map(_visible, "" if value is None else str(value)))))
+    text = "" if value is None else str(value)
+    return Markup(html.escape("".join(map(_visible, text))))
 
 
 def _visible(letter: str) -> str:
-    kind = unicodedata.category(letter)
-    # Joiners belong to letters and emoji; other format characters would hide or reverse text.
-    hidden = kind in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in "\u200c\u200d\u00ad"
-    return f"\\u{ord(letter):04x}" if hidden else letter
+    return f"\\u{ord(letter):04x}" if _is_hidden(letter, "\u00ad") else letter
 
 
+def _is_hidden(letter: str, allowed: str = "") -> bool:
+    """Return whether a letter may hide or reverse text; joiners belong to letters and emoji."""
+    hides = unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return hides and letter not in f"\u200c\u200d{allowed}"
+
+
+_LOADER = PackageLoader("workers.replay.report")
 _TEMPLATES = Environment(
-    loader=PackageLoader("workers.replay.report"),
+    loader=_LOADER,
     autoescape=True,
     finalize=_escaped,
     undefined=StrictUndefined,
@@ -163,22 +145,8 @@ _TEMPLATES.filters |= {"inline": inline, "label": label}
 
 
 # Written first, in reading order; the others follow.
-_FIRST = (
-    "name",
-    "mechanism",
-    "tick",
-    "horizon",
-    "start",
-    "max_items",
-    "max_count",
-    "max_items_per_user",
-    "epsilon",
-    "rho",
-    "delta",
-)
-# Joiners belong to letters and emoji; other invisible characters are escaped.
-_JOINERS = "\u200c\u200d"
-_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_TIMES = "name", "mechanism", "tick", "horizon", "start"
+_FIRST = (*_TIMES, "max_items", "max_count", "max_items_per_user", "epsilon", "rho", "delta")
 
 
 def histogram_section(run: Outcome) -> list[str]:
@@ -190,10 +158,7 @@ def histogram_section(run: Outcome) -> list[str]:
     settings.setdefault("name", run.row.histogram)
     labels = settings.pop("domain_labels", None)
     lines = ["[[histogram]]"]
-    for name in (
-        *(name for name in _FIRST if name in settings),
-        *(name for name in settings if name not in _FIRST),
-    ):
+    for name in (name for name in dict.fromkeys((*_FIRST, *settings)) if name in settings):
         bare = name == "start" and isinstance(settings[name], str)  # a time has no quotes in TOML
         lines.append(f"{name} = {settings[name] if bare else toml_value(settings[name])}")
     if labels is not None:
@@ -203,23 +168,11 @@ def histogram_section(run: Outcome) -> list[str]:
 
 def toml_value(value: object) -> str:
     if isinstance(value, str):
-        return _escaped_toml(json.dumps(value, ensure_ascii=False))
+        text = json.dumps(value, ensure_ascii=False)
+        return "".join(f"\\U{ord(one):08x}" if _is_hidden(one) else one for one in text)
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(_pairs(value))} }}"
+        pairs = (f"{name} = {toml_value(one)}" for name, one in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value)
-
-
-def _pairs(table: Mapping[str, object]) -> Iterator[str]:
-    return (f"{name} = {toml_value(value)}" for name, value in table.items())
-
-
-def _escaped_toml(text: str) -> str:
-    """Return a quoted text with invisible characters escaped as in TOML."""
-    return "".join(
-        f"\\U{ord(letter):08x}"
-        if unicodedata.category(letter) in _INVISIBLE and letter not in _JOINERS
-        else letter
-        for letter in text
-    )

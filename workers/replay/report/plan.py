@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -26,28 +27,21 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
     sections = [
         (one, list(_facts(one)), draw_each(charts_plan.drawings(one))) for one in plan.histograms
     ]
-    printed = io.StringIO()
-    show(
-        plan,
-        Console(
-            file=printed, width=WIDTH, highlight=False, color_system=None, legacy_windows=False
-        ),
-    )
-    total = plan.total
+    printed, total = io.StringIO(), plan.total
+    plain: Any = {"highlight": False, "color_system": None, "legacy_windows": False}
+    show(plan, Console(file=printed, width=WIDTH, **plain))
+    epsilon = None if total.delta >= 1 else total.epsilon
+    warnings = [f"{one.name}: {text}" for one in plan.histograms for text in one.warnings]
+    if len(plan.histograms) > 1:
+        warnings += [f"all together: {text}" for text in total.warnings]
     body = page(
         "plan.html",
         title=f"Plan of {plan.worker}",
         contains=charts_plan.CONTAINS,
         exact=False,
         total=total,
-        warnings=[f"{one.name}: {text}" for one in plan.histograms for text in one.warnings]
-        + [f"all together: {text}" for text in total.warnings if len(plan.histograms) > 1],
-        promise=sentences(
-            None if total.delta >= 1 else total.epsilon,
-            total.delta,
-            total.unit,
-            "all snapshots of an epoch",
-        ),
+        warnings=warnings,
+        promise=sentences(epsilon, total.delta, total.unit, "all snapshots of an epoch"),
         person=table_of(total.person, total.unit),
         explained=explained(total.unit),
         sections=sections,

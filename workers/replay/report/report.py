@@ -15,28 +15,11 @@ from workers.replay.backtest import results
 from workers.replay.backtest.recommend import Recommendation, recommend
 from workers.replay.backtest.results import Input, Outcome
 from workers.replay.offline import REJECTS_LISTED
-from workers.replay.report import charts_backtest
+from workers.replay.report import charts_backtest, pages, runs
 from workers.replay.report.charts import Drawing, draw_each, write_charts
-from workers.replay.report.charts_backtest import boards
 from workers.replay.report.numbers import numeric_of, pictures, quantile_table
-from workers.replay.report.pages import (
-    Table,
-    histogram_section,
-    page,
-    sentences,
-    spans_of_run,
-    table_of,
-)
-from workers.replay.report.runs import (
-    Measured,
-    board_tables,
-    epoch_of,
-    measured,
-    place,
-    run_table,
-    tiles,
-    when,
-)
+from workers.replay.report.pages import Table, sentences
+from workers.replay.report.runs import Measured, place, when
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
@@ -47,16 +30,14 @@ FEATURED, KEYS = 4, 3
 def write_report(directory: Path) -> list[str]:
     """Write the report of a results directory into it, replacing an earlier one.
 
-    Returns:
-        A line for every chart that could not be drawn; the page lists them too.
-
-    Raises:
-        SettingsError: it is not a results directory.
+    Return a line for every chart that could not be drawn; the page lists them too.
     """
     tables = results.read(directory)
-    found, histograms = tables.input, measured(tables)
+    found, histograms = tables.input, runs.measured(tables)
     sections = [_section(of, recommend(of.runs)) for of in histograms]
-    body = page(
+    rejects = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
+    reasons = [(reason, f"{times:,}") for reason, times in rejects]
+    body = pages.page(
         "backtest.html",
         script="copy.js",
         title="Backtest of " + ", ".join(of.name for of in histograms),
@@ -67,7 +48,7 @@ def write_report(directory: Path) -> list[str]:
         keys=KEYS,
         input=found,
         read=list(_read(found)),
-        reasons=_reasons(found),
+        reasons=Table(("reason", f"{found.word}s"), reasons),
         rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
         rejected=sum(found.counts.values()),
     )
@@ -81,39 +62,32 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     run = featured[0]
     numeric = numeric_of(run)
     first, stop, more = advice.words[0].partition(". ")
-    section, drawn = histogram_section(run), draw_each(_drawings(of, advice, featured))
-    shown = board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
+    section, drawn = pages.histogram_section(run), draw_each(_drawings(of, advice, featured))
+    shown = runs.board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
+    quantiles = None
+    if numeric is not None and numeric.quantiles:
+        quantiles = quantile_table(of, run, numeric)
+    drawings = bool(drawn.charts or drawn.missing)
+    contents = {"promise": True, "runs": True, "pictures": drawings, "boards": bool(shown)}
+    contents |= {"settings": True}
+    row, sees = run.row, "all snapshots of an epoch"
     return {
         "of": of,
         "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
-        "run": run.row,
-        "epoch": epoch_of(run),
-        "promise": sentences(
-            run.row.epsilon, run.row.delta, run.row.unit, "all snapshots of an epoch"
-        ),
-        "person": table_of(spans_of_run(run), run.row.unit),
-        "explained": explained(run.row.unit),
-        "tiles": tiles(run, of.input.top),
+        "run": row,
+        "epoch": runs.epoch_of(run),
+        "promise": sentences(row.epsilon, row.delta, row.unit, sees),
+        "person": pages.table_of(pages.spans_of_run(run), row.unit),
+        "explained": explained(row.unit),
+        "tiles": runs.tiles(run, of.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
-        "contents": list(_contents(bool(drawn.charts or drawn.missing), bool(shown))),
-        "runs": run_table(of, advice),
+        "contents": [(name, name) for name, there in contents.items() if there],
+        "runs": runs.run_table(of, advice),
         "drawn": drawn,
-        "quantiles": quantile_table(of, run, numeric)
-        if numeric is not None and numeric.quantiles
-        else None,
+        "quantiles": quantiles,
         "boards": shown,
     }
-
-
-def _contents(pictures: bool, boards: bool) -> Iterator[tuple[str, str]]:
-    yield "promise", "promise"
-    yield "runs", "runs"
-    if pictures:
-        yield "pictures", "pictures"
-    if boards:
-        yield "boards", "boards"
-    yield "settings", "settings"
 
 
 def _drawings(
@@ -127,7 +101,7 @@ def _drawings(
     yield "discovery", partial(charts_backtest.discovery, of, discovering[:FEATURED])
     yield "do the error bars hold?", partial(charts_backtest.coverage, of)
     if numeric is None:
-        yield from boards(of, featured[0], KEYS)
+        yield from charts_backtest.boards(of, featured[0], KEYS)
     else:
         yield from pictures(of, featured[0], numeric, KEYS)
 
@@ -146,9 +120,9 @@ def _featured(of: Measured, advice: Recommendation) -> list[Outcome]:
     return chosen[:FEATURED]
 
 
-def _lead(found: Input, runs: Sequence[Outcome]) -> str:
-    seeds = max((run.seeds for run in runs), default=0)
-    choices = f"{len(runs)} choices of settings" if len(runs) > 1 else "One choice of settings"
+def _lead(found: Input, of: Sequence[Outcome]) -> str:
+    seeds = max((run.seeds for run in of), default=0)
+    choices = f"{len(of)} choices of settings" if len(of) > 1 else "One choice of settings"
     text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"
     if found.first_ms is not None and found.last_ms is not None:
         text += f" from {_times(found.first_ms, found.last_ms)}"
@@ -169,11 +143,6 @@ def _read(found: Input) -> Iterator[tuple[str, str]]:
 
 def _times(first_ms: int, last_ms: int) -> str:
     return f"{when(first_ms)} to {when(last_ms)} (UTC)"
-
-
-def _reasons(found: Input) -> Table:
-    counts = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
-    return Table(("reason", f"{found.word}s"), [(reason, f"{times:,}") for reason, times in counts])
 
 
 def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:

@@ -6,22 +6,21 @@ Includes the table of runs, and their boards with unmodified labels.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from workers.arrays.types import Floats, Longs
 from workers.replay.backtest.recommend import RECALL, Recommendation
-from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, outcomes
+from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, by_histogram
 from workers.replay.report.pages import Table, label
 from workers.settings.durations import format_duration
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +67,18 @@ class Measured:
 
     def begin_ms(self, run: Outcome) -> int | None:
         """Return the start of the first tick; None if no board tells."""
-        row = next((row for row in self.boards if row.run == run.number), None)
-        if row is None:
-            return None
-        return row.end_ms - (row.tick - run.row.first_tick + 1) * run.row.tick_ms
+        for row in self.boards:
+            if row.run == run.number:
+                return row.end_ms - (row.tick - run.row.first_tick + 1) * run.row.tick_ms
+        return None
 
 
 def measured(tables: Tables) -> list[Measured]:
-    runs: dict[str, list[Outcome]] = {}
-    for one in outcomes(tables):
-        runs.setdefault(one.row.histogram, []).append(one)
-    boards: dict[str, list[BoardRow]] = {}
+    boards: dict[str, list[BoardRow]] = defaultdict(list)
     for row in tables.boards.to_pylist():
-        boards.setdefault(row["histogram"], []).append(BoardRow(**row))
-    series = _series(tables.results)
-    return [
-        Measured(name, of, tables.input, series, boards.get(name, [])) for name, of in runs.items()
-    ]
+        boards[row["histogram"]].append(BoardRow(**row))
+    series, runs = _series(tables.results), by_histogram(tables).items()
+    return [Measured(name, of, tables.input, series, boards[name]) for name, of in runs]
 
 
 def when(milliseconds: int) -> str:
@@ -99,17 +93,15 @@ _NONE: tuple[Longs, Longs, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.int6
 
 
 def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats]]:
-    import pyarrow.compute as pc
-
     together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
     groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
     names = zip(lists["run"].to_pylist(), lists["metric"].to_pylist(), strict=True)
-    columns = zip(lists["tick_list"], lists["size_list"], lists["value_list"], strict=True)
-    return {
-        name: (ticks.values.to_numpy(), sizes.values.to_numpy(), values.values.to_numpy())
-        for name, (ticks, sizes, values) in zip(names, columns, strict=True)
-    }
+    columns = (
+        [of.values.to_numpy() for of in lists[name]]
+        for name in ("tick_list", "size_list", "value_list")
+    )
+    return dict(zip(names, zip(*columns, strict=True), strict=True))
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
@@ -165,17 +157,14 @@ def epoch_of(run: Outcome) -> str:
 
 def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
     """Return headline figures: name, value, meaning."""
+    errors = "a published count is off", "count", "on average, bounds included"
+    figures = {
+        "recall_unbounded": (f"of the true top {top}", "share", "are shown, on average"),
+        "error_unbounded_mean": errors,
+        "coverage": ("of the error bars", "share", "hold the exact count; 95 % should"),
+    }
     found = []
-    for metric, name, kind, more in (
-        ("recall_unbounded", f"of the true top {top}", "share", "are shown, on average"),
-        (
-            "error_unbounded_mean",
-            "a published count is off",
-            "count",
-            "on average, bounds included",
-        ),
-        ("coverage", "of the error bars", "share", "hold the exact count; 95 % should"),
-    ):
+    for metric, (name, kind, more) in figures.items():
         if (text := _written(run.metrics.get(metric), kind)) is not None:
             found.append((name, text, more))
     who = "one event" if run.row.unit == "event" else "one user"
@@ -198,17 +187,19 @@ def run_table(of: Measured, advice: Recommendation) -> Table:
         row += [f"{run.row.epsilon:.4g}"] if epsilon else []
         row += [_written(run.metrics.get(metric), kind) for metric, _, kind in columns]
         rows.append(row + ([f"{run.row.ticks:,}"] if ticks else []))
-    marks = (
-        (run.number == advice.chosen, run.number in advice.front and len(order) > 1)
-        for run in order
-    )
-    kinds = [" ".join(("chosen",) * chosen + ("front",) * front) for chosen, front in marks]
+    kinds = []
+    for run in order:
+        front = run.number in advice.front and len(order) > 1
+        kinds.append(" ".join(("chosen",) * (run.number == advice.chosen) + ("front",) * front))
     return Table(headings, rows, words=range(1, 1 + len(settings)), kinds=kinds)
+
+
+Titled = list[tuple[str, Table]]
 
 
 def board_tables(
     of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
-) -> list[tuple[str, list[tuple[str, Table]]]]:
+) -> list[tuple[str, Titled]]:
     """Return a run's boards by stream key: the first `keys` of these with their tables.
 
     Items come largest first, or in the order of `labels` if these are few.
@@ -227,23 +218,14 @@ def board_tables(
 
 def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Table]:
     unbounded = any(row.exact_unbounded not in (None, row.exact) for row in rows)
-    columns = 4 if unbounded else 3
-    cells = [
-        (
-            label(row.label, SIDE_LETTERS),
-            _count(row.exact),
-            _published(row),
-            _count(row.exact_unbounded),
-        )
-        for row in rows
-    ]
+    headings = ("", "exact", "published", "unbounded")[: 4 if unbounded else 3]
+    cells = []
+    for row in rows:
+        published = _count(row.released) or ("shown" if row.shown else "not shown")
+        counts = _count(row.exact), published, _count(row.exact_unbounded)
+        cells.append((label(row.label, SIDE_LETTERS), *counts)[: len(headings)])
     name = f"Tick {tick - run.row.first_tick + 1:,}, to {when(rows[0].end_ms)} (UTC)"
-    headings = ("", "exact", "published", "unbounded")
-    return name, Table(headings[:columns], [row[:columns] for row in cells])
-
-
-def _published(row: BoardRow) -> str:
-    return _count(row.released) or ("shown" if row.shown else "not shown")
+    return name, Table(headings, cells)
 
 
 def _count(value: int | None) -> str | None:
