@@ -142,7 +142,7 @@ def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
         shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert proxy.seen[END_TXN, cluster.name] == sent
     assert shard.transactions._producer is not before
-    assert "going on with a new producer epoch" in caplog.text
+    assert "continuing with a new producer epoch" in caplog.text
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
 
@@ -228,7 +228,7 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     monkeypatch.setattr(transaction, "_SENT_ONCE_S", 60.0)  # what follows is in the same epoch
     before_commit(shard.transactions, monkeypatch, lambda: proxy.deliver(sent[0].other()))
-    with pytest.raises(KafkaAway, match="the producer cannot go on: INVALID_TXN_STATE"):
+    with pytest.raises(KafkaAway, match="the producer cannot continue: INVALID_TXN_STATE"):
         shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     shard.close()
     assert cluster.published() == [b"one"]

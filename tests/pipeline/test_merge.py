@@ -168,7 +168,7 @@ def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_ba
     whole, messages = run(TEN, unk(), unk(name="other"))
     partition, _ = run(TEN, unk(), unk(name="other"), stop=5)
     partition.configs = [unk()]
-    said = "'other' is not in the settings any more.*: quietcount retire -c FILE other"
+    said = "'other' is no longer in the settings.*: quietcount retire -c FILE other"
     with pytest.raises(StateRefused, match=said):
         partition.restart()
     partition.configs = [unk(), unk(name="other")]

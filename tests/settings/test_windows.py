@@ -78,7 +78,7 @@ def test_mechanisms_whose_counts_lack_more_than_noise_refuse_them(
     loaded(tmp_path, text)
     message = refusal(tmp_path, text + 'windows = ["1h"]\n')
     assert message == (
-        f"histogram 'products': windows is set: mechanism = \"{mechanism}\" has no counts whose changes it could say; these have: "
+        f"histogram 'products': windows is set: mechanism = \"{mechanism}\" has no counts whose changes could be reported; these have: "
         'known_base, unk_base, sparse_gumb, or meta with algorithm = "known_gauss"'
     )
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.waits
 
 # Messages as in docs/operations.md; `…` replaces what varies.
 LEFT = (
-    "histogram … is not in the settings any more, and its state is there: put it back, and it goes on where it was, "
+    "histogram … is no longer in the settings, but its state exists: put it back to continue where it was, "
     "or end it for good: quietcount retire -c FILE …"
 )
 USED = "histogram …: generation = …, but generation … was already used: set generation = …"
@@ -36,7 +36,7 @@ CHANGED = (
 )
 MISSING_KEY = (
     "…: no such key file, and the state of worker … was made with the key of fingerprint …: bring that file, a new "
-    "key cannot go on (what a file has is shown by: quietcount key fingerprint FILE)"
+    "key cannot go on (`quietcount key fingerprint FILE` shows the fingerprint of a file)"
 )
 OTHER_KEY = (
     "…: the key file holds another key (fingerprint …) than the one this state was made with (fingerprint …): "

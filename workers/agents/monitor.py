@@ -55,7 +55,7 @@ GAUGES: Mapping[str, str] = MappingProxyType(
         "topic_partitions{stage}": "Partitions of the stage's input topics; the workers together must own all",
         "tick_seconds{histogram}": "Width of a tick",
         "grace_seconds": "How long a tick stays open for late events: what always lies between clock and watermark",
-        "rejecting{topic}": "1 while nearly all records of a topic are rejected; /readyz says the commonest reason",
+        "rejecting{topic}": "1 while nearly all records of a topic are rejected; /readyz gives the most common reason",
         "watermark_lag_seconds{topic,partition}": "Seconds from the time up to which a source partition closed its ticks to now",
         "release_lag_seconds{histogram,partition}": "Seconds from the end of the last tick that an owner partition released to now",
         "consumer_lag_records{stage,topic,partition}": "Records in the log that are not processed",

@@ -93,7 +93,8 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
             raise
         raise SettingsError(
             f"{path}: no such key file, and the state of worker {settings.worker.name!r} was made with the key of fingerprint "
-            f"{' or '.join(wanted)}: bring that file, a new key cannot go on (what a file has is shown by: quietcount key fingerprint FILE)"
+            f"{' or '.join(wanted)}: restore that file; a new key cannot continue the stream "
+            "(`quietcount key fingerprint FILE` shows the fingerprint of a file)"
         ) from None
 
 

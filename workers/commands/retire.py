@@ -14,7 +14,7 @@ from workers.commands.options import config_option, load_settings, only_one_line
 @click.argument("name")
 @click.pass_context
 def retire(context: click.Context, config: Path, name: str) -> int:
-    """End the histogram NAME, which is not in the settings any more.
+    """End the histogram NAME, which is no longer in the settings.
 
     What it published stays charged, and its topic stays as it is. It needs the worker's rights on
     Kafka, and no worker of this name may run.

@@ -170,8 +170,8 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     if snapshot is not None:
         return json_of({"snapshots": [snapshot], "more": False})
     if not held and store is None:
-        raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
-    return json_of({"error": "this tick is not kept", "nearest": nearest}, status=404)
+        raise NotStored("no such key in the history; /api/histograms lists the keys")
+    return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
 
 
 def refusing(handler: Handler) -> Handler:
@@ -198,7 +198,7 @@ def _nothing_yet(
     """
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
-        raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
+        raise NotStored("no such key in the history; /api/histograms lists the keys")
     first, last = held[0].end, held[-1].end
     kept = {"first": first, "last": last, "ticks": first, "hours": first}
     about = {"complete": False, "reading": store.reading, "more": False, "kept": kept}

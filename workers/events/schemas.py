@@ -241,7 +241,7 @@ class Registry:
             last = since is not None and not self._away
         if last and since is not None:
             logger.info(
-                "the schema registry answers again, after %.1f s: records go on",
+                "the schema registry answers again, after %.1f s; reading continues",
                 time.monotonic() - since,
             )
 

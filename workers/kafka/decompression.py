@@ -181,7 +181,7 @@ def _lz4(packed: memoryview) -> Pieces:
         flags, sizes = packed[at + 4], packed[at + 5]
         if not flags & _LZ4_INDEPENDENT or flags & _LZ4_DICTIONARY or not 4 <= sizes >> 4 <= 7:
             raise CorruptRecordException(
-                "a record batch compressed with lz4 has blocks that need one another, or a dictionary: Kafka knows none"
+                "a record batch compressed with lz4 uses linked blocks or a dictionary, which Kafka does not allow"
             )
         most = 1 << 8 + 2 * (sizes >> 4)
         at += 15 if flags & _LZ4_SIZE else 7

@@ -167,7 +167,7 @@ class Handover:
                     EXIT_REFUSED,
                     f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
                     "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
-                    "and go on under a new worker.name (a new epoch, charged again) or restore the log",
+                    "and continue under a new worker.name (a new epoch, charged again) or restore the log",
                 )
                 return {}
             elif shard.offset > high:

@@ -359,7 +359,7 @@ class Store:
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
             raise StateRefused(
                 f"topic {log.topic} was deleted and created again while this worker ran: what was published is "
-                "forgotten, and its noise must not be used again. Start the worker again: it says what to do"
+                "forgotten, and its noise must not be used again. Restart the worker: it says what to do"
             )
 
     def _distrust(self, low: int, high: int) -> None:

@@ -56,8 +56,8 @@ def checked_id(topic: str, topic_id: object) -> str:
     text = "" if topic_id is None else str(topic_id)
     if text in ("", ZERO_ID):
         raise SettingsError(
-            f"topic {topic}: the cluster gives it no topic id, so it cannot be told from one that was deleted and "
-            "created again, which must get other noise. This takes Kafka 2.8 or newer; with ZooKeeper also "
+            f"topic {topic}: the cluster gives it no topic id, so it cannot be distinguished from one that was deleted "
+            "and created again, which must get other noise. This takes Kafka 2.8 or newer; with ZooKeeper also "
             "inter.broker.protocol.version 2.8 or newer on every broker (with KRaft there are always ids)"
         )
     return text
@@ -274,7 +274,7 @@ def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMet
             known = embedded.startswith(_EMBEDDED) and metadata.cluster_id == embedded
             if not known or metadata.controller_id in metadata.brokers:
                 raise SettingsError(
-                    f"{where}: not the embedded Kafka that it is said to be; "
+                    f"{where}: not the expected embedded Kafka; "
                     "leave --embedded out, it is for the demo's own worker"
                 )
         deadline = time.monotonic() + _ANSWER_S

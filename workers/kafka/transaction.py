@@ -266,7 +266,7 @@ class Transactions:
         else:
             self._enter(Event.COMMITTED_IN_DOUBT)
             logger.warning(
-                "%s: committed after %.1f s: going on with a new producer epoch", self._id, took_s
+                "%s: committed after %.1f s: continuing with a new producer epoch", self._id, took_s
             )
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
@@ -390,5 +390,5 @@ class Transactions:
         # For example, after late or duplicate requests.
         if error.fatal() and error.code() not in _HOPELESS:
             raise KafkaAway(
-                f"{self._id}: the producer cannot go on: {error.name()}: {error.str()}"
+                f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"
             ) from cause

@@ -286,7 +286,7 @@ _ROOM_S = 0.05
 _CLOSING_S = 0.05
 #: Time for agents to declare their topics; Faust waits this long in any case.
 _AGENTS_S = 1.0
-_ENDED = "the consumer could not go on ({})"
+_ENDED = "the consumer failed ({})"
 
 
 class _WithoutProducer(BootStrategy):
@@ -366,7 +366,7 @@ class Consumer(driver.Consumer):
             if self.epoch == epoch:
                 await self.thread.call_thread(self.thread.seek_all, epoch, dict(offsets))
         except IllegalStateError:
-            logger.info("the partitions were taken away while they were taken over")
+            logger.info("the partitions were revoked during the takeover")
         except Exception as exc:
             if self.epoch != epoch or self.should_stop:
                 return

@@ -73,8 +73,8 @@ def left_out(stored: Mapping[str, HistogramProgress], names: Collection[str]) ->
 
 def refusal_of_left_out(name: str) -> str:
     return (
-        f"histogram {name!r} is not in the settings any more, and its state is there: put it back, and it goes on where it "
-        f"was, or end it for good: quietcount retire -c FILE {name}"
+        f"histogram {name!r} is no longer in the settings, but its state exists: put it back to continue where it was, "
+        f"or end it for good: quietcount retire -c FILE {name}"
     )
 
 
@@ -321,8 +321,8 @@ class Histogram:
             removed = sum(name not in self._declared for name in self._keys)
             if removed:
                 raise self._refused(
-                    f"keys: {removed} stream keys that it served are not declared any more: declare them again, "
-                    f"or set generation = {life.generation + 1} to begin again, which is charged again"
+                    f"keys: {removed} stream keys that it served are no longer declared: declare them again, "
+                    f"or set generation = {life.generation + 1} to start over, which is charged again"
                 )
             for name in self._keys:
                 del self._declared[name]
@@ -356,7 +356,7 @@ class Histogram:
                 refuse_without_ids(f"histogram {self.name!r}")
             raise self._refused(
                 f"the internal topics are not those its state was made with "
-                f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
+                f"(deleted and created again?): set generation = {life.generation + 1} to start over, which is charged again"
             )
         detail = ", ".join(self._changes(life, changed))
         raise self._refused(

@@ -101,7 +101,7 @@ class Origins:
         if mark.sequence != origin.sequence and (self._strict or origin.sequence > 0):
             raise StateRefused(
                 f"{where}: mark {mark.sequence} of partition {mark.origin} of the events, where {origin.sequence} follows: "
-                "events were lost or sent on twice, since a topic of this worker was deleted or cut. Restore it, or go on "
+                "events were lost or sent on twice, since a topic of this worker was deleted or cut. Restore it, or continue "
                 "under a new worker.name (a new epoch, charged again)"
             )
         self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)

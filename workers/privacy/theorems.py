@@ -306,7 +306,7 @@ def one_shot(
         printed, ours = _choices(name, p, algorithm, spread / 2, labels, releases, delta, beta)
         bounds = _above(p) + " where fewer than k are"
         if known := name == "known_gumbel":
-            bounds = "how far an item not shown lies above one that is, at every tick"
+            bounds = "by how much a hidden item exceeds a shown one, at every tick"
         kind = "selection" if known else "hidden"
         return counts, Promise(kind, bounds, "", beta, further, printed=printed, ours=ours)
     bounds = "true count of an item not shown, at every tick"
@@ -772,7 +772,7 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
         ours += laplace_bound(test, d * ticks, part) + 1
     selection = Promise(
         "selection",
-        "how far an item not shown lies above one that is, at every tick until the last switch is made",
+        "by how much a hidden item exceeds a shown one, at every tick until the last switch is made",
         "",
         beta,
         "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",

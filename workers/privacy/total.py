@@ -449,10 +449,10 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
 
 
 def explained(unit: str) -> str:
-    whose = "events in every epoch" if unit == "event" else "user ids, who comes in every epoch"
+    whose = "events in every epoch" if unit == "event" else "user ids who appears in every epoch"
     return (
-        f"epsilon, and delta, for somebody with so many {whose}; {VOID}: epsilon is above 20 or delta 0.01 or more, "
-        "so next to nothing is promised, or nothing"
+        f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or delta 0.01 or more, "
+        "so almost nothing, or nothing, is promised"
     )
 
 

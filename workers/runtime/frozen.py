@@ -94,9 +94,7 @@ class Frozen(metaclass=_Sealing):
 
     def __refuse(self, name: str) -> None:
         if getattr(self, "_sealed", False):
-            raise TypeError(
-                f"{type(self).__name__}.{name}: threads share it, so it is frozen once it is made"
-            )
+            raise TypeError(f"{type(self).__name__}.{name}: threads share it, so it is immutable")
 
 
 def check_frozen(value: object, where: str) -> None:
@@ -127,7 +125,7 @@ def check_frozen(value: object, where: str) -> None:
         if isinstance(owner, _MUTABLE):
             raise TypeError(f"{of_owner}, which can change")
         if not isinstance(owner, (*_CODECS, type(np), NoneType)):
-            raise TypeError(f"{of_owner}; nothing says that threads may share it")
+            raise TypeError(f"{of_owner}; it is not declared safe to share between threads")
     elif isinstance(value, Frozen):
         if not getattr(value, "_sealed", False):
             raise TypeError(f"{where}: a {kind.__name__} that is not complete, or a thawed one")

@@ -102,7 +102,7 @@ class RejectRate:
 
     def _over(self, topic: str, of_topic: _Topic) -> None:
         of_topic.rejecting = None
-        logger.warning("%s: it is over that nearly all records are rejected", topic)
+        logger.warning("%s: its records are accepted again", topic)
 
 
 PREFIX = "quietcount"
@@ -137,7 +137,7 @@ class Metrics:
         again = "some of them again after a hand-over"
         self._records = counter("records", f"Records read; {again}", "stage")
         self.events = counter(
-            "events", "Events whose contribution was committed, each once over all workers"
+            "events", "Events counted in a committed contribution, once across all workers"
         )
         text = "Records that were no events and were committed to the rejects topic"
         self.rejects = counter("rejects", text, "reason")

@@ -32,7 +32,7 @@ CLIENT_OURS = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
         "group.id": "the worker sets it from worker.name",
-        "group.instance.id": "workers are told apart by their transactional ids",
+        "group.instance.id": "workers are distinguished by their transactional ids",
         "acks": "the worker's producers are transactional",
         "transaction.timeout.ms": "the worker sets it above its longest commit",
         "enable.partition.eof": "the worker reads its state to the end",

@@ -190,7 +190,7 @@ def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, mem
         assert answer.status == 404
         last = {name: LIFE[-1][name] for name in ("id", "epoch", "tick", "end")}
         assert (await answer.json()) == {
-            "error": "this tick is not kept",
+            "error": "this tick is not stored",
             "nearest": {"before": last, "after": None},
         }
 

@@ -190,4 +190,4 @@ def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_
         until(lambda: "another version" in str(page.state()), "another version", PATIENCE_S)
         path.rename(tmp_path / "moved away")
         until(lambda: page.ticks() == [1], "the file is used", PATIENCE_S)
-        assert page.log.count("the dashboard goes on without, and tries again") == 4
+        assert page.log.count("the dashboard continues without it and retries") == 4

@@ -50,7 +50,7 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
     say = Printer(console)
     say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
     if sample.stopped:
-        say.line("there was no time to read as many as were asked for", 2)
+        say.line("the time limit was reached before the requested number was read", 2)
     rows = [
         (name, f"{n:,}", share(n, found.records), why if n else "")
         for name, n, why in (
@@ -123,11 +123,11 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
     if found.time_hint:
-        unsure = "nothing can be said of its ticks while the times are not of this century (above)"
+        unsure = "no estimate of its ticks: the times are not in this century (above)"
         say.line(unsure, 2)
     elif one.expected is None:
-        unsure = "its events have one time, or none counts: no rate"
-        say.line(f"{unsure}, so nothing can be said of its ticks", 2)
+        unsure = "no estimate of its ticks: all events have the same time, or none counts"
+        say.line(unsure, 2)
     else:
         _expected(one.expected, one, say)
 

@@ -69,7 +69,7 @@ from workers.commands.options import PATH, only_one_line
 @click.option(
     "--yes",
     is_flag=True,
-    help="Ask nothing; what is not answered by an option is as without a terminal.",
+    help="Do not ask; options that are not given take the values used without a terminal.",
 )
 @click.pass_context
 def init(

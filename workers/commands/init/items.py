@@ -150,9 +150,9 @@ _LIKENESS = MappingProxyType(
 MEANS = MappingProxyType(
     {
         UserKind.PERSON: "all events of one person, as far as the field has one value for each person",
-        UserKind.ACCOUNT: "all events of one account: not of a person who has several, and of all who share one",
-        UserKind.DEVICE: "all events of one device or address: not of a person who uses several",
-        UserKind.SESSION: "all events of one session, NOT of one person: who comes back is another user each time",
+        UserKind.ACCOUNT: "all events of one account: a person with several accounts is several users, people who share one are one",
+        UserKind.DEVICE: "all events of one device or address: a person who uses several is several users",
+        UserKind.SESSION: "all events of one session, NOT of one person: a person who returns counts as another user",
         None: "all events with one value of this field: of a person only if it names a person",
     }
 )

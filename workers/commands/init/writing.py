@@ -87,7 +87,7 @@ def _head(lines: _File, draft: Draft, answers: OperatorAnswers, place: FileConte
     for command, why in (
         (f"check -c {place.file}", "what these settings make of the newest events"),
         (f"plan -c {place.file}", "what they promise, and how large the noise is"),
-        (f"key new {place.key_file}", "the key of all noise; for nobody else"),
+        (f"key new {place.key_file}", "the key that all noise is derived from; keep it secret"),
         (f"topics -c {place.file} --create", "the topics that the worker needs"),
         (f"run -c {place.file}", "the worker"),
     ):
@@ -159,7 +159,7 @@ def _key(lines: _File, draft: Draft) -> None:
     key, others = draft.key, draft.other_keys
     if key is None:
         reason = (
-            "as nothing says that names of stream keys may be published"
+            "because no option allows publishing names of stream keys"
             if others
             else "no field of nearly every event has few different values"
         )
@@ -179,7 +179,7 @@ def _time(lines: _File, draft: Draft) -> None:
     if draft.time is None:
         lines.note(
             "timestamp is left out: no field is a time in nearly every event, "
-            "so it is the record's own, which Kafka has."
+            "so Kafka's own record timestamp is used."
         )
         return
     path, unit = str(draft.time.field.path), draft.time.unit

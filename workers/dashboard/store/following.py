@@ -152,7 +152,7 @@ class Follower:
             known = topic_id is not None and stored.topic_id is not None
             if start > high or (known and topic_id != stored.topic_id):
                 logger.warning(
-                    "history: %s is another topic than the one that was read; read from its beginning",
+                    "history: %s is not the topic that was read before; reading it from the beginning",
                     name,
                 )
                 start, stored = low, None
@@ -160,7 +160,8 @@ class Follower:
             start = low
             self._writer.note_gap(self._topics[place[0]], place[1])
             logger.warning(
-                "history: records of %s had gone before they were read: answers say so", name
+                "history: records of %s were removed before they were read; answers are marked incomplete",
+                name,
             )
         return _Partition(topic_id, low, high, start)
 

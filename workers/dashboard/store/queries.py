@@ -119,14 +119,14 @@ def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
         [stream.histogram, stream.key],
     )
     if found is None:
-        raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
+        raise NotStored("no such key in the history; /api/histograms lists the keys")
     number, part, first_ms = found
     kept = cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
     ticks, quarters = (dict(kept).get(level, 0) for level in ("ticks", "quarters"))
     # Two queries: the largest place is found without reading rows; then only its row is read.
     newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
     if newest is None or newest[0] is None:
-        raise NotStored("nothing is kept of this key")
+        raise NotStored("the history has nothing of this key")
     last_ms = _end(cursor, "ticks", number, newest[0], first_ms)
     ticks_ms = _end(cursor, "ticks", number, ticks, first_ms)
     quarters_ms = _end(cursor, "quarters", number, quarters, first_ms)

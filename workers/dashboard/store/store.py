@@ -257,7 +257,7 @@ class Store:
 
     def _off(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
-            line = "history: off: %s (%s); the dashboard goes on without, and tries again"
+            line = "history: off: %s (%s); the dashboard continues without it and retries"
             logger.error(line, why, said)
         self._say({"state": "off", "why": why})
 

@@ -76,7 +76,7 @@ def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
         yield f"{len(edges):,} given: {ALLOWED}"
     for edge in edges:
         if not math.isfinite(edge):
-            yield f"{edge} is no edge: finite numbers; what is below the first or above the last has buckets of its own"
+            yield f"{edge} is not an edge: edges are finite; values below the first or above the last have their own buckets"
         if edge == 0 and math.copysign(1, edge) < 0:
             yield "-0.0 is no edge: write 0"
     for place, (low, high) in enumerate(itertools.pairwise(edges), 2):

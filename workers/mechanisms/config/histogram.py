@@ -259,7 +259,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield from self._bucket_complaints()
         if self.windows and not self.subtracts:
             yield (
-                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes it could say; these have: '
+                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; these have: '
                 f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
             )
         epoch_ms = (self.horizon_ticks or math.inf) * self.tick_ms
@@ -287,7 +287,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             if not hasattr(self, "domain"):
                 yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
             elif self.domain != self.buckets.labels:
-                yield "domain: with buckets it is their labels"
+                yield "domain: buckets define the labels, so leave it out"
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):

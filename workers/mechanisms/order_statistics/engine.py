@@ -167,7 +167,7 @@ class KeyState:
             raise StateRefused(f"stored state of a partition has version {version}: {known}")
         numbers = numbers[_HEAD:]
         if k < 0 or d < 0 or len(numbers) != k + 3 * d:
-            raise StateRefused("stored state of a partition has another length than it says")
+            raise StateRefused("stored state of a partition is truncated")
         parts = np.split(numbers, [k, k + d, k + 2 * d])
         thresholds, start, noise, shown = (part.copy() for part in parts)
         return cls(segment, interval, since, thresholds, start, noise, shown, changed=False)

@@ -137,7 +137,7 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
     named = next((row for row in ends if row.recommended), None)
     if own is not None and named is not None:
         yield (
-            f"If the last counts of an epoch are those that are kept: end_share = {named.end_share} would give the last tick "
+            f"If you keep only the last counts of an epoch: end_share = {named.end_share} would give the last tick "
             f"{100 * named.last_sd / own.last_sd:.0f} % of its noise, and the worst tick {100 * named.worst_sd / own.worst_sd:.0f} %."
         )
 
