@@ -16,9 +16,7 @@ from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.logs import log_to_stderr
 
 
-def test_an_outage_is_two_lines_however_often_it_is_noticed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_outage_is_two_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """A hundred clients notice it, repeatedly."""
     clock = [100.0]
     away = Away(lambda: clock[0])
@@ -52,9 +50,7 @@ def answers(*given: object) -> Callable[[], str]:
     return ask
 
 
-def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_an_absent_kafka_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting on a wrong setting would never end."""
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away, waited = Away(), list[bool]()
@@ -68,9 +64,7 @@ def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
             wait_for(answers(refused, "topics"), Away())
 
 
-def test_a_refusal_after_an_outage_is_believed_when_it_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_refusal_that_stays_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh broker may not know its users yet; a repeated refusal must end the retries."""
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away = Away()
@@ -102,9 +96,7 @@ def _logging() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_logging")
-def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses_is_not(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_only_connection_failures_are_held_back(capfd: pytest.CaptureFixture[str]) -> None:
     """An outage is two lines, but a wrong password must be visible."""
     log_to_stderr(debug=False)
     without_outages()

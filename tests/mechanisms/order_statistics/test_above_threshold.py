@@ -65,9 +65,7 @@ def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
     moved=st.lists(st.integers(0, 2), min_size=8, max_size=8),
     one_sided=st.booleans(),
 )
-def test_one_event_moves_every_outcome_within_the_stated_range(
-    values: list[int], moved: list[int], one_sided: bool
-) -> None:
+def test_the_loss_of_one_event(values: list[int], moved: list[int], one_sided: bool) -> None:
     """The exact guarantee: loss in [-e2, e1 + e2], every Renyi divergence at most a rho."""
     test = AboveThreshold(2, Fraction(7, 2), Fraction(5), one_sided)
     without = stopping(test, values, 6)
