@@ -110,17 +110,15 @@ def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(tmp_
     """They change nothing that is measured."""
     found = loaded(tmp_path, GOOD + 'windows = ["1h"]\n')
     assert "windows" not in settings_text(found.histograms[0])
-    with pytest.raises(
-        SettingsError, match="windows cannot be varied: it changes nothing that is measured"
-    ):
+    message = "windows cannot be varied: it changes nothing that is measured"
+    with pytest.raises(SettingsError, match=message):
         make_grid(found, tmp_path / "orders.toml", ["windows=1h,2h"])
 
 
 def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
     """Mechanisms need to know nothing of edges; snapshots say them."""
-    [found] = loaded(
-        tmp_path, with_buckets("[0, 10, 50.5]") + "quantiles = [0.5, 0.95]\n"
-    ).histograms
+    text = with_buckets("[0, 10, 50.5]") + "quantiles = [0.5, 0.95]\n"
+    [found] = loaded(tmp_path, text).histograms
     assert isinstance(found, KnownBaseConfig)
     assert found.domain == ("<0", "[0,10)", "[10,50.5)", ">=50.5")
     assert found.buckets is not None
@@ -136,11 +134,7 @@ def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
 def test_the_median_is_said_where_nothing_is_asked(tmp_path: Path) -> None:
     """With buckets, and where every bucket is shown; an empty list asks for none."""
     known = with_buckets("[0, 10]")
-    texts = (
-        known,
-        known + "quantiles = []\n",
-        known.replace('"known_base"', '"known_gumbel"') + "k = 2\n",
-        GOOD,
-    )
+    gumbel = known.replace('"known_base"', '"known_gumbel"') + "k = 2\n"
+    texts = (known, known + "quantiles = []\n", gumbel, GOOD)
     shown = [loaded(tmp_path, text).histograms[0].shown_quantiles for text in texts]
     assert shown == [(0.5,), (), (), ()]

@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
 from workers.arrays.texts import Texts
-from workers.mechanisms.misra_gries.misra_gries import (
-    _largest,
-    largest_parts,
-    pure_scale,
-    reduced,
-    shown_above,
-)
+from workers.mechanisms.misra_gries import misra_gries
+from workers.mechanisms.misra_gries.misra_gries import largest_parts, reduced, shown_above
 from workers.mechanisms.misra_gries.sketch import Sketch, batch
 from workers.mechanisms.misra_gries.state import DomainTags
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -66,10 +61,12 @@ def test_ties_go_to_the_lower_label(counts: list[int], k: int) -> None:
     """Whatever order the domain was declared in, or the sketch holds its keys in."""
     labels = [b"%02d" % (7 * i % 13) for i in range(len(counts))]
     expected = sorted(range(len(counts)), key=lambda i: (-counts[i], labels[i]))[:k]
-    assert sorted(_largest(np.array(counts), labels, min(k, len(counts)))) == sorted(expected)
+    assert sorted(misra_gries._largest(np.array(counts), labels, min(k, len(counts)))) == sorted(
+        expected
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.0, math.inf, math.nan])
 def test_budgets_that_buy_nothing_are_refused(epsilon: float) -> None:
     with pytest.raises(ValueError, match="epsilon"):
-        pure_scale(3, epsilon)
+        misra_gries.pure_scale(3, epsilon)

@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from tests.mechanisms.epoch import KEY
 from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
-from workers.mechanisms.one_shot.algorithms import (
-    Bottom,
-    Cell,
-    OneShotNoise,
-    Parameters,
-    gaussian_quantile,
-    laplace_quantile,
-    limited,
-    logistic_quantile,
-)
+from workers.mechanisms.one_shot import algorithms
+from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, Parameters, limited
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +36,12 @@ def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: floa
     root = Fraction(math.isqrt(math.ceil(spread)))
     support = range(-45 * (1 + int(root)), 45 * (1 + int(root)) + 1)
     for law, quantile, parameter in (
-        (law_of(x * x / (2 * float(spread)) for x in support), gaussian_quantile, spread),
-        (law_of(abs(x) / float(root) for x in support), laplace_quantile, root),
+        (
+            law_of(x * x / (2 * float(spread)) for x in support),
+            algorithms.gaussian_quantile,
+            spread,
+        ),
+        (law_of(abs(x) / float(root) for x in support), algorithms.laplace_quantile, root),
     ):
         for mass, x in (
             (np.array(law), quantile(parameter, delta)),
@@ -59,7 +55,7 @@ def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: floa
 @pytest.mark.parametrize("scale", [Fraction(1), Fraction(37, 5)])
 def test_logistic_quantile_is_the_smallest_integer(scale: Fraction) -> None:
     """Two Gumbel differ by a logistic: 1 / (1 + exp(x/b)), not exp(-x/(2b)) as 000 allows for."""
-    x = logistic_quantile(scale, 1e-6)
+    x = algorithms.logistic_quantile(scale, 1e-6)
     assert 1 / (1 + math.exp(x / float(scale))) <= 1e-6 < 1 / (1 + math.exp((x - 1) / float(scale)))
 
 
@@ -84,7 +80,7 @@ def test_limit_dom_picks_by_the_law_of_002_with_its_bar() -> None:
     """Keyed words through the whole query against enumeration; a bar one count off is rejected."""
     counts, k, kbar, scale = [9, 8, 8, 2], 2, 3, Fraction(2)
     bottom = Bottom(Parameters(max_items=1, max_count=1, k=k, kbar=kbar), scale, 0.05)
-    bar = counts[kbar] + 1 + logistic_quantile(scale, 0.05)
+    bar = counts[kbar] + 1 + algorithms.logistic_quantile(scale, 0.05)
     observed = drawn_with(bottom, counts, k, 20_000)
 
     def law(height: int) -> Law:
@@ -101,7 +97,10 @@ def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> 
     counts, k, scale, delta = [9, 6, 5, 1], 1, Fraction(2), 0.05
     bottom = Bottom(Parameters(max_items=3, max_count=1, k=k, kbar=3, private=True), scale, delta)
     observed = drawn_with(bottom, counts, k, 20_000)
-    bars = {kb: counts[kb] + 1 + logistic_quantile(scale, delta / min(3, kb)) for kb in (1, 2, 3)}
+    bars = {
+        kb: counts[kb] + 1 + algorithms.logistic_quantile(scale, delta / min(3, kb))
+        for kb in (1, 2, 3)
+    }
 
     def mixture(chance: dict[int, float]) -> Law:
         law: Law = {}
@@ -154,6 +153,6 @@ def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
     table = discrete_laplace(Fraction(5))
     tags = np.random.default_rng(3).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     z = table.values(STREAM, (7, 7), tags)
-    x = laplace_quantile(Fraction(5), 0.01, difference=True)
+    x = algorithms.laplace_quantile(Fraction(5), 0.01, difference=True)
     share = float((z[::2] - z[1::2] >= x).mean())
     assert 0.0075 < share <= 0.01 + 6 * 0.0003

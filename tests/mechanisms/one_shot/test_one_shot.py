@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 import dp_accounting
 import numpy as np
@@ -19,16 +19,7 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.one_shot import algorithms
-from workers.mechanisms.one_shot.algorithms import (
-    KNOWN,
-    LIMITED,
-    PICKING,
-    Cell,
-    Name,
-    OneShotNoise,
-    Parameters,
-    make_algorithm,
-)
+from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Cell, Name, OneShotNoise
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import HorizonExceeded
@@ -60,14 +51,15 @@ def part(counts: dict[bytes, int]) -> Contributions:
     return epoch.part({"k": counts}, ["k"])[0]
 
 
-def own_settings(name: str, domain: object) -> dict[str, object]:
+def own_settings(name: str, domain: object) -> dict[str, Any]:
     """Return k = 2, kbar = 3 and the domain where they apply."""
     values = {"k": (2, PICKING), "kbar": (3, LIMITED), "domain": (domain, KNOWN)}
     return {field: value for field, (value, names) in values.items() if name in names}
 
 
-def parameters(name: str, **changes: int) -> Parameters:
-    return Parameters(**({"max_items": 2, "max_count": 1} | own_settings(name, 6) | changes))  # type: ignore[arg-type]  # ints
+def parameters(name: str, **changes: int) -> algorithms.Parameters:
+    values: dict[str, Any] = {"max_items": 2, "max_count": 1} | own_settings(name, 6) | changes
+    return algorithms.Parameters(**values)
 
 
 def shown(state: State, release: Release | Items, key: int = 0) -> dict[bytes, int]:
@@ -83,7 +75,9 @@ def shown(state: State, release: Release | Items, key: int = 0) -> dict[bytes, i
 @given(name=st.sampled_from(NAMES), counts=st.lists(st.integers(0, 2000), min_size=6, max_size=6))
 def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts: list[int]) -> None:
     """Brute force over dictionaries; picks of a tiny scale are the largest, down to the bar."""
-    algorithm = make_algorithm(name, parameters(name), 1e6 if name in PICKING else 0.5, 1e-6)
+    algorithm = algorithms.make_algorithm(
+        name, parameters(name), 1e6 if name in PICKING else 0.5, 1e-6
+    )
     labels = [b"%d" % i for i in range(6)]
     present = [i for i in range(6) if counts[i] or name in KNOWN]
     h = np.array([counts[i] for i in present], dtype=np.int64)
@@ -112,7 +106,7 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
 def test_the_price_is_an_accountants(name: Name, max_items: int, max_count: int) -> None:
     """Every changed count and pick as its own event in dp_accounting: at most 1 % below budget."""
     rho, p = 0.02, parameters(name, max_items=max_items, max_count=max_count)
-    algorithm = make_algorithm(name, p, rho, 1e-6)
+    algorithm = algorithms.make_algorithm(name, p, rho, 1e-6)
     either = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant(orders=[2, 5, 20], neighboring_relation=either)
     changed = min(max_items, p.k) if name in PICKING else max_items
@@ -135,7 +129,9 @@ def test_the_price_is_an_accountants(name: Name, max_items: int, max_count: int)
 @pytest.mark.parametrize("name", [n for n in UNKNOWN if n != "limit_dom"])
 def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(name: Name) -> None:
     """2 % delta, 20,000 places, one item of Dinf: within 6 sd (0.1 %); half the threshold fails."""
-    algorithm = make_algorithm(name, parameters(name, max_items=1, max_count=3), 0.05, 0.02)
+    algorithm = algorithms.make_algorithm(
+        name, parameters(name, max_items=1, max_count=3), 0.05, 0.02
+    )
     assert isinstance(algorithm, algorithms.Noisy) and algorithm.threshold is not None
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
     keys = np.arange(20_000, dtype=np.int32)
@@ -152,7 +148,7 @@ def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(
 @pytest.mark.parametrize("name", ["known_gauss", "positive_gauss", "positive_laplace"])
 def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -> None:
     """20,000 items: an sd's sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
-    algorithm = make_algorithm(name, parameters(name), 0.05, 1e-6)
+    algorithm = algorithms.make_algorithm(name, parameters(name), 0.05, 1e-6)
     h = np.full(20_000, 10**6, dtype=np.int64)
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
     cell = Cell(tags, np.zeros(20_000, np.int32), h, KEY.tags("k", [b"\xff"]))

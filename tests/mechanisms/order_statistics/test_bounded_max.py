@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.mechanisms.epoch import KEY
-from tests.mechanisms.order_statistics.unknown_max import (
-    Run,
-    assert_as_printed,
-    assert_variance,
-    make,
-    rows_of,
-)
+from tests.mechanisms.order_statistics import unknown_max
+from tests.mechanisms.order_statistics.unknown_max import Run, make, rows_of
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
@@ -103,10 +98,8 @@ def test_after_the_last_interval_nothing_closes_any_more() -> None:
     """H has noise for that many intervals; noise for another was not paid for."""
     mechanism = make("bounded_max", 2, c_max=10, epsilon=20.0)
     numbers, run = mechanism.intervals(1), Run(mechanism, silent=True)
-    since = [
-        run.step(t, [np.array([numbers.step + 1, 0])])[0]["since"]
-        for t in range(1, numbers.capacity + 20)
-    ]
+    row, ticks = np.array([numbers.step + 1, 0]), range(1, numbers.capacity + 20)
+    since = [run.step(t, [row])[0]["since"] for t in ticks]
     assert since[-1] == numbers.capacity
 
 
@@ -114,7 +107,7 @@ def test_after_the_last_interval_nothing_closes_any_more() -> None:
 def test_a_restart_after_any_tick_changes_no_byte(kind: str) -> None:
     """Later releases depend only on the stored blocks, the counts and the noise."""
     mechanism = make(kind, 3, epsilon=30.0, horizon=300)
-    made = assert_as_printed(
+    made = unknown_max.assert_as_printed(
         mechanism, rows_of(300, 3, seed=2, ones=2, most=9), silent=False, restarts=True
     )
     assert made >= 2
@@ -168,7 +161,7 @@ def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, inte
     counter = make_counter("haar", capacity, float(share / (2 * 9)))
     noise = Run(mechanism).noise
     tags = np.random.default_rng(3).integers(0, 2**63, size=(100_000, 2), dtype=np.uint64)
-    assert_variance(noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2)
+    unknown_max.assert_variance(noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2)
 
 
 def test_the_laplace_tree_adds_the_nodes_of_the_binary_digits() -> None:
@@ -180,9 +173,9 @@ def test_the_laplace_tree_adds_the_nodes_of_the_binary_digits() -> None:
     node = discrete_laplace(tree.scale).variance
     drawn = {t: tree.draw(stream, t, tags) for t in (4, 6, 7, 8, 12)}
     for t, nodes in ((4, 1), (6, 2), (7, 3), (8, 1), (12, 2)):
-        assert_variance(drawn[t], nodes * node)
+        unknown_max.assert_variance(drawn[t], nodes * node)
     for later, earlier, between in ((6, 4, 1), (7, 6, 1), (12, 8, 1), (12, 4, 3)):
-        assert_variance(drawn[later] - drawn[earlier], between * node)
+        unknown_max.assert_variance(drawn[later] - drawn[earlier], between * node)
 
 
 @pytest.mark.parametrize("kind", ["haar", "tree"])

@@ -10,19 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.mechanisms.epoch import KEY
-from tests.mechanisms.order_statistics.unknown_max import (
-    KINDS,
-    Run,
-    assert_as_printed,
-    assert_converts,
-    assert_variance,
-    make,
-    rows_of,
-    worst_error,
-)
+from tests.mechanisms.order_statistics import unknown_max
+from tests.mechanisms.order_statistics.unknown_max import Run, make, rows_of
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.engine import MaxNoise, Segments
+from workers.mechanisms.order_statistics.engine import MaxNoise
 
 BOTH = pytest.mark.parametrize("accounting", ["zcdp", "pure"])
 ONE = ("max", "argmax", "min", "quantile:0.5")
@@ -57,10 +49,10 @@ def test_it_is_the_printed_algorithm(
     columns = 4 if kind == "two_level_k" else 3
     mechanism = make(kind, columns, accounting=accounting, epsilon=epsilon, **changes)
     rows = rows_of(500, columns, seed=1, ones=2, most=most)
-    assert assert_as_printed(mechanism, rows, silent=False) >= made
+    assert unknown_max.assert_as_printed(mechanism, rows, silent=False) >= made
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", unknown_max.KINDS)
 def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> None:
     """mechanisms.md 5, each once: (e1 + 2 e2)^2 / 8 per test, D Dinf^2 / (2 s_D^2), D Dinf^2 rho_H
     and k Dinf^2 / (2 s_U^2); from published scales.
@@ -84,7 +76,7 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
         if kind == "two_level_k":
             rho += 2 * 9 / (2 * Fraction(level["update"]))
     assert mechanism.cost().rho == pytest.approx(float(rho), rel=1e-12)
-    assert_converts(mechanism, 1e-6)
+    unknown_max.assert_converts(mechanism, 1e-6)
 
 
 @BOTH
@@ -96,29 +88,22 @@ def test_the_error_stays_within_what_is_promised(
     probability 0.002; not all are idle.
     """
     mechanism = make(kind, 4, accounting=accounting, epsilon=epsilon, horizon=1000, **changes)
-    worst = [worst_error(mechanism, rows_of(1000, 4, seed=seed, ones=3), seed) for seed in range(6)]
+    worst = [
+        unknown_max.worst_error(mechanism, rows_of(1000, 4, seed=seed, ones=3), seed)
+        for seed in range(6)
+    ]
     assert sum(one > 1 for one in worst) <= 2
     assert max(worst) > least
-
-
-def segments(**changes: object) -> Segments:
-    found = make("doubling", 40, **changes).segments
-    assert found is not None
-    return found
 
 
 @BOTH
 def test_without_noise_segments_end_at_powers_of_two(accounting: str) -> None:
     """Thresholds first, 2 first, 4 first, ...: at a sum of first + 1, and so on."""
     mechanism = make("doubling", 2, accounting=accounting, epsilon=30.0)
-    run, ends = Run(mechanism, silent=True), []
-    for t in range(1, 513):
-        if run.step(t, [np.array([1, 0])])[0]["since"] == t:
-            ends.append(t)
-    level = segments(accounting=accounting, epsilon=30.0)
-    assert ends == [
-        end for j in range(level.most - 1) if (end := level.threshold(j + 1) + 1) <= 512
-    ]
+    run, level = Run(mechanism, silent=True), mechanism.segments_in_use
+    ends = {run.step(t, [np.array([1, 0])])[0]["since"] for t in range(1, 513)}
+    powers = {level.threshold(j) + 1 for j in range(1, level.most)}
+    assert ends == {0} | {end for end in powers if end <= 512}
 
 
 @BOTH
@@ -129,14 +114,17 @@ def test_each_end_of_a_segment_adds_the_noise_that_was_paid_for(accounting: str)
     scale = 2 * 2 * 3 / 4.0
     pure = 1 / (2 * math.sinh(1 / (2 * scale)) ** 2)
     expected = pure if accounting == "pure" else 2 * 9 / (2 * mechanism.guarantee.rho / 2)
-    assert_variance(noise.outer_columns(TAGS, 1), expected)
+    unknown_max.assert_variance(noise.outer_columns(TAGS, 1), expected)
     # Segments have independent noise: the difference of two has both variances.
-    assert_variance(noise.outer_columns(TAGS, 1) - noise.outer_columns(TAGS, 2), 2 * expected)
+    unknown_max.assert_variance(
+        noise.outer_columns(TAGS, 1) - noise.outer_columns(TAGS, 2), 2 * expected
+    )
 
 
 def test_pure_epsilon_is_as_printed() -> None:
     """Lap(4/eps), Lap(8/eps), Lap(2 D/eps), thresholds from 1; the last one is >= T."""
-    found = segments(accounting="pure", epsilon=0.5, max_items=2, horizon=1000)
+    mechanism = make("doubling", 40, accounting="pure", epsilon=0.5, max_items=2, horizon=1000)
+    found = mechanism.segments_in_use
     assert found.above.tau_scale == 8 and found.above.mu_scale == 16
     assert found.first == 1 and found.most == 11 and found.threshold(11) >= 1000
     assert found.public()["column"] == "8"
@@ -152,7 +140,12 @@ def test_more_items_than_columns_cost_no_more_than_all_columns() -> None:
 def test_with_narrow_steps_partitions_close_as_printed(queries: tuple[str, ...]) -> None:
     """A large budget: small noise, many closes in a segment, thresholds that rise one by one."""
     mechanism = make("two_level_k", 4, queries=queries, rho=5.0, horizon=600, max_items=4)
-    assert assert_as_printed(mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False) >= 20
+    assert (
+        unknown_max.assert_as_printed(
+            mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False
+        )
+        >= 20
+    )
 
 
 class Spy(NoiseStream, shared=False):
@@ -199,7 +192,7 @@ def test_updates_have_the_noise_that_was_paid_for() -> None:
     """k Dinf^2 / (2 rho) with two tenths of rho: one event moves all k values."""
     noise = Run(make("two_level_k", 40, rho=0.5, queries=("histogram",), max_count=3)).noise
     drawn = np.concatenate([noise.updates(tag[None], 1, 1, 40) for tag in TAGS[:2000]])
-    assert_variance(drawn, 40 * 9 / (2 * 0.5 * 2 / 10))
+    unknown_max.assert_variance(drawn, 40 * 9 / (2 * 0.5 * 2 / 10))
 
 
 def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
@@ -237,9 +230,8 @@ def test_the_named_column_falls_short_by_no_more_than_is_promised(accounting: st
 
 def test_zcdp_promises_less_error_than_the_printed_algorithm_at_the_same_epsilon() -> None:
     for kind in ("two_level", "two_level_k"):
-        tight, printed = (
-            make(kind, 20, accounting=a, epsilon=1.0, max_items=4) for a in ("zcdp", "pure")
-        )
+        tight = make(kind, 20, accounting="zcdp", epsilon=1.0, max_items=4)
+        printed = make(kind, 20, accounting="pure", epsilon=1.0, max_items=4)
         assert all(tight.error(j) < printed.error(j) / 3 for j in (1, 2, 3))
 
 
