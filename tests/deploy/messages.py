@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from tests import ROOT
 
@@ -87,17 +89,45 @@ class Message:
         return re.findall(r"[^\W\d_]{2,}", self.text)
 
 
-def template(node: ast.expr) -> str:
-    """The fixed words of a string expression."""
+Locals = Mapping[str, list[ast.expr]]
+
+
+def templates(node: ast.expr, assigned: Locals) -> list[str]:
+    """The fixed words that a string expression can have; `assigned` are values of names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.sub(r"%(?:[sdr]|\.?\d*[fg])", HOLE, node.value)
+        return [re.sub(r"%(?:[sdr]|\.?\d*[fg])", HOLE, node.value)]
+    if isinstance(node, ast.IfExp):
+        return templates(node.body, assigned) + templates(node.orelse, assigned)
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            template(part) if isinstance(part, ast.Constant) else HOLE for part in node.values
-        )
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return template(node.left) + template(node.right)
-    return HOLE
+        parts = [templates(part, assigned) for part in node.values]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [templates(node.left, assigned), templates(node.right, assigned)]
+    elif isinstance(node, ast.FormattedValue):
+        return templates(node.value, assigned)
+    elif isinstance(node, ast.Name) and node.id in assigned:
+        others = {name: values for name, values in assigned.items() if name != node.id}
+        return [text for value in assigned[node.id] for text in templates(value, others)]
+    else:
+        return [HOLE]
+    return ["".join(texts) for texts in product(*parts)]
+
+
+def template(node: ast.expr) -> str:
+    """The fixed words of a string expression, whatever its names are."""
+    return templates(node, {})[0]
+
+
+def texts_assigned(body: ast.AST) -> dict[str, list[ast.expr]]:
+    """The string expressions that are assigned to names in a function, or at the top of a module."""
+    nodes = body.body if isinstance(body, ast.Module) else ast.walk(body)
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(
+            node.value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp
+        ):
+            for target in node.targets:
+                found.setdefault(name_of(target), []).append(node.value)
+    return found
 
 
 def name_of(node: ast.expr) -> str:
@@ -140,31 +170,39 @@ def messages(modules: dict[str, ast.Module]) -> list[Message]:
     """Every message of the package."""
     raised = ours(modules)
     return [
-        Message(f"{file}:{line}", " ".join(text.split()))
+        Message(f"{file}:{node.lineno}", " ".join(text.split()))
         for file, tree in modules.items()
-        for line, text in _of_module(file, tree, raised)
+        for node, assigned in _with_locals(tree, texts_assigned(tree))
+        for expression, before in _of_node(file, node, raised)
+        for text in (before + one for one in templates(expression, assigned))
+        if text not in INTERNAL_TEXTS
     ]
 
 
-def _of_module(file: str, tree: ast.Module, raised: set[str]) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            if name_of(node.exc.func) == "ValueError" and file not in INTERNAL and node.exc.args:
-                if (text := template(node.exc.args[0])) not in INTERNAL_TEXTS:
-                    yield node.lineno, text
-            elif (file, name_of(node.exc.func)) in PLACED:
-                why = node.exc.args[-1]
-                whys = (why.body, why.orelse) if isinstance(why, ast.IfExp) else (why,)
-                yield from (
-                    (node.lineno, f"{PLACED[file, name_of(node.exc.func)]}: {template(each)}")
-                    for each in whys
-                )
-        elif isinstance(node, ast.Call) and name_of(node.func) in raised:
-            yield from ((node.lineno, template(text)) for text in node.args[:1])
-        elif isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
-            yield from ((text.lineno, template(text)) for text in _spoken(file, node))
-        elif isinstance(node, ast.Call):
-            yield from ((node.lineno, template(said)) for said in _said(file, node))
+def _with_locals(tree: ast.AST, assigned: Locals) -> Iterator[tuple[Any, Locals]]:
+    """Every node of a tree, with the texts assigned in its function and its module."""
+    for node in ast.iter_child_nodes(tree):
+        inner = assigned
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = {**assigned, **texts_assigned(node)}
+        yield node, inner
+        yield from _with_locals(node, inner)
+
+
+def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.expr, str]]:
+    """The messages of a node itself, each with what is put before it."""
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+        kind = name_of(node.exc.func)
+        if kind == "ValueError" and file not in INTERNAL:
+            yield node.exc.args[0], ""
+        elif (file, kind) in PLACED:
+            yield node.exc.args[-1], f"{PLACED[file, kind]}: "
+    elif isinstance(node, ast.Call) and name_of(node.func) in raised:
+        yield from ((text, "") for text in node.args[:1])
+    elif isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
+        yield from ((text, "") for text in _spoken(file, node))
+    elif isinstance(node, ast.Call):
+        yield from ((said, "") for said in _said(file, node))
 
 
 def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
@@ -211,8 +249,7 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
     ):
         yield from call.args[:1]
     elif name == "append" and file in GATHERED:
-        both = call.args[0]
-        yield from (both.body, both.orelse) if isinstance(both, ast.IfExp) else (both,)
+        yield call.args[0]
 
 
 #: Names of the reasons of formats behind a Schema Registry.

@@ -41,23 +41,8 @@ class Changing(msgspec.Struct):
 ATOMS = (1, 2.5, "s", b"b", None, True, Fraction(1, 3), np.int64(3), np.dtype(np.int16), int, len)
 NESTED = ((), (1, (2, "x")), frozenset((1, "a")), MappingProxyType({"a": (1,)}), Loose((1,)))
 OBJECTS = (read_only(np.zeros(3)), Record("x"), threading.local(), HaarCounter(8, 0.1))
-MUTABLE: tuple[Any, ...] = (
-    [],
-    {},
-    set(),
-    bytearray(),
-    np.zeros(3),
-    np.array([[]], dtype=object),
-    Changing(1),
-)
-HOLDING: tuple[Any, ...] = (
-    (1, []),
-    MappingProxyType({"a": []}),
-    Loose([]),
-    Record({}),
-    [].append,
-    {}.get,
-)
+MUTABLE: Any = ([], {}, set(), bytearray(), np.zeros(3), np.array([[]], object), Changing(1))
+HOLDING: Any = ((1, []), MappingProxyType({"a": []}), Loose([]), Record({}), [].append, {}.get)
 CALLED = (lambda: None, functools.lru_cache(lambda: None), functools.partial(len))
 
 

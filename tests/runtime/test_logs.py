@@ -24,9 +24,7 @@ def _restored() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
-def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_repeated_line_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
     """A missing broker would fill the disk; the stop reason reads as in all commands."""
     log_to_stderr(debug=False)
     for _ in range(3):
@@ -38,9 +36,7 @@ def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
     assert said == ["the broker is away", "quietcount: state refused"]
 
 
-def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_strange_error(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_json_has_one_object_a_line_and_no_event(capfd: pytest.CaptureFixture[str]) -> None:
     """Collectors split at line ends; an exception's message may quote an event."""
     log_to_stderr(debug=False, json_lines=True)
     log = logging.getLogger("workers.kafka.handover")
@@ -57,9 +53,7 @@ def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_str
     assert "KeyError: " not in second["error"]["traceback"]
 
 
-def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_an_uncaught_error_in_a_thread_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     """Python's own report would show its message, and break the JSON."""
 
     def fail() -> None:

@@ -16,9 +16,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
 
-def test_it_begins_with_the_hundredth_reject_and_is_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_it_begins_with_the_hundredth_reject(caplog: pytest.LogCaptureFixture) -> None:
     """A worker that rejects everything must not wait a minute to say so."""
     rate = RejectRate()
     for i in range(LEAST - 1):
@@ -35,9 +33,7 @@ def test_it_begins_with_the_hundredth_reject_and_is_said_once(
     assert "`quietcount check -c FILE`" in line.getMessage()
 
 
-def test_nine_in_ten_are_not_nearly_all_and_topics_are_not_added_up(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_nine_in_ten_are_not_nearly_all(caplog: pytest.LogCaptureFixture) -> None:
     """Producers have their own topics; a good one must not hide a bad one, nor share its blame."""
     rate = RejectRate()
     rate.note("t", 0.0, 1_000, {"not JSON": 900})
@@ -65,9 +61,7 @@ def test_a_share_about_the_limit_does_not_come_and_go(caplog: pytest.LogCaptureF
     assert [BEGUN in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_it_is_over_when_half_are_accepted_also_where_few_come(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_it_is_over_when_half_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     """After a settings fix a quiet topic brings a few good records a minute."""
     rate = RejectRate()
     rate.note("t", 0.0, 500, {"not JSON": 500})
@@ -80,9 +74,7 @@ def test_it_is_over_when_half_are_accepted_also_where_few_come(
     assert rate.reason("t", 73.0) is None, "too few to say"
 
 
-def test_a_topic_that_brings_nothing_more_is_not_rejected_for_ever(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_silent_topic_is_not_rejected_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     """Its partitions may have gone to another worker."""
     rate = RejectRate()
     rate.note("t", 0.0, 500, {"not JSON": 500})

@@ -1,12 +1,74 @@
-"""Durations: what is read, and that nothing else is."""
+"""Durations, also where settings count ticks: what is read, and that nothing else is."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.settings.durations import MILLISECONDS, format_duration, parse_duration
+from tests.settings.test_settings import GOOD, changed, loaded, refusal
+from workers.dashboard.config import load_dashboard
+from workers.settings.durations import MILLISECONDS, count_ticks, format_duration, parse_duration
+
+EVERY = 'keys = ["s1", "s2"]', 'keys = ["s1", "s2"]\nthreshold = "every"\nevery = '
+
+
+DURATIONS = st.builds("{}{}".format, st.integers(1, 10**6), st.sampled_from(sorted(MILLISECONDS)))
+
+
+@given(DURATIONS, DURATIONS)
+def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -> None:
+    """A rounded horizon would be another promise than the one that was written."""
+    values: dict[str, Any] = {"tick": tick, "horizon": horizon}
+    whole, rest = divmod(parse_duration(values["horizon"]), parse_duration(values["tick"]))
+    if rest or not whole:
+        with pytest.raises(ValueError, match="no whole number of ticks") as caught:
+            count_ticks(values, "")
+        nearest = str(caught.value).partition("nearest: ")[2].split('"')[1::2]
+        near = list(map(parse_duration, nearest))
+        assert near == [n * parse_duration(values["tick"]) for n in (whole, whole + 1) if n]
+    else:
+        count_ticks(values, "")
+        assert values["horizon"] == whole
+
+
+def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:
+    """So are its id, its noise and its bytes: they are made from nothing else."""
+    by_number = loaded(tmp_path, GOOD.replace(EVERY[0], EVERY[1] + "30"))
+    text = changed("horizon = 8640", 'horizon = "1d"').replace(EVERY[0], EVERY[1] + '"5m"')
+    assert by_number == loaded(tmp_path, text)
+    unbounded = changed("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
+    assert loaded(tmp_path, unbounded).histograms[0].horizon == "unbounded"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('"15s"', 'horizon = "15s": no whole number of ticks of 10s; nearest: "10s" and "20s"'),
+        ('"1s"', 'horizon = "1s": no whole number of ticks of 10s; nearest: "10s"'),
+        (
+            '"a day"',
+            'horizon = "a day": a whole number of ticks, "unbounded", or a duration: a whole number and a unit',
+        ),
+        ('"400000d"', "horizon = 3456000000: a whole number of ticks from 1 to 1,073,741,824"),
+        ("0", "horizon = 0: a whole number of ticks from 1 to 1,073,741,824"),
+    ],
+)
+def test_other_horizons_are_refused(tmp_path: Path, value: str, said: str) -> None:
+    """One line, with the setting, its value and what is allowed."""
+    text = changed("horizon = 8640", f"horizon = {value}")
+    assert refusal(tmp_path, text).startswith(f"histogram 'products': {said}")
+
+
+def test_the_page_reads_the_horizon_as_the_worker_does(tmp_path: Path) -> None:
+    """It says how far an epoch is, and reads the same file."""
+    (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "1d"'))
+    assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon == 8640
+    (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "15s"'))
+    assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon is None
 
 
 @given(st.integers(min_value=0, max_value=10**15))

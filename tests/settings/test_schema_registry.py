@@ -18,9 +18,7 @@ def read(base: Path, **values: Any) -> SchemaRegistrySettings:
     return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
 
 
-def test_secrets_come_from_files_and_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "password").write_text("pass:word\n")
     (tmp_path / "ca.pem").write_text("-")
     monkeypatch.setenv("REGISTRY_TOKEN", "abc")
@@ -59,9 +57,7 @@ def test_secrets_come_from_files_and_the_environment(
         ({"tokens": 1}, 'schema_registry.tokens: unknown name; did you mean "token"'),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path, values: dict[str, Any], message: str
-) -> None:
+def test_bad_values_are_refused(tmp_path: Path, values: dict[str, Any], message: str) -> None:
     given = values if "url" in values or not values else {"url": URL, **values}
     with pytest.raises((SettingsError, ValueError), match=f"^{message}") as caught:
         read(tmp_path, **given)

@@ -158,9 +158,7 @@ domain = ["x", "y"]
     assert found.output_topic(second) == "orders.q"
 
 
-def test_paths_are_relative_to_the_settings_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker started from another directory must find the same key and state."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -170,7 +168,9 @@ def test_paths_are_relative_to_the_settings_file(
     assert found.worker.data_dir == tmp_path / "etc" / "var" / "orders"
 
 
+KAFKA = '[kafka]\nbootstrap = "localhost:9092"'
 USERS = with_users("max_items_per_user = 5\n")
+REKEYED = USERS + "rekey = true\n"
 
 
 def topics(value: str, text: str = GOOD) -> str:
@@ -182,18 +182,9 @@ REFUSALS = [
     (GOOD + "[privcy]\n", 'privcy ... did you mean "privacy"?'),
     (GOOD + "max_item = 3\n", "'products': max_item: ... did you mean \"max_items\"?"),
     (GOOD + 'domain_file = "d"\n', "'products': domain_file: unknown name"),
-    (
-        changed('items = "products"', ""),
-        "events.items is missing ... a path such as order.lines[].sku",
-    ),
-    (
-        GOOD.replace("[kafka]\n", "").replace('bootstrap = "localhost:9092"', ""),
-        "[kafka] ... bootstrap",
-    ),
-    (
-        "kafka = 5\n" + GOOD.replace('[kafka]\nbootstrap = "localhost:9092"', ""),
-        "kafka = 5 ... [kafka]",
-    ),
+    (changed('items = "products"', ""), "events.items is missing ... order.lines[].sku"),
+    (changed(KAFKA, ""), "[kafka] ... bootstrap"),
+    ("kafka = 5\n" + changed(KAFKA, ""), "kafka = 5 ... [kafka]"),
     (GOOD.replace(HISTOGRAM, ""), "histogram is missing ... [[histogram]]"),
     (changed("[[histogram]]", "[histogram]"), "[[histogram]]"),
     (changed('name = "orders"', 'name = "or ders"'), 'worker.name = "or ders" ... letters, digits'),
@@ -202,10 +193,7 @@ REFUSALS = [
     (changed('tick = "10s"', "tick = 10"), "'products': tick = 10 ... 1ms to 366d ... \"10s\""),
     (changed('tick = "10s"', 'tick = "10 sec"'), 'tick = "10 sec" ... ms, s, m, h or d'),
     (changed('tick = "10s"', 'tick = "0s"'), "tick = 0 ms ... from 1ms"),
-    (
-        changed('key = "shop"', 'key = "shop"\ngrace = "8d"'),
-        "events.grace = 691200000 ms ... 0s to 7d",
-    ),
+    (changed('"shop"', '"shop"\ngrace = "8d"'), "events.grace = 691200000 ms ... 0s to 7d"),
     (changed("max_items = 3", 'max_items = "3"'), 'max_items = "3" ... from 1 to 10,000'),
     (changed("max_items = 3", "max_items = true"), "max_items = true ... from 1 to 10,000"),
     (changed("max_items = 3", "max_items = 0"), "max_items = 0 ... from 1 to 10,000"),
@@ -216,10 +204,7 @@ REFUSALS = [
     (changed("delta = 1e-9", ""), "delta is missing ... 1e-50 to 0.5"),
     (changed("delta = 1e-9", "delta = 1"), "delta = 1: ... 1e-50 to 0.5"),
     (changed("horizon = 8640", 'horizon = "forever"'), 'horizon = "forever" ... "unbounded"'),
-    (
-        changed("horizon = 8640", 'horizon = "unbounded"'),
-        "start is missing ... 2026-11-21T00:00:00Z",
-    ),
+    (changed("8640", '"unbounded"'), "start is missing ... 2026-11-21T00:00:00Z"),
     (GOOD + "start = 2026-11-21T00:00:00\n", "start = 2026-11-21T00:00:00: ... time zone"),
     (GOOD + "start = 1969-12-31T00:00:00Z\n", "start = 1969-12-31T00:00:00Z ... 1970"),
     (GOOD + "start = 2026-11-21T00:00:00.0005Z\n", "start = ... whole milliseconds"),
@@ -231,14 +216,8 @@ REFUSALS = [
     (changed('keys = ["s1", "s2"]', "keys = []"), 'keys = [] ... "public"'),
     (changed('["s1", "s2"]', '["s1", "s1"]'), 'keys holds "s1" more than once'),
     (changed('"s2"', f'"{"é" * 513}"'), "keys holds ... 1,026 bytes ... at most 1,024"),
-    (
-        changed('"unk_base"', '"unkbase"'),
-        'mechanism = "unkbase" ... one of bounded_max ... unk_base',
-    ),
-    (
-        changed('mechanism = "unk_base"', ""),
-        "mechanism is missing ... one of bounded_max ... unk_base",
-    ),
+    (changed("unk_base", "unkbase"), '"unkbase" ... one of bounded_max ... unk_base'),
+    (changed('mechanism = "unk_base"', ""), "mechanism is missing ... one of bounded_max"),
     (changed('"unk_base"', '"known_base"'), "domain_file ... domain ... exactly one"),
     (changed('name = "products"', ""), "histogram 1: name is missing ... lower-case"),
     (changed('name = "products"', 'name = "Pro"'), "'Pro': name ... lower-case"),
@@ -247,10 +226,7 @@ REFUSALS = [
         GOOD + HISTOGRAM.replace('"products"', '"others"') + 'topic = "orders.products"\n',
         "histogram 'others': topic = \"orders.products\" ... histogram 'products': topic",
     ),
-    (
-        changed('name = "products"', 'name = "rejects"'),
-        'topic = "orders.rejects" ... the worker\'s',
-    ),
+    (changed('name = "products"', 'name = "rejects"'), 'topic = "orders.rejects" ... worker'),
     (GOOD + 'topic = "orders_rejects"\n', 'topic = "orders_rejects" ... for . and _'),
     (GOOD + 'topic = "orders"\n', "histogram 'products': topic ... events.topic"),
     (GOOD + 'topic = "a/b"\n', 'topic = "a/b" ... a Kafka topic name'),
@@ -259,46 +235,39 @@ REFUSALS = [
     (topics('["a", "b", "a"]'), 'events.topic holds "a" more than once'),
     (topics('["a", "^b"]'), "events.topic = ... a list of such"),
     (topics('"^orders-("'), 'events.topic = "^orders-(": not a regular expression'),
-    (
-        topics('["orders-eu", "orders_rejects"]'),
-        'events.topic = "orders_rejects" ... the worker\'s orders.rejects',
-    ),
-    (
-        topics('["a", "b"]', USERS),
-        'events.topic = ["a", "b"] ... privacy.unit = "user" needs one topic',
-    ),
+    (topics('["eu", "orders_rejects"]'), 'events.topic = "orders_rejects" ... orders.rejects'),
+    (topics('["a", "b"]', USERS), 'events.topic = ["a", "b"] ... "user" needs one topic'),
     (topics('"^a"', USERS), 'events.topic = "^a" ... privacy.unit = "user" needs one topic'),
-    (
-        GOOD + '[privacy]\nunit = "user"\n',
-        'events.user is missing ... privacy.unit = "user" needs it ... "$key"',
-    ),
-    (
-        with_users(),
-        "histogram 'products': max_items_per_user is missing ... privacy.unit = \"user\" needs it",
-    ),
+    (GOOD + '[privacy]\nunit = "user"\n', 'events.user is missing ... "user" needs it ... "$key"'),
+    (with_users(), 'max_items_per_user is missing ... "user" needs it'),
     (
         USERS.replace('"unk_base"', '"limit_dom"\nkbar = 5\nk = 2'),
         'mechanism = "limit_dom" ... privacy.unit = "user" needs known_base, unk_base, ',
     ),
-    (
-        GOOD + "max_items_per_user = 5\n",
-        'max_items_per_user = 5 ... only with privacy.unit = "user"',
-    ),
-    (
-        changed('"shop"', '"shop"\npartitioner = "crc32"'),
-        'events.partitioner = "crc32" ... only with privacy.unit = "user"',
-    ),
+    (GOOD + "max_items_per_user = 5\n", 'max_items_per_user = 5 ... privacy.unit = "user"'),
+    (changed('"shop"', '"shop"\npartitioner = "crc32"'), '"crc32" ... privacy.unit = "user"'),
     (changed('"shop"', '"$keys"'), 'events.key = "$keys" ... "$key" ... "$all"'),
     (changed('"products"\n\n', '"shop"\n\n'), 'events.items = "shop" ... other than key\'s'),
     (changed('"shop"', '"$all"'), "'products': keys ... leave it out"),
     (GOOD + "[[[\n", "not TOML ... line"),
+    (GOOD + "[privacy]\nrekey = true\n", 'privacy.rekey = true: only with privacy.unit = "user"'),
+    (GOOD + '[privacy]\nrekey = "yes"\n', 'privacy.rekey = "yes" ... true or false'),
+    (
+        REKEYED.replace('"shop"', '"shop"\npartitioner = "crc32"'),
+        '"crc32": only without privacy.rekey',
+    ),
+    (
+        REKEYED.replace('user = "customer"', 'user = "customer"\nmax_ahead = "51m"'),
+        'events.max_ahead = "51m": at most 50m with privacy.rekey and without events.timestamp',
+    ),
+    (USERS.replace("[kafka]", "user_partitions = 3\n[kafka]"), "partitions = 3: only with privacy"),
+    (REKEYED.replace("[kafka]", "user_partitions = 0\n[kafka]"), "partitions = 0 ... from 1 to"),
+    (REKEYED.replace('name = "products"', 'name = "by-user"'), "orders.by-user ... worker"),
 ]
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSALS)
-def test_a_bad_setting_is_named_with_its_value_and_what_is_allowed(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_bad_setting_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
     """An operator mends a file from the message alone."""
     assert_refused(tmp_path, text, said)
 
@@ -307,6 +276,18 @@ def test_keys_may_be_left_out_when_there_is_one_stream_key(tmp_path: Path) -> No
     """With "$all" there is nothing to declare."""
     text = changed('"shop"', '"$all"').replace('keys = ["s1", "s2"]', "")
     assert loaded(tmp_path, text).histograms[0].keys == ("all",)
+
+
+def test_users_may_come_from_several_topics_where_they_are_brought_together(tmp_path: Path) -> None:
+    """That is what re-keying is for; its two topics are the worker's own then, and only then."""
+    found = loaded(tmp_path, topics('["a", "b"]', REKEYED))
+    assert found.privacy.rekey and found.worker.user_partitions is None
+    assert found.internal_topics[4:] == ("orders.by-user", "orders.rekey-state")
+    assert len(loaded(tmp_path, USERS).internal_topics) == 4
+    assert not loaded(tmp_path, GOOD).privacy.rekey
+    ahead = '"customer"\ntimestamp = "at"\nmax_ahead = "2h"'
+    found = loaded(tmp_path, REKEYED.replace('"customer"', ahead))
+    assert found.events.max_ahead_ms == 7_200_000  # not by the record's time
 
 
 def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Path) -> None:
@@ -323,9 +304,7 @@ def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Pat
     assert [str(named(one)) for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", "a, b", "^a"]
 
 
-def test_an_expression_matches_whole_names_of_topics_that_are_no_workers_own(
-    tmp_path: Path,
-) -> None:
+def test_an_expression_skips_topics_that_belong_to_a_worker(tmp_path: Path) -> None:
     """A worker that counted what workers write would publish exact counts, or count itself for ever."""
     expression = '"^(orders|other|eu).*"'
     settings = loaded(tmp_path, topics(expression))
@@ -343,9 +322,7 @@ def test_an_expression_matches_whole_names_of_topics_that_are_no_workers_own(
 @pytest.mark.parametrize(
     ("name", "content"), [("missing", None), ("directory", b""), ("latin", b"caf\xe9 = 1")]
 )
-def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path, name: str, content: bytes | None
-) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes | None) -> None:
     """The first mistake is the wrong path."""
     path = tmp_path / name
     if name == "directory":
@@ -356,9 +333,7 @@ def test_a_file_that_cannot_be_read_is_named(
         load(path)
 
 
-def test_a_histogram_read_back_from_its_json_is_the_same_and_is_checked_again(
-    tmp_path: Path,
-) -> None:
+def test_a_histogram_is_checked_again_when_decoded_from_json(tmp_path: Path) -> None:
     """Stored state carries the configuration; a damaged one must not come alive."""
     [histogram] = loaded(tmp_path, GOOD).histograms
     stored = msgspec.json.encode(histogram)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
 
 import dp_accounting
 import numpy as np
@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.mechanisms import epoch
+from tests.mechanisms.epoch import KEY, SETTINGS
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.state import SketchState
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.runtime.errors import HorizonExceeded, StateRefused
 
-KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(b"i" * 16)
 KEYS = ("k", "other")
 Tick = dict[int, int]
@@ -35,42 +34,20 @@ class Silent:
 
 
 def config(**changes: object) -> MisraGriesConfig:
-    values: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 1,
-        "horizon": 20,
-        "max_items": 1,
-        "epsilon": 50.0,
-        "delta": 1e-2,
-        "keys": "public",
-        "size": 5,
-        "radix": 3,
-    }
+    values = SETTINGS | {"horizon": 20, "epsilon": 50.0, "delta": 1e-2, "size": 5, "radix": 3}
     return MisraGriesConfig(**(values | changes))
 
 
 def start(mechanism: MisraGries) -> SketchState:
-    state = mechanism.init()
-    state.key_tags = np.concatenate([KEY.tags(name, [b"\xff"]) for name in KEYS])
+    state: SketchState = epoch.start(mechanism, KEYS)
     return state
 
 
 def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
-    names = tuple(of_key)
-    rows = [
-        (i, b"%03d" % item, n) for i, name in enumerate(names) for item, n in of_key[name].items()
-    ]
-    tags = [KEY.tags(names[i], [label]) for i, label, _ in rows]
-    return (
-        Contributions(
-            names,
-            np.array([i for i, _, _ in rows], dtype=np.int32),
-            np.concatenate(tags) if tags else np.empty((0, 2), dtype=np.uint64),
-            Texts.of(label for _, label, _ in rows),
-            np.array([n for _, _, n in rows], dtype=np.int64),
-        ),
-        np.array([KEYS.index(name) if name in KEYS else -1 for name in names], dtype=np.int32),
-    )
+    labelled = {
+        key: {b"%03d" % item: n for item, n in tick.items()} for key, tick in of_key.items()
+    }
+    return epoch.part(labelled, KEYS)
 
 
 def released(items: Items, key: int = 0) -> dict[int, int]:
@@ -83,26 +60,33 @@ def by_tag(name: str, items: range) -> dict[int, int]:
     return {item: place for place, item in enumerate(sorted(items, key=lambda item: tags[item]))}
 
 
+def cells_of(mechanism: MisraGries, ticks: list[Tick], t: int) -> Iterator[list[Tick]]:
+    """Yield the ticks of every cell named by t's digits, the largest first."""
+    above = 0
+    for level in range(mechanism.tree.levels - 1, -1, -1):
+        width = mechanism.tree.radix**level
+        while above + width <= t:
+            yield ticks[above : above + width]
+            above += width
+
+
 def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dict[int, int]:
     """Return the noiseless release at t, cell by cell; `merge` merges histograms in order."""
     place, size = by_tag(name, range(12)), mechanism.config.size
     item_at = {p: item for item, p in place.items()}
     total: Counter[int] = Counter()
-    above, threshold = 0, mechanism.threshold(t) or 0
-    for level in range(mechanism.tree.levels - 1, -1, -1):
-        width = mechanism.tree.radix**level
-        while above + width <= t:
-            cell: dict[int, int] = {}
-            for tick in ticks[above : above + width]:
-                placed = {place[item]: n for item, n in tick.items()}
-                if mechanism.config.release == "pmg":
-                    cell = one_by_one(size, cell, placed)
-                else:
-                    sums = Counter(cell) + Counter(placed)
-                    least = sorted(sums.values(), reverse=True)[size] if len(sums) > size else 0
-                    cell = {key: n - least for key, n in sums.items() if n > least}
-            total.update({item_at[p]: n for p, n in cell.items() if n > threshold})
-            above += width
+    for of_cell in cells_of(mechanism, ticks, t):
+        cell: dict[int, int] = {}
+        for tick in of_cell:
+            placed = {place[item]: n for item, n in tick.items()}
+            if mechanism.config.release == "pmg":
+                cell = one_by_one(size, cell, placed)
+            else:
+                sums = Counter(cell) + Counter(placed)
+                least = sorted(sums.values(), reverse=True)[size] if len(sums) > size else 0
+                cell = {key: n - least for key, n in sums.items() if n > least}
+        threshold = mechanism.threshold(t) or 0
+        total.update({item_at[p]: n for p, n in cell.items() if n > threshold})
     return dict(total)
 
 
@@ -114,27 +98,21 @@ STREAMS = st.lists(
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=60)
 @given(ticks=STREAMS, size=st.integers(1, 6), radix=st.integers(2, 5))
-def test_without_noise_the_release_adds_the_sketches_of_the_cells_of_t(
-    release: str, ticks: list[Tick], size: int, radix: int
-) -> None:
+def test_cells_of_t_are_added(release: str, ticks: list[Tick], size: int, radix: int) -> None:
     """Cells by the digits of t, items above the threshold, sorted by stream key and label."""
     mechanism = MisraGries(config(release=release, size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
         other = {item: n + 1 for item, n in tick.items() if item % 2}
-        _, items = mechanism.step(
-            state, t, [part({"k": tick, "none": {5: 5}, "other": other})], Silent()
-        )
+        parts = [part({"k": tick, "none": {5: 5}, "other": other})]
+        _, items = mechanism.step(state, t, parts, Silent())
         assert released(items) == expected(mechanism, ticks[:t], t, "k")
         odd = [{item: n + 1 for item, n in own.items() if item % 2} for own in ticks[:t]]
         assert released(items, 1) == expected(mechanism, odd, t, "other")
         pairs = list(zip(items.keys.tolist(), items.labels, strict=True))
         assert pairs == sorted(pairs) and items.threshold == mechanism.threshold(t)
-        assert (
-            state.counters
-            <= len(KEYS) * mechanism.counters_max
-            == len(KEYS) * size * mechanism.tree.levels
-        )
+        assert mechanism.counters_max == size * mechanism.tree.levels
+        assert state.counters <= len(KEYS) * mechanism.counters_max
 
 
 def run(
@@ -153,9 +131,8 @@ def run(
         _, items = mechanism.step(state, t, parts, noise)
         changed = list(state.changed())
         store.update(changed)
-        seen.append(
-            (items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd, changed)
-        )
+        shown = items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd
+        seen.append((*shown, changed))
         if crash:
             state, noise = start(mechanism), mechanism.noise(STREAM)
             for name, block in sorted(store.items(), reverse=t % 2 == 0):
@@ -166,9 +143,7 @@ def run(
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=30)
 @given(ticks=STREAMS)
-def test_a_crash_after_any_tick_and_other_messages_change_no_byte(
-    release: str, ticks: list[Tick]
-) -> None:
+def test_crashes_and_other_messages_change_no_byte(release: str, ticks: list[Tick]) -> None:
     """Repeating a tick with other noise or data would reveal it; message splits must not matter."""
     mechanism = MisraGries(config(release=release))
     plain = run(mechanism, ticks, crash=False)
@@ -176,20 +151,15 @@ def test_a_crash_after_any_tick_and_other_messages_change_no_byte(
     assert run(mechanism, ticks, crash=False, split=True) == plain
 
 
-def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_changed_cells_are_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick writes the cells it touched, in pages; a missing or unknown page is refused."""
     monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
     mechanism = MisraGries(config(size=50))
     state = start(mechanism)
     mechanism.step(state, 1, [part({"k": dict.fromkeys(range(40), 30)})], Silent())
     blocks = dict(state.changed())
-    assert (
-        len(blocks) > 20
-        and all(len(block) <= 105 for block in blocks.values())
-        and not state.changed()
-    )
+    assert len(blocks) > 20 and all(len(block) <= 105 for block in blocks.values())
+    assert not state.changed()
     again = start(mechanism)
     for name, block in blocks.items():
         again.restore(name, block)
@@ -203,9 +173,8 @@ def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(
         again.restore(next(iter(blocks)), b"\x09" + next(iter(blocks.values()))[1:])
     for page in (".0000", ".0001"):
         lacking = start(mechanism)
-        gone = next(
-            name for name in blocks if name.endswith(page) and name[:12] + ".0001" in blocks
-        )
+        paged = [name for name in blocks if name[:12] + ".0001" in blocks]
+        gone = next(name for name in paged if name.endswith(page))
         for name, block in blocks.items():
             if name != gone:
                 lacking.restore(name, block)
@@ -218,12 +187,11 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -
     """Per item over all cells of t, common noise included; half and double are rejected."""
     mechanism = MisraGries(config(release=release, size=400, horizon=80, rho=2.0, epsilon=None))
     counts: list[int] = []
+    tick = part({"k": dict.fromkeys(range(8), 5_000)})
     for block in range(240):
         state, noise = start(mechanism), mechanism.noise(KEY.stream(b"%016d" % block))
         for t in range(1, 14):
-            _, items = mechanism.step(
-                state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise
-            )
+            _, items = mechanism.step(state, t, [tick], noise)
         counts += [n - 13 * 5_000 for n in released(items).values()]
     # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst
     # 240 independent ones, of which the sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is
@@ -287,9 +255,8 @@ def test_the_promise_is_what_an_independent_accountant_gives(
     assert mechanism.tree.levels == 3
     assert 1.99 < epsilon(1.0) <= mechanism.guarantee.epsilon == 2.0
     assert epsilon(0.5) > 2.5
-    assert mechanism.cost().rho == pytest.approx(
-        3 * norm_squared / (2 * float(mechanism.sigma_squared))
-    )
+    rho = 3 * norm_squared / (2 * float(mechanism.sigma_squared))
+    assert mechanism.cost().rho == pytest.approx(rho)
     assert sum(cost.values()) + 0.4e-6 < 1e-6
 
 
@@ -328,9 +295,8 @@ def test_counts_stay_within_the_error_of_the_theorem() -> None:
         assert state.counters <= mechanism.counters_max
         shown, cells = released(items), mechanism.tree.cells(t)
         low = exact.total() / 61 + cells * (mechanism.threshold(t) or 0) + 6 * mechanism.sd(t)
-        assert all(
-            -6 * mechanism.sd(t) <= n - shown.get(item, 0) <= low for item, n in exact.items()
-        )
+        high = -6 * mechanism.sd(t)
+        assert all(high <= n - shown.get(item, 0) <= low for item, n in exact.items())
         assert shown.keys() <= exact.keys() and shown[1] > 0
 
 
@@ -338,28 +304,16 @@ def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused(
     mechanism = MisraGries(config())
     with pytest.raises(HorizonExceeded):
         mechanism.step(start(mechanism), 21, [], Silent())
-    for changes, message in (
-        ({"horizon": "unbounded"}, "horizon"),
-        ({"size": 0}, "size"),
-        ({"release": "lap"}, "release"),
-        ({"counter": "haar"}, "counter"),
-        ({"radix": 1}, "radix"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            config(**changes)
+    wrong = {"horizon": "unbounded", "size": 0, "release": "lap", "counter": "haar", "radix": 1}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=name):
+            config(**{name: value})
     with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         MisraGries(config(delta=1e-50))
 
 
 def test_every_public_parameter_is_in_the_description() -> None:
     base = MisraGries(config()).public()
-    changed = (
-        {"size": 6},
-        {"release": "merge"},
-        {"radix": 2},
-        {"horizon": 30},
-        {"delta": 1e-3},
-        {"max_count": 2},
-        {"epsilon": 1.0},
-    )
-    assert all(MisraGries(config(**change)).public() != base for change in changed)
+    changed = {"size": 6, "radix": 2, "horizon": 30, "delta": 1e-3, "max_count": 2, "epsilon": 1.0}
+    for name, value in {**changed, "release": "merge"}.items():
+        assert MisraGries(config(**{name: value})).public() != base

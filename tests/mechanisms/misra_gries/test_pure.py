@@ -10,25 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.misra_gries.test_misra_gries import (
-    KEY,
-    KEYS,
-    STREAM,
-    STREAMS,
-    Silent,
-    Tick,
-    by_tag,
-    part,
-    released,
-)
-from tests.mechanisms.misra_gries.test_misra_gries import config as any_config
+from tests.mechanisms import epoch
+from tests.mechanisms.misra_gries import test_misra_gries as common
+from tests.mechanisms.misra_gries.test_misra_gries import Tick, part, released, start
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
 from workers.mechanisms.misra_gries.misra_gries import (
     MisraGriesConfig,
     PureMisraGries,
     make_misra_gries,
 )
-from workers.mechanisms.misra_gries.state import SketchState
 from workers.runtime.errors import StateRefused
 
 # Declared in an order that is neither that of labels nor that of tags; items 8 to 11 of the streams
@@ -38,60 +28,42 @@ DOMAIN = tuple(f"{item:03d}" for item in ITEMS)
 
 
 def config(**changes: object) -> MisraGriesConfig:
-    return any_config(**({"release": "pure", "domain": DOMAIN} | changes))
-
-
-def start(mechanism: PureMisraGries) -> SketchState:
-    state = mechanism.init()
-    for index, name in enumerate(KEYS):
-        state.key_tags = np.concatenate((state.key_tags, KEY.tags(name, [b"\xff"])))
-        mechanism.meet_key(
-            state, index, KEY.tags(name, list(mechanism.domain())), mechanism.domain()
-        )
-    return state
+    return common.config(**({"release": "pure", "domain": DOMAIN} | changes))
 
 
 def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, int]:
     """Return the noiseless release at t: the largest (k+1) c - sum c per cell, rounded once."""
-    place, size = by_tag("k", range(12)), mechanism.config.size
+    place, size = common.by_tag("k", range(12)), mechanism.config.size
     total: Counter[int] = Counter()
-    above = 0
-    for level in range(mechanism.tree.levels - 1, -1, -1):
-        width = mechanism.tree.radix**level
-        while above + width <= t:
-            cell: dict[int, int] = {}
-            for tick in ticks[above : above + width]:
-                cell = one_by_one(
-                    size, cell, {place[item]: n for item, n in tick.items() if item in ITEMS}
-                )
-            gamma = sum(cell.values())
-            parts = {item: max(0, (size + 1) * cell.get(place[item], 0) - gamma) for item in ITEMS}
-            for item in sorted(ITEMS, key=lambda item: (-parts[item], item))[:size]:
-                total[item] += parts[item]
-            above += width
+    for of_cell in common.cells_of(mechanism, ticks, t):
+        cell: dict[int, int] = {}
+        for tick in of_cell:
+            declared = {place[item]: n for item, n in tick.items() if item in ITEMS}
+            cell = one_by_one(size, cell, declared)
+        gamma = sum(cell.values())
+        parts = {item: max(0, (size + 1) * cell.get(place[item], 0) - gamma) for item in ITEMS}
+        for item in sorted(ITEMS, key=lambda item: (-parts[item], item))[:size]:
+            total[item] += parts[item]
     return {item: math.floor(n / (size + 1) + 0.5) for item, n in total.items()}
 
 
 @settings(deadline=None, max_examples=80)
-@given(ticks=STREAMS, size=st.integers(1, 9), radix=st.integers(2, 5))
-def test_without_noise_the_release_is_that_of_algorithm_3_in_the_cells_of_t(
-    ticks: list[Tick], size: int, radix: int
-) -> None:
+@given(ticks=common.STREAMS, size=st.integers(1, 9), radix=st.integers(2, 5))
+def test_it_is_algorithm_3_in_the_cells_of_t(ticks: list[Tick], size: int, radix: int) -> None:
     """Undeclared items take no counter; large sizes show all; empty cells are released."""
     mechanism = PureMisraGries(config(size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
-        _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}})], Silent())
+        _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}})], common.Silent())
         assert released(items) == Counter(expected(mechanism, ticks[:t], t))
-        assert not any(released(items, 1).values()) and len(released(items, 1)) >= min(
-            size, len(DOMAIN)
-        )
+        other = released(items, 1)
+        assert not any(other.values()) and len(other) >= min(size, len(DOMAIN))
         assert items.threshold is None and items.sd == mechanism.sd(t)
-        assert state.counters <= len(KEYS) * mechanism.counters_max
+        assert state.counters <= len(common.KEYS) * mechanism.counters_max
 
 
 @settings(deadline=None, max_examples=60)
-@given(ticks=STREAMS, size=st.integers(1, 6))
+@given(ticks=common.STREAMS, size=st.integers(1, 6))
 def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick], size: int) -> None:
     """n/(k+1), the sketch's loss plus Algorithm 3's; half a count for rounding."""
     mechanism = PureMisraGries(config(size=size))
@@ -99,13 +71,10 @@ def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick],
     exact: Counter[int] = Counter()
     for t, tick in enumerate(ticks, 1):
         exact.update({item: n for item, n in tick.items() if item in ITEMS})
-        shown = released(mechanism.step(state, t, [part({"k": tick})], Silent())[1])
+        shown = released(mechanism.step(state, t, [part({"k": tick})], common.Silent())[1])
         for item in ITEMS:
-            assert (
-                exact[item] - exact.total() / (size + 1) - 0.5
-                <= shown.get(item, 0)
-                <= exact[item] + 0.5
-            )
+            short = exact[item] - shown.get(item, 0)
+            assert -0.5 <= short <= exact.total() / (size + 1) + 0.5
 
 
 def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
@@ -113,17 +82,14 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
     mechanism = PureMisraGries(config(size=8, epsilon=2.0, horizon=80))
     counts: list[int] = []
     for block in range(300):
-        state, noise = start(mechanism), mechanism.noise(KEY.stream(b"%016d" % block))
+        state, noise = start(mechanism), mechanism.noise(epoch.KEY.stream(b"%016d" % block))
         for t in range(1, 14):
             _, items = mechanism.step(state, t, [part({"k": {0: 9_000}})], noise)
         counts += [n - (13 * 8_000 if item == 0 else 0) for item, n in released(items).items()]
     # t = 13 = 111 in base 3: three cells, and all labels are shown. Scale 4 * 15 / 2 = 30 in
     # ninths: 3 * 2 * 900 / 81 = 66.7.
-    assert (
-        len(counts) == 300 * 8
-        and mechanism.scale == 30
-        and mechanism.sd(13) == pytest.approx(math.sqrt(66.7), rel=0.01)
-    )
+    assert len(counts) == 300 * 8 and mechanism.scale == 30
+    assert mechanism.sd(13) == pytest.approx(math.sqrt(66.7), rel=0.01)
     # The square of a sum of three Laplace values has a standard deviation of sqrt(3) times its
     # mean: 3.5 % over 2,400.
     assert np.mean(np.square(counts)) == pytest.approx(mechanism.sd(13) ** 2, rel=0.2)
@@ -132,9 +98,7 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
 @pytest.mark.parametrize(
     ("max_items", "max_count", "size"), [(1, 1, 1), (1, 1, 5), (3, 2, 5), (2, 1, 40)]
 )
-def test_the_cost_is_the_basic_composition_of_the_levels(
-    max_items: int, max_count: int, size: int
-) -> None:
+def test_the_cost_is_the_sum_of_the_levels(max_items: int, max_count: int, size: int) -> None:
     """epsilon = L m (2k - 1) / b; rho = epsilon^2 / (2 L) (pure levels); delta: samplers only."""
     mechanism = PureMisraGries(
         config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20)
@@ -142,9 +106,8 @@ def test_the_cost_is_the_basic_composition_of_the_levels(
     levels, guarantee = mechanism.tree.levels, mechanism.guarantee
     spent = levels * max_items * max_count * (2 * size - 1) / mechanism.scale
     assert levels == 3 and 0.9999 < spent <= 1 == guarantee.epsilon
-    assert mechanism.cost().rho == guarantee.rho == pytest.approx(
-        1 / 6, rel=1e-4
-    ) and guarantee.rho <= 1 / 6 * (1 + 1e-9)
+    assert mechanism.cost().rho == guarantee.rho == pytest.approx(1 / 6, rel=1e-4)
+    assert guarantee.rho <= 1 / 6 * (1 + 1e-9)
     assert dict(mechanism.cost().deltas) == {"numerical": 1e-20} and guarantee.delta == 1e-20
 
 
@@ -157,13 +120,11 @@ def test_a_base_of_the_tree_is_chosen_for_a_pure_epsilon() -> None:
     assert min(bound) == bound[0]
 
 
-def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_domain_is_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A restarted worker needs it to give absent labels their noise."""
     monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
     mechanism = PureMisraGries(config())
-    state, noise = start(mechanism), mechanism.noise(STREAM)
+    state, noise = start(mechanism), mechanism.noise(common.STREAM)
     blocks = dict(state.changed())
     assert {name[:2] for name in blocks} == {"md"} and len(blocks) == 2 * 2
     again, lacking = mechanism.init(), mechanism.init()
@@ -182,10 +143,7 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"domain": None},
-            'domain, domain_file or buckets is missing: release = "pure" needs one of them',
-        ),
+        ({"domain": None}, 'domain, domain_file or buckets is missing: release = "pure" needs one'),
         ({"release": "pmg"}, 'domain is set: release = "pmg" has none'),
         ({"release": "merge"}, 'domain is set: release = "merge" has none'),
         ({"epsilon": None, "rho": 0.1}, 'release = "pure": needs epsilon, not rho'),
@@ -195,9 +153,7 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
         ({"horizon": "unbounded"}, "needs a number of ticks"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_in_one_line(
-    changes: dict[str, Any], message: str
-) -> None:
+def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     """Ignoring a domain, or taking a budget that cannot be pure, would mislead."""
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         config(**changes)
@@ -205,14 +161,10 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(
 
 
 def test_noise_that_no_table_holds_and_a_delta_below_the_samplers_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'
-    ):
+    message = r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'
+    with pytest.raises(ValueError, match=message):
         make_misra_gries(config(size=5_000, epsilon=1.0))
     with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         make_misra_gries(config(delta=1e-50))
-    assert (
-        type(make_misra_gries(config()))
-        is PureMisraGries
-        is not type(make_misra_gries(any_config()))
-    )
+    assert type(make_misra_gries(config())) is PureMisraGries
+    assert type(make_misra_gries(common.config())) is not PureMisraGries

@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
 from workers.arrays.texts import Texts
-from workers.mechanisms.misra_gries.misra_gries import (
-    _largest,
-    largest_parts,
-    pure_scale,
-    reduced,
-    shown_above,
-)
+from workers.mechanisms.misra_gries import misra_gries
+from workers.mechanisms.misra_gries.misra_gries import largest_parts, reduced, shown_above
 from workers.mechanisms.misra_gries.sketch import Sketch, batch
 from workers.mechanisms.misra_gries.state import DomainTags
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -44,15 +39,12 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.integers(1, 6), TICKS, st.integers(0, 5), st.integers(0, 11))
-def test_the_reduced_sketch_moves_by_less_than_two_in_l1(
-    size: int, ticks: list[Tick], at: int, item: int
-) -> None:
+def test_algorithm_3_moves_by_2k_minus_1(size: int, ticks: list[Tick], at: int, item: int) -> None:
     """Algorithm 3 in units of 1/(k+1): 2k - 1, below 2 (k + 1); the estimate keeps its bound."""
     a, b = fed(size, neighbours(ticks, at, item)), fed(size, ticks)
     x, y = (dict(zip(sketch.labels, reduced(sketch).tolist(), strict=True)) for sketch in (a, b))
-    assert (
-        sum(abs(x.get(label, 0) - y.get(label, 0)) for label in x.keys() | y.keys()) <= 2 * size - 1
-    )
+    moves = [abs(x.get(label, 0) - y.get(label, 0)) for label in x.keys() | y.keys()]
+    assert sum(moves) <= 2 * size - 1
     for i in range(12):
         exact = sum(tick.get(i, 0) for tick in ticks)
         assert 0 <= exact * (size + 1) - y.get(b"%d" % i, 0) <= b.total
@@ -65,16 +57,16 @@ def test_the_reduced_sketch_reaches_its_sensitivity() -> None:
 
 
 @given(st.lists(st.integers(-2, 2), min_size=1, max_size=12), st.integers(1, 12))
-def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(
-    counts: list[int], k: int
-) -> None:
+def test_ties_go_to_the_lower_label(counts: list[int], k: int) -> None:
     """Whatever order the domain was declared in, or the sketch holds its keys in."""
     labels = [b"%02d" % (7 * i % 13) for i in range(len(counts))]
     expected = sorted(range(len(counts)), key=lambda i: (-counts[i], labels[i]))[:k]
-    assert sorted(_largest(np.array(counts), labels, min(k, len(counts)))) == sorted(expected)
+    assert sorted(misra_gries._largest(np.array(counts), labels, min(k, len(counts)))) == sorted(
+        expected
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.0, math.inf, math.nan])
 def test_budgets_that_buy_nothing_are_refused(epsilon: float) -> None:
     with pytest.raises(ValueError, match="epsilon"):
-        pure_scale(3, epsilon)
+        misra_gries.pure_scale(3, epsilon)

@@ -1,6 +1,8 @@
 """Tails of threshold noise, LimitDom's law with its bar, and the candidate set."""
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -8,34 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mechanisms.epoch import KEY
 from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
-from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.one_shot.algorithms import (
-    Bottom,
-    Cell,
-    OneShotNoise,
-    Parameters,
-    gaussian_quantile,
-    laplace_quantile,
-    limited,
-    logistic_quantile,
-)
+from workers.mechanisms.one_shot import algorithms
+from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, Parameters, limited
 
 pytestmark = pytest.mark.slow
 
-KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
 
 
-def gaussian_law(sigma_squared: Fraction, reach: int) -> list[float]:
-    weights = [math.exp(-x * x / (2 * float(sigma_squared))) for x in range(-reach, reach + 1)]
-    total = math.fsum(weights)
-    return [w / total for w in weights]
-
-
-def laplace_law(scale: Fraction, reach: int) -> list[float]:
-    weights = [math.exp(-abs(x) / float(scale)) for x in range(-reach, reach + 1)]
+def law_of(exponents: Iterable[float]) -> list[float]:
+    weights = [math.exp(-one) for one in exponents]
     total = math.fsum(weights)
     return [w / total for w in weights]
 
@@ -46,11 +33,15 @@ def laplace_law(scale: Fraction, reach: int) -> list[float]:
 @pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-9])
 def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: float) -> None:
     """One lower shows one event's item too often; one higher costs accuracy."""
-    reach = 45 * (1 + math.isqrt(math.ceil(spread)))
     root = Fraction(math.isqrt(math.ceil(spread)))
+    support = range(-45 * (1 + int(root)), 45 * (1 + int(root)) + 1)
     for law, quantile, parameter in (
-        (gaussian_law(spread, reach), gaussian_quantile, spread),
-        (laplace_law(root, reach), laplace_quantile, root),
+        (
+            law_of(x * x / (2 * float(spread)) for x in support),
+            algorithms.gaussian_quantile,
+            spread,
+        ),
+        (law_of(abs(x) / float(root) for x in support), algorithms.laplace_quantile, root),
     ):
         for mass, x in (
             (np.array(law), quantile(parameter, delta)),
@@ -64,33 +55,24 @@ def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: floa
 @pytest.mark.parametrize("scale", [Fraction(1), Fraction(37, 5)])
 def test_logistic_quantile_is_the_smallest_integer(scale: Fraction) -> None:
     """Two Gumbel differ by a logistic: 1 / (1 + exp(x/b)), not exp(-x/(2b)) as 000 allows for."""
-    x = logistic_quantile(scale, 1e-6)
+    x = algorithms.logistic_quantile(scale, 1e-6)
     assert 1 / (1 + math.exp(x / float(scale))) <= 1e-6 < 1 / (1 + math.exp((x - 1) / float(scale)))
 
 
 def cell_of(counts: list[int], keys: int = 1) -> Cell:
     labels = [b"%d" % i for i in range(len(counts))]
     key_tags = KEY.tags("k", [b"\xff%d" % i for i in range(keys)])
-    return Cell(
-        KEY.tags("k", labels),
-        np.zeros(len(counts), dtype=np.int32),
-        np.array(counts, dtype=np.int64),
-        key_tags,
-    )
+    of_row = np.zeros(len(counts), dtype=np.int32)
+    return Cell(KEY.tags("k", labels), of_row, np.array(counts, dtype=np.int64), key_tags)
 
 
 def drawn_with(bottom: Bottom, counts: list[int], k: int, draws: int) -> dict[tuple[int, ...], int]:
     """Count every pick sequence over ticks 1..draws; len(counts) is BOTTOM."""
-    cell, noise, observed = (
-        cell_of(counts),
-        OneShotNoise(STREAM, None),
-        dict[tuple[int, ...], int](),
-    )
+    cell, noise, observed = cell_of(counts), OneShotNoise(STREAM, None), Counter[tuple[int, ...]]()
     rows = np.arange(len(counts))
     for t in range(draws):
         picks, ended = bottom.pick(cell, rows, 0, k, noise, (0, t))
-        sequence = (*picks.tolist(), *([len(counts)] if ended else []))
-        observed[sequence] = observed.get(sequence, 0) + 1
+        observed[(*picks.tolist(), *([len(counts)] if ended else []))] += 1
     return observed
 
 
@@ -98,15 +80,13 @@ def test_limit_dom_picks_by_the_law_of_002_with_its_bar() -> None:
     """Keyed words through the whole query against enumeration; a bar one count off is rejected."""
     counts, k, kbar, scale = [9, 8, 8, 2], 2, 3, Fraction(2)
     bottom = Bottom(Parameters(max_items=1, max_count=1, k=k, kbar=kbar), scale, 0.05)
-    bar = counts[kbar] + 1 + logistic_quantile(scale, 0.05)
+    bar = counts[kbar] + 1 + algorithms.logistic_quantile(scale, 0.05)
     observed = drawn_with(bottom, counts, k, 20_000)
 
     def law(height: int) -> Law:
         weights = [math.exp(count / 2) for count in (*counts[:kbar], height)]
-        return {
-            tuple(4 if i == 3 else i for i in s): p
-            for s, p in enumerated(weights, k, bottom=3).items()
-        }
+        sequences = enumerated(weights, k, bottom=3)
+        return {tuple(4 if i == 3 else i for i in s): p for s, p in sequences.items()}
 
     assert statistic(observed, law(bar)) < 6
     assert statistic(observed, law(bar + 1)) > 6
@@ -117,7 +97,10 @@ def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> 
     counts, k, scale, delta = [9, 6, 5, 1], 1, Fraction(2), 0.05
     bottom = Bottom(Parameters(max_items=3, max_count=1, k=k, kbar=3, private=True), scale, delta)
     observed = drawn_with(bottom, counts, k, 20_000)
-    bars = {kb: counts[kb] + 1 + logistic_quantile(scale, delta / min(3, kb)) for kb in (1, 2, 3)}
+    bars = {
+        kb: counts[kb] + 1 + algorithms.logistic_quantile(scale, delta / min(3, kb))
+        for kb in (1, 2, 3)
+    }
 
     def mixture(chance: dict[int, float]) -> Law:
         law: Law = {}
@@ -129,20 +112,13 @@ def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> 
         return law
 
     assert statistic(observed, mixture({kb: math.exp(-bar / 2) for kb, bar in bars.items()})) < 6
-    assert (
-        statistic(
-            observed,
-            mixture({kb: float(bar == min(bars.values())) + 1e-9 for kb, bar in bars.items()}),
-        )
-        > 6
-    )
+    lowest = {kb: float(bar == min(bars.values())) + 1e-9 for kb, bar in bars.items()}
+    assert statistic(observed, mixture(lowest)) > 6
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(
-    data: st.DataObject,
-) -> None:
+def test_one_event_changes_few_of_the_kbar_largest(data: st.DataObject) -> None:
     """Ties by tag: at most D0 differ, each by at most Dinf above the next count; the bar moves by
     at most Dinf, taking an item's place.
     """
@@ -158,9 +134,8 @@ def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(
         top, bar = limited(cell, np.flatnonzero(cell.counts), kbar)
         tops.append(set(top.tolist()))
         bars.append(bar)
-        order = sorted(
-            (i for i in range(len(h)) if h[i]), key=lambda i: (-h[i], *cell.tags[i].tolist())
-        )
+        present = [i for i in range(len(h)) if h[i]]
+        order = sorted(present, key=lambda i: (-h[i], *cell.tags[i].tolist()))
         assert top.tolist() == order[:kbar]
     assert 0 <= bars[1] - bars[0] <= most
     for h, seen, limit, others in (
@@ -177,9 +152,7 @@ def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
     """Laplace: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
     table = discrete_laplace(Fraction(5))
     tags = np.random.default_rng(3).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
-    drawn = np.empty(len(tags), dtype=table.dtype)
-    table.draw(STREAM, (7, 7), tags, drawn)
-    z = drawn.astype(np.int64)
-    x = laplace_quantile(Fraction(5), 0.01, difference=True)
+    z = table.values(STREAM, (7, 7), tags)
+    x = algorithms.laplace_quantile(Fraction(5), 0.01, difference=True)
     share = float((z[::2] - z[1::2] >= x).mean())
     assert 0.0075 < share <= 0.01 + 6 * 0.0003

@@ -9,56 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.arrays.texts import Texts
-from workers.mechanisms.ledger import Contributions
+from tests.mechanisms.epoch import part, start
+from tests.mechanisms.one_shot.test_one_shot import COMMON, STREAM
 from workers.mechanisms.mechanism import Answers
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
 from workers.runtime.errors import BudgetExhausted, HorizonExceeded, StateRefused
 
-KEY = NoiseKey(b"k" * 32)
-STREAM = KEY.stream(bytes(16))
-ONE_KEY = np.zeros(1, dtype=np.int32)
-
 
 def pay(**changes: object) -> PayWhatYouGet:
-    values = {
-        "name": "h",
-        "tick_ms": 1,
-        "horizon": 64,
-        "max_items": 2,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "keys": "public",
-        "k": 3,
-        "kbar": 4,
-        "labels": 10,
-        "queries": 6,
-    } | changes
+    values = COMMON | {"k": 3, "kbar": 4, "labels": 10, "queries": 6} | changes
     return PayWhatYouGet(PayWhatYouGetConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
-def part(counts: dict[bytes, int]) -> Contributions:
-    labels = list(counts)
-    values = np.array(list(counts.values()), dtype=np.int64)
-    return Contributions(
-        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), values
-    )
-
-
-def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:
-    state = mechanism.init()
-    for index in range(keys):
-        state.key_tags = np.concatenate((state.key_tags, KEY.tags(f"key {index}", [b"\xff"])))
-        mechanism.meet_key(state, index, KEY.tags("k", []), [])
+def met(mechanism: PayWhatYouGet) -> PayState:
+    state: PayState = start(mechanism, ["k"])
     return state
 
 
 def ask(
     mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None
 ) -> dict[str, object]:
-    parts = [(part(counts), ONE_KEY)] if counts else []
+    parts = [part({"k": counts}, ["k"])] if counts else []
     _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
     assert isinstance(answers, Answers)
     return dict(answers.of_key[0])
@@ -67,24 +39,11 @@ def ask(
 def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> None:
     """Three clear winners cost three; two plus a level rest also cost three: BOTTOM counts."""
     mechanism = pay()
-    state = met(mechanism)
-    first = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 3000, b"d": 1, b"e": 1})
-    assert first == {
-        "query": "top",
-        "labels": ["a", "b", "c"],
-        "complete": True,
-        "labels_left": 7,
-        "queries_left": 5,
-    }
-    state = met(mechanism)
-    second = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 1, b"d": 1, b"e": 1})
-    assert second == {
-        "query": "top",
-        "labels": ["a", "b"],
-        "complete": False,
-        "labels_left": 7,
-        "queries_left": 5,
-    }
+    for third, labels in ((3000, ["a", "b", "c"]), (1, ["a", "b"])):
+        counts = {b"a": 9000, b"b": 6000, b"c": third, b"d": 1, b"e": 1}
+        left = {"labels_left": 7, "queries_left": 5}
+        expected = {"query": "top", "labels": labels, "complete": len(labels) == 3} | left
+        assert ask(mechanism, met(mechanism), 1, counts) == expected
 
 
 def test_it_refuses_exactly_when_labels_are_used_up() -> None:
@@ -111,9 +70,7 @@ def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_witho
 
 @settings(max_examples=25, deadline=None)
 @given(stop=st.integers(1, 7), counts=st.lists(st.integers(1, 400), min_size=1, max_size=6))
-def test_a_restart_neither_returns_budget_nor_changes_an_answer(
-    stop: int, counts: list[int]
-) -> None:
+def test_a_restart_changes_neither_budget_nor_answer(stop: int, counts: list[int]) -> None:
     """After a crash at any tick, block and rows give the uninterrupted run's answers."""
     mechanism = pay(epsilon=5.0)
     data = {b"%d" % i: n for i, n in enumerate(counts)}
@@ -135,10 +92,9 @@ def test_every_query_is_answered_with_picks_of_its_own() -> None:
     mechanism = pay(labels=60, queries=20, kbar=8)
     state = met(mechanism)
     data = {b"%d" % i: 10_000 for i in range(8)}
-    answers = [
-        str(ask(mechanism, state, t, data if t == 1 else None)["labels"]) for t in range(1, 21)
-    ]
-    assert len(set(answers)) > 10
+    given = [data, *[None] * 19]
+    answers = {str(ask(mechanism, state, t, own)["labels"]) for t, own in enumerate(given, 1)}
+    assert len(answers) > 10
 
 
 def test_only_what_changed_is_written_and_damage_is_refused() -> None:
@@ -146,12 +102,8 @@ def test_only_what_changed_is_written_and_damage_is_refused() -> None:
     mechanism = pay(every=2)
     state = met(mechanism)
     ((name, block),) = state.changed()
-    assert ask(mechanism, state, 1) == {
-        "query": "top",
-        "asked": False,
-        "labels_left": 10,
-        "queries_left": 6,
-    }
+    left = {"labels_left": 10, "queries_left": 6}
+    assert ask(mechanism, state, 1) == {"query": "top", "asked": False} | left
     assert state.changed() == ()
     ask(mechanism, state, 2)
     assert len(state.changed()) == 1
@@ -195,9 +147,8 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
     """500 answers: no named label is over b ln(n / 1e-6) below an unnamed one; 1e-6 a pick."""
     mechanism = pay(horizon=500, labels=1500, queries=500, epsilon=10.0)
     state = met(mechanism)
-    counts = {
-        b"%d" % i: n for i, n in enumerate(np.random.default_rng(1).integers(1, 3000, 40).tolist())
-    }
+    numbers = np.random.default_rng(1).integers(1, 3000, 40).tolist()
+    counts = {b"%d" % i: n for i, n in enumerate(numbers)}
     slack = float(mechanism.scale) * math.log(41 / 1e-6)
     for t in range(1, 501):
         answer = ask(mechanism, state, t, counts if t == 1 else None)
@@ -214,9 +165,7 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
         ({"kbar_max": 9}, 'kbar_max = 9: only with kbar = "private"'),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused(
-    changes: dict[str, object], message: str
-) -> None:
+def test_useless_settings_are_refused(changes: dict[str, object], message: str) -> None:
     """A budget too small for a query, or an unread bound, would look effective."""
     with pytest.raises(ValueError, match=re.escape(message)):
         pay(**changes)

@@ -1,4 +1,4 @@
-"""bounded_max and its shared parts: queries, printed algorithm, state, noise, cost, error."""
+"""bounded_max and its shared parts: queries, state, and noise of the sums."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,16 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.mechanisms.order_statistics.unknown_max import (
-    KEY,
-    Run,
-    assert_as_printed,
-    assert_converts,
-    assert_variance,
-    make,
-    rows_of,
-    worst_error,
-)
+from tests.mechanisms.epoch import KEY
+from tests.mechanisms.order_statistics import unknown_max
+from tests.mechanisms.order_statistics.unknown_max import Run, make, rows_of
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
@@ -86,22 +79,12 @@ def test_before_the_first_update_no_label_is_named() -> None:
 @given(
     sums=SUMS, event=st.lists(st.integers(0, 3), min_size=5, max_size=5), query=st.sampled_from(ALL)
 )
-def test_one_event_moves_each_watched_value_up_by_at_most_what_it_adds_to_a_column(
-    sums: list[int], event: list[int], query: str
-) -> None:
+def test_values_move_by_at_most_dinf(sums: list[int], event: list[int], query: str) -> None:
     """Sensitivity Dinf in one direction: the bounded range needs both (001 Definition 8)."""
     queries, before = Queries((query,), LABELS), np.array(sums, dtype=np.int64)
     moved = queries.values(before + np.array(event)) - queries.values(before)
     assert moved.min() >= 0 and moved.max() <= max(event)
     assert len(moved) == queries.k
-
-
-@pytest.mark.parametrize("accounting", ["zcdp", "pure"])
-@pytest.mark.parametrize("query", ["max", "argmax", "min", "quantile:0.5"])
-def test_it_is_the_printed_algorithm(query: str, accounting: str) -> None:
-    """Line by line on the same noise: H gives the interval's exact sum plus a counter's noise."""
-    mechanism = make("bounded_max", 3, query=query, accounting=accounting, epsilon=20.0, c_max=150)
-    assert assert_as_printed(mechanism, rows_of(400, 3, seed=1, ones=2, most=3), silent=False) >= 2
 
 
 def test_without_noise_an_interval_closes_when_the_maximum_passes_a_multiple_of_the_step() -> None:
@@ -115,10 +98,8 @@ def test_after_the_last_interval_nothing_closes_any_more() -> None:
     """H has noise for that many intervals; noise for another was not paid for."""
     mechanism = make("bounded_max", 2, c_max=10, epsilon=20.0)
     numbers, run = mechanism.intervals(1), Run(mechanism, silent=True)
-    since = [
-        run.step(t, [np.array([numbers.step + 1, 0])])[0]["since"]
-        for t in range(1, numbers.capacity + 20)
-    ]
+    row, ticks = np.array([numbers.step + 1, 0]), range(1, numbers.capacity + 20)
+    since = [run.step(t, [row])[0]["since"] for t in ticks]
     assert since[-1] == numbers.capacity
 
 
@@ -126,7 +107,7 @@ def test_after_the_last_interval_nothing_closes_any_more() -> None:
 def test_a_restart_after_any_tick_changes_no_byte(kind: str) -> None:
     """Later releases depend only on the stored blocks, the counts and the noise."""
     mechanism = make(kind, 3, epsilon=30.0, horizon=300)
-    made = assert_as_printed(
+    made = unknown_max.assert_as_printed(
         mechanism, rows_of(300, 3, seed=2, ones=2, most=9), silent=False, restarts=True
     )
     assert made >= 2
@@ -180,7 +161,7 @@ def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, inte
     counter = make_counter("haar", capacity, float(share / (2 * 9)))
     noise = Run(mechanism).noise
     tags = np.random.default_rng(3).integers(0, 2**63, size=(100_000, 2), dtype=np.uint64)
-    assert_variance(noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2)
+    unknown_max.assert_variance(noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2)
 
 
 def test_the_laplace_tree_adds_the_nodes_of_the_binary_digits() -> None:
@@ -192,34 +173,21 @@ def test_the_laplace_tree_adds_the_nodes_of_the_binary_digits() -> None:
     node = discrete_laplace(tree.scale).variance
     drawn = {t: tree.draw(stream, t, tags) for t in (4, 6, 7, 8, 12)}
     for t, nodes in ((4, 1), (6, 2), (7, 3), (8, 1), (12, 2)):
-        assert_variance(drawn[t], nodes * node)
+        unknown_max.assert_variance(drawn[t], nodes * node)
     for later, earlier, between in ((6, 4, 1), (7, 6, 1), (12, 8, 1), (12, 4, 3)):
-        assert_variance(drawn[later] - drawn[earlier], between * node)
+        unknown_max.assert_variance(drawn[later] - drawn[earlier], between * node)
 
 
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 def test_the_worst_variance_is_that_of_the_worst_interval(kind: str) -> None:
-    """The promised error rests on it; checked against the counter's variance at every interval."""
+    """The promised error rests on it; noise too wide for a table is refused before the first tick."""
+    with pytest.raises(ValueError, match="variance"):
+        worst_variance(kind, 64, 1e-10, None)
     for horizon in (1, 7, 64, 200):
         counter = make_counter(kind, horizon, 0.01)
         worst = max(float(counter.variance(t)) for t in range(1, horizon + 1))
         assert worst <= worst_variance(kind, horizon, 0.01, None) * (1 + 1e-4) + 1e-3
         assert worst >= worst_variance(kind, horizon, 0.01, None) * 0.7
-
-
-def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
-    """From published scales alone: (e1 + 2 e2)^2 / 8, plus the counter's rho for D Dinf^2."""
-    mechanism = make("bounded_max", 5, epsilon=1.5, max_items=2, max_count=3)
-    partition = mechanism.public()["partition"]
-    assert isinstance(partition, dict)
-    test = partition["above_threshold"]
-    rho_test = (3 / Fraction(test["tau_scale"]) + 6 / Fraction(test["mu_scale"])) ** 2 / 8
-    counter = make_counter(
-        "haar", mechanism.intervals(1).capacity, float(Fraction(partition["sums"]) / 18)
-    )
-    rho = float(rho_test) + 18 * counter.rho_item
-    assert 0.998 * mechanism.cost().rho < rho <= mechanism.cost().rho * (1 + 1e-12)
-    assert_converts(mechanism, 1e-6)
 
 
 def test_pure_epsilon_is_as_printed() -> None:
@@ -230,25 +198,6 @@ def test_pure_epsilon_is_as_printed() -> None:
     tree = mechanism.inner.noise(mechanism.intervals(1).capacity)
     assert isinstance(tree, LaplaceTree) and tree.levels == 7 and tree.scale == 7 * 2 * 4
     assert mechanism.guarantee.epsilon == 0.5 and mechanism.guarantee.rho == 0.125
-
-
-@pytest.mark.parametrize("accounting", ["zcdp", "pure"])
-@pytest.mark.parametrize("query", ["max", "min", "quantile:0.5"])
-def test_the_error_stays_within_what_is_promised(query: str, accounting: str) -> None:
-    """0/1 rows, beta = 0.05: over 2 of 8 runs fail with probability 0.006; not all are idle."""
-    mechanism = make(
-        "bounded_max", 4, query=query, accounting=accounting, epsilon=4.0, horizon=1500, c_max=1500
-    )
-    worst = [worst_error(mechanism, rows_of(1500, 4, seed=seed, ones=3), seed) for seed in range(8)]
-    assert sum(one > 1 for one in worst) <= 2
-    assert max(worst) > 0.1
-
-
-@pytest.mark.parametrize("kind", ["haar", "tree"])
-def test_noise_too_wide_for_any_table_is_refused_before_the_first_tick(kind: str) -> None:
-    """The refusal must not wait for the tick that first closes an interval."""
-    with pytest.raises(ValueError, match="variance"):
-        worst_variance(kind, 64, 1e-10, None)
 
 
 @pytest.mark.parametrize(

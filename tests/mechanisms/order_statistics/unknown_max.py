@@ -9,52 +9,26 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
+from tests.mechanisms.epoch import KEY, SETTINGS, part, start
 from workers.arrays.tag_index import Tags
-from workers.arrays.texts import Texts
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
-from workers.mechanisms.order_statistics.mechanisms import (
-    BoundedMax,
-    BoundedMaxConfig,
-    Doubling,
-    DoublingConfig,
-    TwoLevel,
-    TwoLevelConfig,
-    TwoLevelK,
-    TwoLevelKConfig,
-)
+from workers.mechanisms.registry import MECHANISMS, build
 
-KEY = NoiseKey(b"k" * 32)
-KEY_LABEL = b"\0key"
-KINDS: dict[str, tuple[Any, Any]] = {
-    "bounded_max": (BoundedMax, BoundedMaxConfig),
-    "doubling": (Doubling, DoublingConfig),
-    "two_level": (TwoLevel, TwoLevelConfig),
-    "two_level_k": (TwoLevelK, TwoLevelKConfig),
-}
+KINDS = ("bounded_max", "doubling", "two_level", "two_level_k")
 Numbers = NDArray[np.int64]
 
 
 def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
-    values: dict[str, object] = {
-        "name": "h",
-        "tick_ms": 1,
-        "horizon": 512,
-        "max_items": 1,
-        "delta": 1e-6,
-        "keys": "public",
-        "domain": tuple(f"p{i}" for i in range(columns)),
-    }
-    own: dict[str, dict[str, object]] = {
+    own: dict[str, dict[str, Any]] = {
         "bounded_max": {"c_max": 500},
         "two_level_k": {"queries": ("max", "min")},
     }
-    values |= own.get(kind, {})
-    build, config = KINDS[kind]
-    mechanism = build(config(**values | ({} if "rho" in changes else {"epsilon": 2.0}) | changes))
+    budget: dict[str, Any] = {} if "rho" in changes else {"epsilon": 2.0}
+    values = SETTINGS | {"horizon": 512, "delta": 1e-6} | own.get(kind, {}) | budget | changes
+    values.setdefault("domain", tuple(f"p{i}" for i in range(columns)))
+    mechanism = build(MECHANISMS[kind](**values))
     assert isinstance(mechanism, OrderStatistics)
     return mechanism
 
@@ -62,23 +36,15 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
 class Silent(MaxNoise):
     """Noise source that returns zeros; what remains depends on the sums alone."""
 
-    def outer_tau(self, tag: Tags, segment: int) -> int:
+    def outer_tau(self, *_: Any, **__: Any) -> int:
         return 0
 
-    def outer_mu(self, key: int, tag: Tags, t: int) -> int:
-        return 0
+    outer_mu = inner_tau = inner_mu = outer_tau
 
-    def outer_columns(self, tags: Tags, segment: int) -> Numbers:
+    def outer_columns(self, tags: Tags, *_: Any, **__: Any) -> Numbers:
         return np.zeros(len(tags), dtype=np.int64)
 
-    def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
-        return 0
-
-    def inner_mu(self, key: int, tag: Tags, t: int) -> int:
-        return 0
-
-    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Numbers:
-        return np.zeros(len(tags), dtype=np.int64)
+    inner_columns = outer_columns
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Numbers:
         return np.zeros(k, dtype=np.int64)
@@ -92,33 +58,20 @@ class Run:
     ) -> None:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
         self.stored: dict[str, bytes] = {}
-        self.mechanism, self.keys = mechanism, keys
+        self.mechanism, self.keys = mechanism, [f"s{key}" for key in range(keys)]
         self.noise = (Silent if silent else MaxNoise)(mechanism, self.stream)
-        state = mechanism.init()
-        assert isinstance(state, MaxState)
-        self.state = state
-        for key in range(keys):
-            state.key_tags = np.concatenate((state.key_tags, KEY.tags(f"s{key}", [KEY_LABEL])))
-            mechanism.meet_key(state, key, self.tags(key), mechanism.domain())
+        self.state: MaxState = start(mechanism, self.keys)
 
     def tags(self, key: int) -> Tags:
-        return KEY.tags(f"s{key}", mechanism_labels(self.mechanism))
+        return KEY.tags(self.keys[key], list(self.mechanism.domain()))
 
     def step(self, t: int, rows: Sequence[Numbers]) -> Mapping[int, Mapping[str, object]]:
         """Step one tick that adds row rows[key] to the sums of each stream key."""
-        parts = []
-        for key, row in enumerate(rows):
-            hit = np.flatnonzero(row)
-            labels = [mechanism_labels(self.mechanism)[i] for i in hit.tolist()]
-            if len(hit):
-                part = Contributions(
-                    (f"s{key}",),
-                    np.zeros(len(hit), np.int32),
-                    KEY.tags(f"s{key}", labels),
-                    Texts.of(labels),
-                    row[hit],
-                )
-                parts.append((part, np.array([key], dtype=np.int32)))
+        parts, labels = [], self.mechanism.domain()
+        for key, row in zip(self.keys, rows, strict=False):
+            counts = {labels[i]: int(row[i]) for i in np.flatnonzero(row).tolist()}
+            if counts:
+                parts.append(part({key: counts}, self.keys))
         _, release = self.mechanism.step(self.state, t, parts, self.noise)
         assert isinstance(release, Answers)
         return release.of_key
@@ -131,10 +84,6 @@ class Run:
         for name, block in self.stored.items():
             fresh.restore(name, block)
         self.state, self.noise = fresh, type(self.noise)(self.mechanism, self.stream)
-
-
-def mechanism_labels(mechanism: OrderStatistics) -> list[bytes]:
-    return list(mechanism.domain())
 
 
 def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> list[Numbers]:
@@ -170,9 +119,8 @@ class Literal:
 
         def begin() -> tuple[Numbers, Numbers, Numbers, Numbers, int, list[int]]:
             zeros = np.zeros(d, dtype=np.int64)
-            thresholds = (
-                [int(v) + mechanism.intervals(segment).step for v in g(out)] if inner else []
-            )
+            step = mechanism.intervals(segment).step if inner else 0
+            thresholds = [int(v) + step for v in g(out)]
             return out.copy(), zeros, out.copy(), zeros, 1, thresholds
 
         s, c, base, h_total, interval, thresholds = begin()

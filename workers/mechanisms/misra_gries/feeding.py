@@ -69,9 +69,8 @@ class Counters(NamedTuple):
 class Wheel(NamedTuple):
     """Lists of counters by height, modulo the number of lists.
 
-    Attributes:
-        heads: (buckets,), first counter of each list, -1 where empty.
-        behind: (k,), next counter in the same list, -1 for the last.
+    `heads` has the first counter of each list, -1 where empty; `behind` (k,) the next counter in
+    the same list, -1 for the last.
     """
 
     heads: Places

@@ -79,7 +79,7 @@ from workers.mechanisms.config.histogram import HistogramConfig, label_complaint
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
+from workers.mechanisms.mechanism import Domained, Guarantee, Items, Noise, State, head
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -241,7 +241,7 @@ class Tree(Frozen):
         return {"kind": "tree", **shape}
 
 
-class MisraGries(OnSplit):
+class MisraGries(OnSplit, Domained):
     """Running counts of the frequent items.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
@@ -324,12 +324,6 @@ class MisraGries(OnSplit):
 
     def noise(self, stream: NoiseStream) -> Noise:
         return CellNoise(stream, self._table, self.tree)
-
-    def domain(self) -> Sequence[bytes]:
-        return ()
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Do nothing: sketches are created with a stream key's first items."""
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
         """Release the items shown by the cells of t, with the sums of their noisy counts.
@@ -430,7 +424,7 @@ class PureMisraGries(MisraGries):
         config, levels, size = self.config, self.tree.levels, self.config.size
         if config.epsilon is None or config.domain is None:
             raise ValueError('release = "pure": needs epsilon and a domain')
-        self._labels = tuple(label.encode() for label in config.domain)
+        self._domain = tuple(label.encode() for label in config.domain)
         events = levels * config.max_items * config.max_count
         needed = events * (2 * size - 1) / Fraction(config.epsilon)
         if needed > laplace.LARGEST_SCALE:
@@ -444,7 +438,7 @@ class PureMisraGries(MisraGries):
         of_cell = Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
         rho = float_up(levels * of_cell**2 / 2)
         # Labels with a statistic that one event may change: counters of either neighbour's sketch.
-        changed = levels * min(2 * size, len(self._labels))
+        changed = levels * min(2 * size, len(self._domain))
         numerical = sampler_delta(config.epsilon, changed, table.tv)
         check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
         self._guarantee = Guarantee(unit=unit, rho=rho, epsilon=config.epsilon, delta=config.delta)
@@ -459,9 +453,6 @@ class PureMisraGries(MisraGries):
         law = {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
         domain = domain_hash(self.config.domain or ())
         return self._public(law, domain=domain)
-
-    def domain(self) -> Sequence[bytes]:
-        return self._labels
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
@@ -479,8 +470,8 @@ class PureMisraGries(MisraGries):
     ) -> None:
         domain = state.domain_of(key)
         sketch = Sketch(self.config.size) if over is None else over
-        places, parts = largest_parts(sketch, domain, self._labels, noise.at(t, domain.tags))
-        labels = [self._labels[place] for place in places.tolist()]
+        places, parts = largest_parts(sketch, domain, self._domain, noise.at(t, domain.tags))
+        labels = [self._domain[place] for place in places.tolist()]
         state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
 
     def _published(self, sums: Sequence[int]) -> Counts:

@@ -253,13 +253,10 @@ def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
 
 
 class Rounds:
-    """The rounds in which a batch is fed, the same for every sketch. Sensitive.
+    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive.
 
-    Attributes:
-        n: items in the batch.
-        ones: uint32 (rounds, words), the items in each round of ones, 32 a word.
-        items: int64 (m,), items left for the last round, ascending.
-        weights: int64 (m,), their remaining occurrences.
+    `ones` (rounds, words) has the items in each round of ones, 32 a word; `items` are those left
+    for the last round, ascending, and `weights` their remaining occurrences.
     """
 
     def __init__(self, counts: Counts) -> None:
@@ -281,18 +278,11 @@ class Rounds:
 def _fed(
     size: int, rounds: Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], Indices, Counts]:
-    """Feed a batch; return the counters in use, ascending by key. See `feeding`.
+    """Feed a batch to the counters in use, ascending by key; see `feeding`.
 
-    Args:
-        size: k.
-        rounds: the batch.
-        counts: int64 (held,), the counters in use, ascending by key.
-        before: int64 (held,), number of items of the batch with a smaller key.
-        known: bool (held,), whether the next item has the same key.
-
-    Returns:
-        Whether the key is one of the batch, (m,) bool; the item's number there, or else the
-        counter's previous number, (m,); counts, (m,).
+    `before` is the number of items of the batch with a smaller key than a counter's, and `known`
+    whether the next item has the same key. Return the counters in use afterwards, ascending by key:
+    whether the key is one of the batch, its number there or else the previous one, and the count.
     """
     from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rounds
 

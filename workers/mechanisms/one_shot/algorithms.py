@@ -92,13 +92,9 @@ USE_KBAR = 0x13
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The exact histograms behind one release. Sensitive.
+    """The exact histograms behind one release, a row for each item. Sensitive.
 
-    Attributes:
-        tags: uint64 (n, 2).
-        keys: int32 (n,), index of the stream key.
-        counts: int64 (n,); above 0 where the domain is unknown.
-        key_tags: uint64 (number of stream keys, 2).
+    `keys` are indices into `key_tags`; counts are above 0 where the domain is unknown.
     """
 
     tags: Tags

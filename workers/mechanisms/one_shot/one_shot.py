@@ -17,10 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from workers.arrays.tag_index import Tags
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Parts, tick_rows
-from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
+from workers.mechanisms.mechanism import Domained, Items, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
@@ -28,7 +27,7 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.runtime.errors import HorizonExceeded
 
 
-class OneShot(OnSplit):
+class OneShot(OnSplit, Domained):
     """Counts per tick, by any of the one-shot algorithms.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
@@ -72,12 +71,6 @@ class OneShot(OnSplit):
 
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, self.algorithm.table)
-
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        state.add_domain(key, tags, labels)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise

@@ -26,7 +26,7 @@ from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Noise, State, head
+from workers.mechanisms.mechanism import Answers, Domained, Noise, State, head
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
@@ -89,7 +89,7 @@ class PayState(State):
         self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
-class PayWhatYouGet(OnSplit):
+class PayWhatYouGet(OnSplit, Domained):
     """Top labels of running counts under a budget of returned labels.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
@@ -140,9 +140,6 @@ class PayWhatYouGet(OnSplit):
 
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, None)
-
-    def domain(self) -> Sequence[bytes]:
-        return ()
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         _own(state).meet(self.config.labels, self.config.queries)

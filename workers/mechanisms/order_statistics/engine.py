@@ -234,10 +234,8 @@ MOST_INTERVALS = 1 << 30
 class Intervals:
     """The public numbers of one run: of a segment, or of the epoch where there are no segments.
 
-    Attributes:
-        step, clearance, capacity: as in the module docstring; no clearance where k = 1.
-        error: promised for this run's values.
-        spread: e + alpha_G, the additional shortfall of the sums of named labels.
+    `error` is promised for this run's values; `spread` is e + alpha_G, the additional shortfall of
+    the sums of named labels. There is no clearance where k = 1.
     """
 
     step: int
@@ -387,9 +385,7 @@ class Segments:
 
     @property
     def tv(self) -> float:
-        """The total variation distance of the noise that covers one event's true values: one run's
-        threshold and ticks, and the columns that the event changes.
-        """
+        """The total variation distance of the noise that covers one event's true values."""
         return self.above.tv(self.ticks) + self.column.changed * CELL_TV
 
     def threshold(self, segment: int) -> int:

@@ -1,15 +1,22 @@
-"""The windows of a histogram: what they become, and what is said of wrong ones."""
+"""Windows, buckets and quantiles of a histogram: what they become, and what is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.settings.test_settings import GOOD, assert_refused, changed, loaded, refusal
+from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.registry import MECHANISMS
 from workers.replay.backtest.grid import make_grid, settings_text
 from workers.runtime.errors import SettingsError
+
+
+def with_buckets(buckets: str) -> str:
+    return changed('"unk_base"', '"known_base"') + f"buckets = {buckets}\n"
+
 
 TREE = 'counter = "tree"\n'
 #: What each other mechanism needs beside the settings of the good file.
@@ -32,10 +39,7 @@ OTHERS = {
 REFUSALS = [
     (GOOD + 'windows = ["15s"]\n', "windows holds 15000 ms: a multiple of the tick, 10000 ms"),
     (GOOD + 'windows = ["2d"]\n', "windows holds 172800000 ms: at most the epoch, 86400000 ms"),
-    (
-        GOOD + 'windows = ["60s", "1m"]\n',
-        "windows holds 60000 ms more than once: every one only once",
-    ),
+    (GOOD + 'windows = ["60s", "1m"]\n', "windows holds 60000 ms more than once: every one"),
     (
         GOOD + 'windows = ["1 hour"]\n',
         'windows = ["1 hour"]: a list of at most 20 durations from 1ms to 366d: a whole',
@@ -43,9 +47,25 @@ REFUSALS = [
     (GOOD + "windows = [60]\n", "windows = [60]: a list of at most 20 durations"),
     (GOOD + 'windows = "1m"\n', "windows = 60000 ms: a list of at most 20 durations"),
     (GOOD + 'windows = ["0s"]\n', "windows = [0] ms: a list of at most 20 durations from 1ms"),
+    (GOOD + f"windows = {[f'{10 * i}s' for i in range(1, 22)]}\n", "at most 20 durations"),
+    (GOOD + "buckets = [0, 10]\n", 'buckets is set ... "unk_base" has no declared domain'),
+    (with_buckets("[0, 10]") + 'domain = ["a"]\n', "domain_file ... buckets ... exactly one"),
+    (with_buckets("[10, 0]"), "buckets = [10, 0]: 0 at place 2 is not above 10"),
+    (with_buckets("[10]"), "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
+    (with_buckets('[0, "a"]'), 'buckets = [0, "a"]: the edge at place 2 is no number'),
+    (with_buckets("[0, inf]"), "inf is no edge ... finite"),
     (
-        GOOD + f"windows = {[f'{10 * i}s' for i in range(1, 22)]}\n",
-        "a list of at most 20 durations",
+        with_buckets('{ from = 0, to = 9, count = 3, scale = "log" }'),
+        'from = 0: above 0 with scale = "log"',
+    ),
+    (with_buckets('"10"'), 'buckets = "10": a list of 2 to 1,000 ... { from = 0, to = 500'),
+    (GOOD + "quantiles = [0.5]\n", "quantiles = [0.5]: only with buckets"),
+    (with_buckets("[0, 10]") + "quantiles = [1.0]\n", "quantiles = [1.0] ... above 0 and below 1"),
+    (with_buckets("[0, 10]") + "quantiles = [0.5, 0.5]\n", "every one only once"),
+    (
+        with_buckets("[0, 10]").replace('"known_base"', '"known_gumbel"')
+        + "k = 2\nquantiles = [0.5]\n",
+        "quantiles = [0.5]: needs a mechanism that shows every bucket ... known_base, known_gauss",
     ),
     (
         GOOD.replace("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
@@ -70,9 +90,7 @@ def test_windows_are_multiples_of_the_tick_up_to_the_epoch(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("mechanism", OTHERS)
-def test_mechanisms_whose_counts_lack_more_than_noise_refuse_them(
-    tmp_path: Path, mechanism: str
-) -> None:
+def test_other_mechanisms_refuse_windows(tmp_path: Path, mechanism: str) -> None:
     """A bar from the noise alone would be no bar; and a setting that does nothing is a lie."""
     text = changed('"unk_base"', f'"{mechanism}"') + OTHERS[mechanism]
     loaded(tmp_path, text)
@@ -92,7 +110,31 @@ def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(tmp_
     """They change nothing that is measured."""
     found = loaded(tmp_path, GOOD + 'windows = ["1h"]\n')
     assert "windows" not in settings_text(found.histograms[0])
-    with pytest.raises(
-        SettingsError, match="windows cannot be varied: it changes nothing that is measured"
-    ):
+    message = "windows cannot be varied: it changes nothing that is measured"
+    with pytest.raises(SettingsError, match=message):
         make_grid(found, tmp_path / "orders.toml", ["windows=1h,2h"])
+
+
+def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
+    """Mechanisms need to know nothing of edges; snapshots say them."""
+    text = with_buckets("[0, 10, 50.5]") + "quantiles = [0.5, 0.95]\n"
+    [found] = loaded(tmp_path, text).histograms
+    assert isinstance(found, KnownBaseConfig)
+    assert found.domain == ("<0", "[0,10)", "[10,50.5)", ">=50.5")
+    assert found.buckets is not None
+    assert (found.buckets.edges, found.shown_quantiles) == ((0.0, 10.0, 50.5), (0.5, 0.95))
+    stored = msgspec.json.encode(found)
+    assert msgspec.json.decode(stored, type=KnownBaseConfig) == found
+    with pytest.raises(msgspec.ValidationError, match="not above"):
+        msgspec.json.decode(stored.replace(b"50.5]", b"5.5]"), type=KnownBaseConfig)
+    with pytest.raises(msgspec.ValidationError, match="domain: with buckets"):
+        msgspec.json.decode(stored.replace(b"10.0,50.5]", b"11.0,50.5]"), type=KnownBaseConfig)
+
+
+def test_the_median_is_said_where_nothing_is_asked(tmp_path: Path) -> None:
+    """With buckets, and where every bucket is shown; an empty list asks for none."""
+    known = with_buckets("[0, 10]")
+    gumbel = known.replace('"known_base"', '"known_gumbel"') + "k = 2\n"
+    texts = (known, known + "quantiles = []\n", gumbel, GOOD)
+    shown = [loaded(tmp_path, text).histograms[0].shown_quantiles for text in texts]
+    assert shown == [(0.5,), (), (), ()]
