@@ -35,7 +35,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.admin import admin_of
 from tests.broker import free_ports, local_broker
-from tests.kafka.harness import wait_until
+from tests.kafka.harness import await_all, wait_until
 from workers.kafka.clients import Connection
 
 MECHANISM = "SCRAM-SHA-512"
@@ -79,8 +79,7 @@ class Secure:
         wanted: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion(name, info, password.encode())
         ]
-        for future in admin.alter_user_scram_credentials(wanted).values():
-            future.result(120)
+        await_all(admin.alter_user_scram_credentials(wanted))
 
     def allow(self, rules: list[Rule], user: str) -> None:
         pattern, who = ResourcePatternType, f"User:{user}"
@@ -98,8 +97,7 @@ class Secure:
             for operation in rule.operations
         ]
         admin = admin_of(self.connection())
-        for future in admin.create_acls(bindings).values():
-            future.result(120)
+        await_all(admin.create_acls(bindings))
         # The controller has accepted the rules; the broker itself follows, and it accepted the user
         # before.
         any_one: Any = None  # as librdkafka has it; its types say otherwise

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.admin import admin_of
-from tests.kafka.harness import create_topic, unique, wait_until
+from tests.kafka.harness import await_all, create_topic, unique, wait_until
 from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
@@ -206,8 +206,7 @@ def test_a_changelog_recreated_meanwhile_is_refused(bootstrap: str, path: Path |
     store.load(connection)
     store.close()
     admin = admin_of(connection)
-    for future in admin.delete_topics([name]).values():
-        future.result(60)
+    await_all(admin.delete_topics([name]))
     wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
     create_topic(connection, name, cleanup_policy="compact")
     with pytest.raises(StateRefused, match="deleted and created again while this worker ran"):

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.admin import admin_of
-from tests.kafka.harness import PARTITIONS, PATIENCE_S, TOPICS, Scene, scene, wait_until
+from tests.kafka.harness import PARTITIONS, PATIENCE_S, TOPICS, Scene, await_all, scene, wait_until
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
@@ -100,9 +100,7 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
     for place in places:
         _, place.offset = consumer.get_watermark_offsets(place)
     consumer.close()
-    admin = admin_of(counting.connection)
-    for future in admin.delete_records(places).values():
-        future.result(PATIENCE_S)
+    await_all(admin_of(counting.connection).delete_records(places))
     worker = counting.worker("a")
     assert worker.process.wait(PATIENCE_S) == 2
     assert "retention removed records" in worker.text()
