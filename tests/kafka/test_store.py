@@ -36,7 +36,7 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
     before = (b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3")
     store = written(path, *before, (b"c", None), (b"b", b"4"), at=6)
     assert list(store.items()) == [(b"a", b""), (b"a\xff", b"1"), (b"b", b"4")]
-    assert list(store.items(b"a")) == [(b"a", b""), (b"a\xff", b"1")]
+    assert list(store.items(b"a")) == list(store.items())[:2]
     assert [store.get(b"a"), store.get(b"c")] == [b"", None]
     assert list(store.items(b"c")) == []
     assert store.offset == 6
