@@ -108,6 +108,13 @@ class Stage:
             await self.handover.feed(self.batch(0, 0, 1))
             await settle(self.handover.stopping.is_set)
 
+    async def fence(self) -> None:
+        """Take the partitions over, and fence the first one's shard."""
+        await self.handover.acquire(EVENTS)
+        self.made[0].fails = errors.Fenced("newer")
+        await self.handover.feed(self.batch(0, 0, 1))
+        await settle(lambda: self.made[0].closed)
+
 
 @pytest.fixture
 def stage() -> Stage:
@@ -236,10 +243,7 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
 async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(stage: Stage) -> None:
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
     stage.handover._fenced_grace_s = 0.05
-    await stage.handover.acquire(EVENTS)
-    stage.made[0].fails = errors.Fenced("newer")
-    await stage.handover.feed(stage.batch(0, 0, 1))
-    await settle(lambda: stage.made[0].closed)
+    await stage.fence()
     assert stage.handover.shard(EVENTS[0]) is None
     assert stage.handover.shard(EVENTS[1]) is not None
     await settle(lambda: stage.handover.exit_status is not None)
@@ -250,15 +254,11 @@ async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(st
 async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: Stage) -> None:
     """After a freeze the group has moved on; rejoining is enough."""
     stage.handover._fenced_grace_s = 3600
-    await stage.handover.acquire(EVENTS)
-    stage.made[0].fails = errors.Fenced("newer")
-    await stage.handover.feed(stage.batch(0, 0, 1))
-    await settle(lambda: stage.made[0].closed)
+    await stage.fence()
     fenced = stage.made[0]
     await stage.handover.acquire(EVENTS)
-    stage.handover._still_fenced(
-        fenced
-    )  # as the timer does: one that is so short would be over before the take-over
+    # As the timer does: one that is so short would be over before the take-over.
+    stage.handover._still_fenced(fenced)
     assert stage.handover.shard(EVENTS[0]) is not None
     assert stage.handover.exit_status is None
 
