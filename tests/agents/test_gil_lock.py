@@ -7,12 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.kafka.harness import offline
 from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.agents.release import ReleaseShard
-from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
-from workers.kafka.shard import Assignment
-from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config.histogram import EPOCH
 from workers.pipeline.watermark import Watermark, apart_s, is_behind
 from workers.runtime import gil_lock as module
@@ -94,9 +92,7 @@ def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyP
     [messages] = contribute([events], [config], owners=1, step=1, further_ms=10 * TICK_MS)
     merge = Partition([config], 1)
     merge.restart()
-    store = Store(None, Changelog("state", 0))
-    assignment = Assignment(Connection("unused:9092"), "release-0", 0, store)
-    shard = Released(assignment, contributions="c", merge=merge.merge)
+    shard = Released(offline(0), contributions="c", merge=merge.merge)
     shard.offset = 0
 
     def feed(first: int, last: int) -> None:

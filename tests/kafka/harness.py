@@ -12,7 +12,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
+from workers.kafka.shard import Assignment
+from workers.kafka.store import Changelog, Store
+from workers.runtime.metrics import Metrics
 
 PARTITIONS, OWNERS = 4, 2
 TOPICS = {
@@ -42,9 +46,20 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
     """Create a topic; underscores in the names of `config` replace dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = admin_of(connection)
-    for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
-        future.result(PATIENCE_S)
+    await_all(admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
     wait_until(lambda: name in admin.list_topics(timeout=60).topics, f"topic {name}")
+
+
+def await_all(futures: Mapping[Any, Future[Any]]) -> None:
+    """Wait for the answers to an admin client's request."""
+    for future in futures.values():
+        future.result(PATIENCE_S)
+
+
+def offline(partition: int, metrics: Metrics | None = None, name: str = "shard") -> Assignment:
+    """Return an assignment of a shard that never opens, so needs no Kafka."""
+    connection, store = Connection("unused:9092"), Store(None, Changelog("state", partition))
+    return Assignment(connection, f"{name}-{partition}", partition, store, metrics or Metrics())
 
 
 def end_of(connection: Connection, topic: str, partition: int = 0) -> int:

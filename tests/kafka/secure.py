@@ -35,7 +35,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.admin import admin_of
 from tests.broker import free_ports, local_broker
-from tests.kafka.harness import wait_until
+from tests.kafka.harness import await_all, wait_until
 from workers.kafka.clients import Connection
 
 MECHANISM = "SCRAM-SHA-512"
@@ -79,8 +79,7 @@ class Secure:
         wanted: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion(name, info, password.encode())
         ]
-        for future in admin.alter_user_scram_credentials(wanted).values():
-            future.result(120)
+        await_all(admin.alter_user_scram_credentials(wanted))
 
     def allow(self, rules: list[Rule], user: str) -> None:
         pattern, who = ResourcePatternType, f"User:{user}"
@@ -98,8 +97,7 @@ class Secure:
             for operation in rule.operations
         ]
         admin = admin_of(self.connection())
-        for future in admin.create_acls(bindings).values():
-            future.result(120)
+        await_all(admin.create_acls(bindings))
         # The controller has accepted the rules; the broker itself follows, and it accepted the user
         # before.
         any_one: Any = None  # as librdkafka has it; its types say otherwise
@@ -171,17 +169,8 @@ def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509
 
 def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    # Only to sign certificates, and lists of revoked ones.
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     made = (
         _builder(name, name, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.kafka.clients import Connection
+from tests.kafka.harness import offline
 from workers.kafka.offsets import MOST_ENDS, End, Ends, Reading
 from workers.kafka.records import Batch, Records
-from workers.kafka.shard import Assignment, Shard
-from workers.kafka.store import Changelog, Store
+from workers.kafka.shard import Shard
 
 
 class Recorder(Shard):
     """Shard without Kafka that records offsets and ends in the order it meets them."""
 
     def __init__(self) -> None:
-        store = Store(None, Changelog("state", 0))
-        super().__init__(Assignment(Connection("unused:9092"), "shard-0", 0, store))
+        super().__init__(offline(0))
         self.offset = 0
         self.seen: list[int | End] = []
 

@@ -45,29 +45,22 @@ def waits(
     return asyncio.run(wait())
 
 
-def test_it_waits_while_nothing_happens() -> None:
-    """Control: otherwise the other tests would prove nothing."""
-    assert not waits()
-    assert not waits(all_have_room=True)
-
-
-def test_records_end_the_wait() -> None:
-    assert waits(records=True)
-    assert waits(all_have_room=True, records=True)
-
-
-def test_a_shard_that_is_done_with_a_batch_ends_it() -> None:
-    """Otherwise its partition would stall for as long as the others have no records."""
-    assert waits(frees=1)
-    assert waits(frees=3)
-
-
-def test_a_batch_that_was_done_just_before_it_waits_ends_it_too() -> None:
-    assert waits(freed=True)
-
-
-def test_where_all_have_room_nothing_has_to_wake_it() -> None:
-    assert not waits(all_have_room=True, frees=1)
+@pytest.mark.parametrize(
+    ("ended", "what"),
+    [
+        (False, {}),  # control: otherwise the others would prove nothing
+        (False, {"all_have_room": True}),
+        (True, {"records": True}),
+        (True, {"all_have_room": True, "records": True}),
+        # Else its partition would stall for as long as the others have no records.
+        (True, {"frees": 1}),
+        (True, {"frees": 3}),
+        (True, {"freed": True}),  # just before the wait
+        (False, {"all_have_room": True, "frees": 1}),
+    ],
+)
+def test_records_or_room_for_them_end_the_wait(ended: bool, what: dict[str, Any]) -> None:
+    assert waits(**what) is ended
 
 
 def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:

@@ -10,20 +10,12 @@ from functools import wraps
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.kafka.clients import Connection
+from tests.kafka.harness import offline
 from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
 from workers.kafka.offsets import End, Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
-from workers.kafka.shard import Assignment, Shard
-from workers.kafka.store import Changelog, Store
-from workers.runtime.errors import (
-    CopyFailed,
-    Fenced,
-    KafkaAway,
-    QuietcountError,
-    SettingsError,
-    StateRefused,
-)
+from workers.kafka.shard import Shard
+from workers.runtime import errors
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +48,7 @@ class Recorder(Shard):
     """Shard without Kafka that records the calls it gets."""
 
     def __init__(self, partition: int) -> None:
-        store = Store(None, Changelog("state", partition))
-        connection = Connection("unused:9092")
-        super().__init__(Assignment(connection, f"shard-{partition}", partition, store))
+        super().__init__(offline(partition))
         self.starts_at: int | None = 0
         self.fails: Exception | None = None
         self.seen: list[object] = []
@@ -117,6 +107,13 @@ class Stage:
             self.made[0].fails = failure
             await self.handover.feed(self.batch(0, 0, 1))
             await settle(self.handover.stopping.is_set)
+
+    async def fence(self) -> None:
+        """Take the partitions over, and fence the first one's shard."""
+        await self.handover.acquire(EVENTS)
+        self.made[0].fails = errors.Fenced("newer")
+        await self.handover.feed(self.batch(0, 0, 1))
+        await settle(lambda: self.made[0].closed)
 
 
 @pytest.fixture
@@ -246,10 +243,7 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
 async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(stage: Stage) -> None:
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
     stage.handover._fenced_grace_s = 0.05
-    await stage.handover.acquire(EVENTS)
-    stage.made[0].fails = Fenced("newer")
-    await stage.handover.feed(stage.batch(0, 0, 1))
-    await settle(lambda: stage.made[0].closed)
+    await stage.fence()
     assert stage.handover.shard(EVENTS[0]) is None
     assert stage.handover.shard(EVENTS[1]) is not None
     await settle(lambda: stage.handover.exit_status is not None)
@@ -260,15 +254,11 @@ async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(st
 async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: Stage) -> None:
     """After a freeze the group has moved on; rejoining is enough."""
     stage.handover._fenced_grace_s = 3600
-    await stage.handover.acquire(EVENTS)
-    stage.made[0].fails = Fenced("newer")
-    await stage.handover.feed(stage.batch(0, 0, 1))
-    await settle(lambda: stage.made[0].closed)
+    await stage.fence()
     fenced = stage.made[0]
     await stage.handover.acquire(EVENTS)
-    stage.handover._still_fenced(
-        fenced
-    )  # as the timer does: one that is so short would be over before the take-over
+    # As the timer does: one that is so short would be over before the take-over.
+    stage.handover._still_fenced(fenced)
     assert stage.handover.shard(EVENTS[0]) is not None
     assert stage.handover.exit_status is None
 
@@ -276,9 +266,9 @@ async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: 
 @pytest.mark.parametrize(
     ("failure", "status"),
     [
-        (StateRefused("no"), 2),
-        (SettingsError("no"), 2),
-        (QuietcountError("no"), 2),
+        (errors.StateRefused("no"), 2),
+        (errors.SettingsError("no"), 2),
+        (errors.QuietcountError("no"), 2),
         (ZeroDivisionError("no"), 70),
     ],
 )
@@ -298,8 +288,8 @@ async def test_a_failure_ends_the_worker_with_its_status(
     [
         (KafkaException(KafkaError(KafkaError._TRANSPORT)), True),
         (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), True),
-        (KafkaAway("a transaction was open for 301 s"), True),
-        (CopyFailed("the disk cannot be read"), False),
+        (errors.KafkaAway("a transaction was open for 301 s"), True),
+        (errors.CopyFailed("the disk cannot be read"), False),
     ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.admin import admin_of
-from tests.kafka.harness import create_topic, unique, wait_until
+from tests.kafka.harness import await_all, create_topic, unique, wait_until
 from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
@@ -36,7 +36,7 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
     before = (b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3")
     store = written(path, *before, (b"c", None), (b"b", b"4"), at=6)
     assert list(store.items()) == [(b"a", b""), (b"a\xff", b"1"), (b"b", b"4")]
-    assert list(store.items(b"a")) == [(b"a", b""), (b"a\xff", b"1")]
+    assert list(store.items(b"a")) == list(store.items())[:2]
     assert [store.get(b"a"), store.get(b"c")] == [b"", None]
     assert list(store.items(b"c")) == []
     assert store.offset == 6
@@ -206,8 +206,7 @@ def test_a_changelog_recreated_meanwhile_is_refused(bootstrap: str, path: Path |
     store.load(connection)
     store.close()
     admin = admin_of(connection)
-    for future in admin.delete_topics([name]).values():
-        future.result(60)
+    await_all(admin.delete_topics([name]))
     wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
     create_topic(connection, name, cleanup_policy="compact")
     with pytest.raises(StateRefused, match="deleted and created again while this worker ran"):

@@ -40,7 +40,7 @@ def reach(state: State, but: State | None = None) -> set[State]:
     return found
 
 
-@pytest.mark.parametrize(("state", "event"), product(State, Event))
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
 def test_every_event_in_every_state_is_allowed_or_refused(state: State, event: Event) -> None:
     """No event outside the table may pass silently."""
     if event in ALLOWED[state] or (event in {Event.FAIL, Event.CLOSE} and state not in ENDS):

@@ -10,7 +10,16 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.admin import admin_of
-from tests.kafka.harness import PARTITIONS, PATIENCE_S, TOPICS, Scene, scene, wait_until
+from tests.kafka.harness import (
+    PARTITIONS,
+    PATIENCE_S,
+    TOPICS,
+    Scene,
+    Worker,
+    await_all,
+    scene,
+    wait_until,
+)
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
@@ -23,13 +32,18 @@ def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
         yield made
 
 
-def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
-    """Neither open transactions nor a stale copy may lose or repeat an event."""
+def braked(counting: Scene, label: str) -> Worker:
+    """Return a worker that has made its first commits of many, slowly."""
     counting.send(24000)
     counting.brake.touch()
-    first = counting.worker("a")
+    worker = counting.worker(label)
     wait_until(lambda: counting.contributed() >= 1000, "the first commits")
-    first.process.kill()
+    return worker
+
+
+def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
+    """Neither open transactions nor a stale copy may lose or repeat an event."""
+    braked(counting, "a").process.kill()
     counting.brake.unlink()
     counting.send(2000)
     assert counting.contributed() < counting.expected.total(), "killed too late to prove anything"
@@ -40,10 +54,7 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
     """It wakes up in the middle of its work, after a take-over: it must not publish."""
-    counting.send(24000)
-    counting.brake.touch()
-    frozen = counting.worker("frozen")
-    wait_until(lambda: counting.contributed() >= 1000, "the first commits")
+    frozen = braked(counting, "frozen")
     frozen.signal(signal.SIGSTOP)
     counting.brake.unlink()
     assert counting.contributed() < counting.expected.total(), "frozen too late to prove anything"
@@ -100,9 +111,7 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
     for place in places:
         _, place.offset = consumer.get_watermark_offsets(place)
     consumer.close()
-    admin = admin_of(counting.connection)
-    for future in admin.delete_records(places).values():
-        future.result(PATIENCE_S)
+    await_all(admin_of(counting.connection).delete_records(places))
     worker = counting.worker("a")
     assert worker.process.wait(PATIENCE_S) == 2
     assert "retention removed records" in worker.text()

@@ -22,44 +22,18 @@ PARTITIONS = 4
 class EmbeddedCluster:
     """Context manager over the in-process cluster, which its producer keeps alive."""
 
-    def __init__(self, brokers: int = 1) -> None:
-        if brokers < 1:
-            raise ValueError(f"brokers = {brokers}: at least 1")
-        self._brokers = brokers
-        self._owner: Producer | None = None
-        self._bootstrap = ""
-        self._id = ""
-
-    @property
-    def bootstrap(self) -> str:
-        if self._owner is None:
-            raise RuntimeError("the embedded cluster is not running")
-        return self._bootstrap
-
-    @property
-    def connection(self) -> Connection:
-        """Return a `Connection` without CRC checks: transactional batches have wrong CRCs."""
-        return Connection(self.bootstrap, {"check.crcs": "false"}, embedded=self._id)
-
-    def start(self) -> Self:
-        if self._owner is None:
-            config = {"bootstrap.servers": "unused", "log_level": 2}
-            owner = Producer({**config, "test.mock.num.brokers": self._brokers})
-            try:
-                metadata = owner.list_topics(timeout=60)
-            except KafkaException as exc:
-                raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
-            brokers = metadata.brokers.values()
-            self._bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-            self._id = metadata.cluster_id or ""
-            self._owner = owner
+    def __enter__(self) -> Self:
+        config = {"bootstrap.servers": "unused", "log_level": 2, "test.mock.num.brokers": 1}
+        self._owner: Producer | None = Producer(config)
+        try:
+            metadata = self._owner.list_topics(timeout=60)
+        except KafkaException as exc:
+            raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
+        [broker] = metadata.brokers.values()
+        self.bootstrap, cluster_id = f"{broker.host}:{broker.port}", metadata.cluster_id or ""
+        # Transactional batches have wrong CRCs.
+        self.connection = Connection(self.bootstrap, {"check.crcs": "false"}, embedded=cluster_id)
         return self
 
-    def stop(self) -> None:
-        self._owner = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._owner = None

@@ -95,15 +95,13 @@ class Handover:
         self.reader: LogReader | None = None
         #: Called in the event loop when a shard finishes a batch.
         self.on_freed: Callable[[], None] = lambda: None
-        self._fenced_grace_s = fenced_grace_s
-        self._exit_deadline_s = exit_deadline_s
+        self._fenced_grace_s, self._exit_deadline_s = fenced_grace_s, exit_deadline_s
         self._now_ms = now_ms
         self._waiting: Counter[Shard] = Counter()
         self._at_work: set[tuple[Shard, str]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
         self._told: dict[Partition, int] = {}
-        self._next_group_commit = 0.0
-        self._next_lag = 0.0
+        self._next_group_commit = self._next_lag = 0.0
         self._last_resort: threading.Timer | None = None
 
     async def acquire(
@@ -154,8 +152,7 @@ class Handover:
         self, shards: Mapping[Partition, Shard], still_ours: Callable[[], bool]
     ) -> dict[Partition, int]:
         """Return each shard's start offset, after checking that its log still has it."""
-        reader = self._reader()
-        bounds = await reader.bounds(shards)
+        bounds = await self._reader().bounds(shards)
         if not still_ours():
             return {}
         for tp, shard in shards.items():
@@ -183,8 +180,7 @@ class Handover:
     async def release(self) -> None:
         """Give up every shard; return when their threads have ended, or after ten seconds."""
         old, self.shards = self.shards, {}
-        self.assigned = False
-        self.lags = {}
+        self.assigned, self.lags = False, {}
         self._waiting.clear()
         self._told.clear()
         if old:

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CLOSE_S = 10.0
+
 
 class ShardClosed(Exception):
     """The shard was given up while its thread was working: stop, nothing is lost."""
@@ -206,15 +208,9 @@ class Shard:
     ) -> None:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
-        It repeats the transaction until committed. If it raises (as `Transactions.run` does), the
-        outcome is unknown, and the shard must not be used again.
-
-        Args:
-            messages: become visible to read_committed consumers.
-            changes: keys of the state partition and new values (None deletes); later ones win.
-            group_offset: source position that is now committed, for lag tools.
-            forwarded: records for the topic `to`, sent before the messages. `messages` has one
-                message for each of its partitions.
+        Arguments and errors are those of `Transactions.run`. If it raises, the outcome is unknown,
+        and the shard must not be used again. `group_offset` is the source position that is now
+        committed, for lag tools.
         """
         self.check_open()
         started = time.perf_counter()
@@ -239,16 +235,14 @@ class Shard:
         """Run `function` in the shard's thread, after earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
-    async def shutdown(self, wait_s: float = 10.0) -> bool:
-        """Close in the shard's thread, skipping queued work; return whether it ended in time."""
+    async def shutdown(self) -> None:
+        """Close in the shard's thread, skipping queued work; wait for it, but not for ever."""
         self.closed = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)
             self._pool.shutdown(wait=False)  # submitted work still runs
         try:
-            await asyncio.wait_for(asyncio.shield(self._closing), wait_s)
+            await asyncio.wait_for(asyncio.shield(self._closing), _CLOSE_S)
         except TimeoutError:
             name = self.transactional_id
-            logger.warning("%s: still at work %g s after it was given up", name, wait_s)
-            return False
-        return True
+            logger.warning("%s: still at work %g s after it was given up", name, _CLOSE_S)

@@ -189,6 +189,8 @@ class Transactions:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
         Args:
+            messages: become visible to read_committed consumers.
+            changes: keys of the state partition and new values (None deletes); later ones win.
             forwarded: records for topic `to`, sent before the messages.
             to: a topic for which `messages` has one message per partition. Only messages are
                 reported, and a partition that takes none must not look like a slow one.

@@ -52,30 +52,33 @@ class Event(Enum):
     CLOSE = "the owner lets go"
 
 
-_NEXT: Mapping[State, Mapping[Event, State]] = {
-    State.NEW: {Event.INITIALIZED: State.READY},
-    State.READY: {Event.BEGIN: State.OPEN},
-    State.OPEN: {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING},
-    State.COMMITTING: {
-        Event.COMMITTED: State.READY,
-        Event.COMMITTED_IN_DOUBT: State.TAINTED,
-        Event.ABORT: State.ABORTING,
-    },
-    # Aborts are not part of normal operation, so it is not worth checking whether an
-    # EndTxn was sent twice, by the abort or by the preceding commit.
-    State.ABORTING: {Event.ABORTED: State.TAINTED},
-    State.TAINTED: {Event.RENEW: State.RENEWING},
-    State.RENEWING: {Event.INITIALIZED: State.UNCONFIRMED},
-    State.UNCONFIRMED: {Event.CONFIRMED: State.READY},
-    # Only a new owner continues: it fences this one and reads the committed state.
-    State.FAILED: {},
-}
-_ENDS = {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
+def _transitions() -> Mapping[State, Mapping[Event, State]]:
+    further: dict[State, dict[Event, State]] = {
+        State.NEW: {Event.INITIALIZED: State.READY},
+        State.READY: {Event.BEGIN: State.OPEN},
+        State.OPEN: {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING},
+        State.COMMITTING: {
+            Event.COMMITTED: State.READY,
+            Event.COMMITTED_IN_DOUBT: State.TAINTED,
+            Event.ABORT: State.ABORTING,
+        },
+        # Aborts are not part of normal operation, so it is not worth checking whether an
+        # EndTxn was sent twice, by the abort or by the preceding commit.
+        State.ABORTING: {Event.ABORTED: State.TAINTED},
+        State.TAINTED: {Event.RENEW: State.RENEWING},
+        State.RENEWING: {Event.INITIALIZED: State.UNCONFIRMED},
+        State.UNCONFIRMED: {Event.CONFIRMED: State.READY},
+        # Only a new owner continues: it fences this one and reads the committed state.
+        State.FAILED: {},
+    }
+    for events in further.values():
+        events |= {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
+    further[State.CLOSED] = {Event.CLOSE: State.CLOSED}
+    return MappingProxyType({state: MappingProxyType(to) for state, to in further.items()})
+
+
 #: Allowed transitions; a state refuses events it does not list.
-TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
-    {state: MappingProxyType({**events, **_ENDS}) for state, events in _NEXT.items()}
-    | {State.CLOSED: MappingProxyType({Event.CLOSE: State.CLOSED})}
-)
+TRANSITIONS = _transitions()
 
 
 class NotAllowed(RuntimeError):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.events.reading import ANY, event_reader
+from tests.kafka.harness import offline
 from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.agents.monitor import Health
 from workers.agents.release import ReleaseShard
-from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.offsets import Lag, Reading
-from workers.kafka.shard import Assignment
-from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, lanes, mechanisms
 from workers.pipeline.histogram import Histogram
@@ -70,11 +69,6 @@ class Scene:
             self.handover.lags[tp] = lag = Lag()
             lag.sample(NOW_S, 100, Reading(100, 100, 100))
 
-    def _assignment(self, stage: str, partition: int) -> Assignment:
-        store = Store(None, Changelog("state", partition))
-        name, metrics = f"orders-{stage}-{partition}", self.handover.metrics
-        return Assignment(Connection("unused:9092"), name, partition, store, metrics)
-
     def _contribute(self, partition: int) -> ContributeShard:
         stage = ContributeStage(
             events=self.settings.events,
@@ -88,21 +82,14 @@ class Scene:
             key=KEY,
             commit_interval_s=5.0,
         )
-        assignment = self._assignment("contribute", partition)
+        assignment = offline(partition, self.handover.metrics, "orders-contribute")
         return ContributeShard(assignment, list(SOURCES)[partition], stage)
 
     def _release(self) -> ReleaseShard:
-        built = histograms(
-            Histogram,
-            self.settings,
-            mechanisms(self.settings),
-            key=KEY,
-            stream="",
-            owner=0,
-            owners=1,
-        )
+        owner: dict[str, Any] = {"key": KEY, "stream": "", "owner": 0, "owners": 1}
+        built = histograms(Histogram, self.settings, mechanisms(self.settings), **owner)
         return ReleaseShard(
-            self._assignment("release", 0),
+            offline(0, self.handover.metrics, "orders-release"),
             contributions="orders.contributions",
             merge=Merge(built, key=KEY, sources=2, owners=1),
         )
