@@ -18,6 +18,7 @@ from tests import ROOT
 
 GUIDE = ROOT / "docs" / "operations.md"
 HOLE = "…"
+WORD = r"[^\W\d_]{2,}"
 
 #: Raised with a message for the operator; subclasses in the package count too.
 OURS = {"QuietcountError", "UsageError", "Difference"}
@@ -86,7 +87,7 @@ class Message:
     @property
     def words(self) -> list[str]:
         """Its fixed words; with fewer than two it only carries what something else says."""
-        return re.findall(r"[^\W\d_]{2,}", self.text)
+        return re.findall(WORD, self.text)
 
 
 Locals = Mapping[str, list[ast.expr]]
@@ -99,7 +100,10 @@ def templates(node: ast.expr, assigned: Locals) -> list[str]:
     if isinstance(node, ast.IfExp):
         return templates(node.body, assigned) + templates(node.orelse, assigned)
     if isinstance(node, ast.JoinedStr):
-        parts = [templates(part, assigned) for part in node.values]
+        constant = "".join(map(template, node.values))
+        # A message that only puts together what others say has their words.
+        names = assigned if len(re.findall(WORD, constant)) < 2 else {}
+        parts = [templates(part, names) for part in node.values]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = [templates(node.left, assigned), templates(node.right, assigned)]
     elif isinstance(node, ast.FormattedValue):
@@ -118,10 +122,9 @@ def template(node: ast.expr) -> str:
 
 
 def texts_assigned(body: ast.AST) -> dict[str, list[ast.expr]]:
-    """The string expressions that are assigned to names in a function, or at the top of a module."""
-    nodes = body.body if isinstance(body, ast.Module) else ast.walk(body)
+    """The string expressions that are assigned to names in a function."""
     found: dict[str, list[ast.expr]] = {}
-    for node in nodes:
+    for node in ast.walk(body):
         if isinstance(node, ast.Assign) and isinstance(
             node.value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp
         ):
@@ -172,7 +175,7 @@ def messages(modules: dict[str, ast.Module]) -> list[Message]:
     return [
         Message(f"{file}:{node.lineno}", " ".join(text.split()))
         for file, tree in modules.items()
-        for node, assigned in _with_locals(tree, texts_assigned(tree))
+        for node, assigned in _with_locals(tree, {})
         for expression, before in _of_node(file, node, raised)
         for text in (before + one for one in templates(expression, assigned))
         if text not in INTERNAL_TEXTS
@@ -180,7 +183,7 @@ def messages(modules: dict[str, ast.Module]) -> list[Message]:
 
 
 def _with_locals(tree: ast.AST, assigned: Locals) -> Iterator[tuple[Any, Locals]]:
-    """Every node of a tree, with the texts assigned in its function and its module."""
+    """Every node of a tree, with the texts assigned in its function."""
     for node in ast.iter_child_nodes(tree):
         inner = assigned
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
