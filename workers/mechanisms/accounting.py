@@ -168,7 +168,7 @@ def check_sampler_delta(
     # Rounded up to two digits: the suggested value must suffice despite rounding in `least`.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found, mend = f"{enough:.1e}", "a larger delta, or "
-    if least > _LARGEST_DELTA:
+    if not least <= _LARGEST_DELTA:  # or not a number
         found, mend = "no delta is enough", ""
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
