@@ -5,22 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.costs import delta_of
-from tests.privacy.enumeration import (
-    Event,
-    History,
-    Law,
-    World,
-    also,
-    fixed,
-    hockey_stick,
-    law_of,
-    renyi,
-)
+from tests.privacy.enumeration import Event, History, Law, also, fixed, hockey_stick, law_of, renyi
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.frozen import thawed
@@ -49,22 +40,25 @@ class Case:
     """
 
     name: str
-    world: World
+    settings: dict[str, Any]
+    stream: list[Event]
     event: Event | Callable[[History], Event]
-    settings: dict[str, object]
     flaw: dict[str, object] | Callable[[Any], object]
-    ticks: int = 1
     tick: int = 1
     floor: float = 1e-8
 
     def made(self, changes: dict[str, object]) -> Mechanism:
-        settings: dict[str, Any] = SETTINGS | {"horizon": self.ticks} | self.settings | changes
+        settings: dict[str, Any] = (
+            SETTINGS | {"horizon": len(self.stream)} | self.settings | changes
+        )
         return build(MECHANISMS[self.name](**settings))
 
     def honest(self) -> Mechanism:
         return self.made({})
 
     def flawed(self) -> Mechanism:
+        if self.flaw is half:
+            return self.made({"rho": 4 * self.settings["rho"]})
         if isinstance(self.flaw, dict):
             return self.made(self.flaw)
         mechanism = self.honest()
@@ -73,11 +67,9 @@ class Case:
 
     def excess(self, mechanism: Mechanism) -> float:
         """Return the largest excess over the honest mechanism's claims; at most 0 if they hold."""
-        with_event = also(self.world, self.tick, self.event)
-        p, q = (
-            law_of(mechanism, self.world, self.ticks, self.floor),
-            law_of(mechanism, with_event, self.ticks, self.floor),
-        )
+        world, ticks = fixed(*self.stream), len(self.stream)
+        p = law_of(mechanism, world, ticks, self.floor)
+        q = law_of(mechanism, also(world, self.tick, self.event), ticks, self.floor)
         cost = self.honest().cost()
         discovery = dict(cost.deltas).get("discovery", 0.0)
         pairs = ((p, q), (q, p))
@@ -85,10 +77,13 @@ class Case:
         if self.settings.get("release") != "pure":
             return worst
         epsilon = self.honest().guarantee.epsilon
-        return max(
-            worst,
-            *(hockey_stick(one, other, epsilon) - 10 * (p.lost + q.lost) for one, other in pairs),
-        )
+        pure = max(hockey_stick(one, other, epsilon) for one, other in pairs)
+        return max(worst, pure - 10 * (p.lost + q.lost))
+
+
+def on(name: str, **settings: Any) -> partial[Case]:
+    """Return a case of this mechanism that lacks its stream, event and flaw."""
+    return partial(Case, name, settings)
 
 
 def excess(p: Law, q: Law, rho: float, discovery: float) -> float:
@@ -144,9 +139,8 @@ def lower_sketch(mechanism: Any) -> None:
     lower(mechanism, "_threshold", mechanism.largest)
 
 
-def half(rho: float) -> dict[str, object]:
-    """Plant half the noise: four times rho."""
-    return {"rho": 4 * rho}
+def half(mechanism: Any) -> None:
+    """Half the noise: `Case.flawed` builds the mechanism with four times rho instead."""
 
 
 def even(history: History) -> Event:
@@ -156,229 +150,103 @@ def even(history: History) -> Event:
     return {"a": 1} if count % 2 == 0 else {"b": 1}
 
 
-TWO = {"max_items": 2, "max_count": 2}
-AB = {"domain": ("a", "b")}
+TWO: dict[str, Any] = {"max_items": 2, "max_count": 2}
+AB: dict[str, Any] = {"domain": ("a", "b")}
 CASES: dict[str, Case] = {
-    "haar": Case(
-        "known_base",
-        fixed({"a": 1}, {"a": 1}),
-        {"a": 2},
-        {"rho": 2.0, "max_count": 2, "domain": ("a",)},
-        half(2.0),
-        ticks=2,
+    "haar": on("known_base", rho=2.0, max_count=2, domain=("a",))(
+        [{"a": 1}, {"a": 1}], {"a": 2}, half
     ),
-    "haar, Dinf": Case(
-        "known_base",
-        fixed({"a": 1}, {}),
-        {"a": 2},
-        {"rho": 2.0, "max_count": 2, "domain": ("a",)},
-        {"max_count": 1},
-        ticks=2,
+    "haar, Dinf": on("known_base", rho=2.0, max_count=2, domain=("a",))(
+        [{"a": 1}, {}], {"a": 2}, {"max_count": 1}
     ),
-    "haar, an event where noise was seen": Case(
-        "known_base",
-        fixed({"a": 1}, {"b": 1}),
-        even,
-        {"rho": 2.0, "domain": ("a", "b")},
-        half(2.0),
-        ticks=2,
-        tick=2,
+    "haar, an event where noise was seen": on("known_base", rho=2.0, domain=("a", "b"))(
+        [{"a": 1}, {"b": 1}], even, half, tick=2
     ),
-    "haar, end": Case(
-        "known_base",
-        fixed({"a": 1}, {"a": 1}, {}),
-        {"a": 1},
-        {"rho": 6.0, "domain": ("a",), "end_share": 0.4},
-        half(6.0),
-        ticks=3,
-        tick=2,
+    "haar, end": on("known_base", rho=6.0, domain=("a",), end_share=0.4)(
+        [{"a": 1}, {"a": 1}, {}], {"a": 1}, half, tick=2
     ),
-    "tree, D0": Case(
-        "known_base",
-        fixed({"a": 1}),
-        {"a": 1, "b": 1},
-        {"rho": 2.0, "max_items": 2, "domain": ("a", "b"), "counter": "tree"},
-        {"max_items": 1},
+    "tree, D0": on("known_base", rho=2.0, max_items=2, domain=("a", "b"), counter="tree")(
+        [{"a": 1}], {"a": 1, "b": 1}, {"max_items": 1}
     ),
-    "sqrt": Case(
-        "known_base",
-        fixed({"a": 1}, {}),
-        {"a": 1},
-        {"rho": 2.0, "domain": ("a",), "counter": "sqrt"},
-        half(2.0),
-        ticks=2,
+    "sqrt": on("known_base", rho=2.0, domain=("a",), counter="sqrt")(
+        [{"a": 1}, {}], {"a": 1}, half
     ),
-    "unk_base": Case(
-        "unk_base",
-        fixed({"a": 9}, {"a": 1}),
-        {"a": 2},
-        {"rho": 1.0, "max_count": 2},
-        half(1.0),
-        ticks=2,
+    "unk_base": on("unk_base", rho=1.0, max_count=2)([{"a": 9}, {"a": 1}], {"a": 2}, half),
+    "unk_base, a new item": on("unk_base", rho=2.0, max_count=2)(
+        [{}, {}], {"a": 2}, lower_discovery
     ),
-    "unk_base, a new item": Case(
-        "unk_base", fixed({}, {}), {"a": 2}, {"rho": 2.0, "max_count": 2}, lower_discovery, ticks=2
+    "unk_base, constant": on("unk_base", rho=2.0, max_count=2, threshold="constant", delta=0.1)(
+        [{}, {"a": 1}], {"a": 2}, lambda m: lower(m._discovery, "_threshold", 2)
     ),
-    "unk_base, constant": Case(
-        "unk_base",
-        fixed({}, {"a": 1}),
-        {"a": 2},
-        {"rho": 2.0, "max_count": 2, "threshold": "constant", "delta": 0.1},
-        lambda m: lower(m._discovery, "_threshold", 2),
-        ticks=2,
+    "unk_base, every": on("unk_base", rho=2.0, max_count=2, threshold="every", every=2)(
+        [{}, {"b": 1}], {"a": 2}, lower_discovery
     ),
-    "unk_base, every": Case(
-        "unk_base",
-        fixed({}, {"b": 1}),
-        {"a": 2},
-        {"rho": 2.0, "max_count": 2, "threshold": "every", "every": 2},
-        lower_discovery,
-        ticks=2,
+    "known_gauss": on("known_gauss", rho=4.0, domain=("a", "b"), **TWO)(
+        [{"a": 3}], {"a": 2, "b": 2}, {"max_items": 1}
     ),
-    "known_gauss": Case(
-        "known_gauss",
-        fixed({"a": 3}),
-        {"a": 2, "b": 2},
-        {"rho": 4.0, "domain": ("a", "b"), **TWO},
-        {"max_items": 1},
+    "known_gumbel": on("known_gumbel", rho=2.0, k=1, domain=("a", "b", "c"), **TWO)(
+        [{"a": 3, "b": 3, "c": 4}], {"a": 2, "b": 2}, {"max_count": 1}
     ),
-    "known_gumbel": Case(
-        "known_gumbel",
-        fixed({"a": 3, "b": 3, "c": 4}),
-        {"a": 2, "b": 2},
-        {"rho": 2.0, "k": 1, "domain": ("a", "b", "c"), **TWO},
-        {"max_count": 1},
+    "positive_gauss": on("positive_gauss", rho=4.0, **TWO)(
+        [{"a": 3}], {"a": 2, "b": 2}, lower_threshold
     ),
-    "positive_gauss": Case(
-        "positive_gauss", fixed({"a": 3}), {"a": 2, "b": 2}, {"rho": 4.0, **TWO}, lower_threshold
+    "positive_laplace": on("positive_laplace", rho=4.0, **TWO)(
+        [{"a": 3}], {"a": 2, "b": 2}, lower_threshold
     ),
-    "positive_laplace": Case(
-        "positive_laplace", fixed({"a": 3}), {"a": 2, "b": 2}, {"rho": 4.0, **TWO}, lower_threshold
+    "unk_gauss": on("unk_gauss", rho=4.0, kbar=1, **TWO)(
+        [{"a": 3, "b": 3}], {"b": 2, "c": 2}, lower_threshold
     ),
-    "unk_gauss": Case(
-        "unk_gauss",
-        fixed({"a": 3, "b": 3}),
-        {"b": 2, "c": 2},
-        {"rho": 4.0, "kbar": 1, **TWO},
-        lower_threshold,
+    "unk_gauss, two pushed out": on("unk_gauss", rho=4.0, kbar=2, **TWO)(
+        [{"a": 3, "b": 3, "c": 3, "d": 3}], {"c": 2, "d": 2}, lower_threshold, floor=1e-7
     ),
-    "unk_gauss, two pushed out": Case(
-        "unk_gauss",
-        fixed({"a": 3, "b": 3, "c": 3, "d": 3}),
-        {"c": 2, "d": 2},
-        {"rho": 4.0, "kbar": 2, **TWO},
-        lower_threshold,
-        floor=1e-7,
+    "limit_dom_laplace": on("limit_dom_laplace", rho=4.0, kbar=1, **TWO)(
+        [{"a": 3, "b": 3}], {"b": 2, "c": 2}, lower_threshold
     ),
-    "limit_dom_laplace": Case(
-        "limit_dom_laplace",
-        fixed({"a": 3, "b": 3}),
-        {"b": 2, "c": 2},
-        {"rho": 4.0, "kbar": 1, **TWO},
-        lower_threshold,
+    "limit_dom": on("limit_dom", rho=1.0, k=1, kbar=1, **TWO)(
+        [{"a": 3, "b": 3}], {"b": 2, "c": 2}, lower_bottom
     ),
-    "limit_dom": Case(
-        "limit_dom",
-        fixed({"a": 3, "b": 3}),
-        {"b": 2, "c": 2},
-        {"rho": 1.0, "k": 1, "kbar": 1, **TWO},
-        lower_bottom,
+    "limit_dom, private": on("limit_dom", rho=1.0, k=1, kbar="private", kbar_max=3, **TWO)(
+        [{"a": 3, "b": 3, "c": 4}], {"a": 2, "b": 2}, {"max_count": 1}
     ),
-    "limit_dom, private": Case(
-        "limit_dom",
-        fixed({"a": 3, "b": 3, "c": 4}),
-        {"a": 2, "b": 2},
-        {"rho": 1.0, "k": 1, "kbar": "private", "kbar_max": 3, **TWO},
-        {"max_count": 1},
+    "pay, no more than its labels": on(
+        "pay_what_you_get", rho=2.0, max_items=3, k=1, kbar=2, labels=3, queries=3
+    )([{"a": 3, "b": 3}, {}, {}], {"b": 1, "c": 1}, {"max_items": 3, "rho": 8.0}),
+    "pay, new items": on(
+        "pay_what_you_get", rho=2.0, max_items=2, k=2, kbar=2, labels=6, queries=3
+    )([{}, {}, {}], {"b": 1, "c": 1}, lambda m: lower(m._bottom, "_above", 1)),
+    "meta": on("meta", rho=12.0, radix=2, algorithm="positive_gauss", **TWO)(
+        [{}, {"a": 1}], {"a": 2, "b": 2}, lower_threshold
     ),
-    "pay, no more than its labels": Case(
-        "pay_what_you_get",
-        fixed({"a": 3, "b": 3}, {}, {}),
-        {"b": 1, "c": 1},
-        {"rho": 2.0, "max_items": 3, "k": 1, "kbar": 2, "labels": 3, "queries": 3},
-        {"max_items": 3, "rho": 8.0},
-        ticks=3,
+    "pmg": on("misra_gries", rho=0.5, size=2)([{"a": 9, "b": 9}], {"c": 1}, half),
+    "pmg, a new item": on("misra_gries", rho=2.0, size=2)(
+        [{"a": 3, "b": 1}], {"c": 1}, lower_sketch
     ),
-    "pay, new items": Case(
-        "pay_what_you_get",
-        fixed({}, {}, {}),
-        {"b": 1, "c": 1},
-        {"rho": 2.0, "max_items": 2, "k": 2, "kbar": 2, "labels": 6, "queries": 3},
-        lambda m: lower(m._bottom, "_above", 1),
-        ticks=3,
+    "pmg, several": on("misra_gries", rho=1.0, size=1, **TWO)(
+        [{"a": 30}], {"a": 2}, {"max_items": 1, "max_count": 1}
     ),
-    "meta": Case(
-        "meta",
-        fixed({}, {"a": 1}),
-        {"a": 2, "b": 2},
-        {"rho": 12.0, "radix": 2, "algorithm": "positive_gauss", **TWO},
-        lower_threshold,
-        ticks=2,
+    "merge": on("misra_gries", rho=1.0, size=2, max_items=2, release="merge")(
+        [{"a": 9, "b": 9}], {"a": 1, "b": 1}, half
     ),
-    "pmg": Case(
-        "misra_gries", fixed({"a": 9, "b": 9}), {"c": 1}, {"rho": 0.5, "size": 2}, half(0.5)
+    "merge, Dinf": on("misra_gries", rho=4.0, size=2, max_items=2, max_count=3, release="merge")(
+        [{"a": 9, "b": 9}], {"a": 3, "b": 3}, {"max_count": 2}
     ),
-    "pmg, a new item": Case(
-        "misra_gries", fixed({"a": 3, "b": 1}), {"c": 1}, {"rho": 2.0, "size": 2}, lower_sketch
+    "pure": on("misra_gries", epsilon=3.0, rho=None, size=2, release="pure", **AB)(
+        [{"a": 9, "b": 7}], {"a": 1}, {"epsilon": 6.0}
     ),
-    "pmg, several": Case(
+    "pure, one that lowers all": on(
         "misra_gries",
-        fixed({"a": 30}),
-        {"a": 2},
-        {"rho": 1.0, "size": 1, **TWO},
-        {"max_items": 1, "max_count": 1},
-    ),
-    "merge": Case(
-        "misra_gries",
-        fixed({"a": 9, "b": 9}),
-        {"a": 1, "b": 1},
-        {"rho": 1.0, "size": 2, "max_items": 2, "release": "merge"},
-        half(1.0),
-    ),
-    "merge, Dinf": Case(
-        "misra_gries",
-        fixed({"a": 9, "b": 9}),
-        {"a": 3, "b": 3},
-        {"rho": 4.0, "size": 2, "max_items": 2, "max_count": 3, "release": "merge"},
-        {"max_count": 2},
-    ),
-    "pure": Case(
-        "misra_gries",
-        fixed({"a": 9, "b": 7}),
-        {"a": 1},
-        {"epsilon": 3.0, "rho": None, "size": 2, "release": "pure", **AB},
-        {"epsilon": 6.0},
-    ),
-    "pure, one that lowers all": Case(
-        "misra_gries",
-        fixed({"a": 5, "b": 5}),
-        {"c": 2},
-        {
-            "epsilon": 4.0,
-            "rho": None,
-            "size": 2,
-            "release": "pure",
-            "max_count": 2,
-            "domain": ("a", "b", "c"),
-        },
-        {"max_count": 1},
-        floor=1e-6,
-    ),
-    "pure, two ticks": Case(
-        "misra_gries",
-        fixed({}, {"a": 2}),
-        {"a": 1},
-        {"epsilon": 4.0, "rho": None, "size": 1, "release": "pure", "radix": 2, **AB},
-        {"epsilon": 10.0},
-        ticks=2,
-        floor=1e-7,
-    ),
-    "merge, two new items": Case(
-        "misra_gries",
-        fixed({"a": 1, "b": 1}),
-        {"c": 1, "d": 1},
-        {"rho": 2.0, "size": 2, "max_items": 2, "release": "merge"},
-        lower_sketch,
+        epsilon=4.0,
+        rho=None,
+        size=2,
+        release="pure",
+        max_count=2,
+        domain=("a", "b", "c"),
+    )([{"a": 5, "b": 5}], {"c": 2}, {"max_count": 1}, floor=1e-6),
+    "pure, two ticks": on(
+        "misra_gries", epsilon=4.0, rho=None, size=1, release="pure", radix=2, **AB
+    )([{}, {"a": 2}], {"a": 1}, {"epsilon": 10.0}, floor=1e-7),
+    "merge, two new items": on("misra_gries", rho=2.0, size=2, max_items=2, release="merge")(
+        [{"a": 1, "b": 1}], {"c": 1, "d": 1}, lower_sketch
     ),
 }
 

@@ -74,17 +74,13 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_says_whether_the_next
     assert other.ceiling is not None and other.ceiling.rho_left == 0
     assert [one.fits for one in other.ceiling.next] == [False]
     said = text_of(other)
-    assert (
-        "gone generation 1 of worker old (2 epochs)" in said
-        and "does not fit: the worker ends before it" in said
-    )
+    assert "gone generation 1 of worker old (2 epochs)" in said
+    assert "does not fit: the worker ends before it" in said
     assert "counted with it, since they count the same events: old" in said
     nothing = budget_of(given, [])
-    assert (
-        nothing.ceiling is not None
-        and nothing.ceiling.rho_left > 0
-        and "all of it is left" in text_of(nothing)
-    )
+    assert nothing.ceiling is not None
+    assert nothing.ceiling.rho_left > 0
+    assert "all of it is left" in text_of(nothing)
     assert budget_of(settings(config, unit="user"), []).ceiling is None
 
 
@@ -109,19 +105,15 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
     )
     times = 3 if unit == "user" else 1
     expected = compose([part_of(one, unit, times), part_of(other, unit)])
-    assert found.total is not None and (found.total.epsilon, found.total.delta) == (
-        expected.epsilon,
-        expected.delta,
-    )
+    assert found.total is not None
+    assert (found.total.epsilon, found.total.delta) == (expected.epsilon, expected.delta)
     assert [(p.worker, p.histogram, p.epochs) for p in found.total.parts] == [
         ("w1", "a", times),
         ("w2", "b", 1),
     ]
     said = text_of((found,))
-    assert (
-        f"workers w1, w2, w3, all together, for one {unit}" in said
-        and "b generation 1 of worker w2" in said
-    )
+    assert f"workers w1, w2, w3, all together, for one {unit}" in said
+    assert "b generation 1 of worker w2" in said
     assert "workers whose settings were not given" in said
     mixed = budget_of_all(
         [
@@ -133,10 +125,8 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
             ),
         ]
     )
-    assert (mixed.total, mixed.not_in_total) == (
-        None,
-        ("w2",),
-    ) and "w2 protected another unit" in text_of((mixed,))
+    assert (mixed.total, mixed.not_in_total) == (None, ("w2",))
+    assert "w2 protected another unit" in text_of((mixed,))
 
 
 def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> None:
@@ -145,10 +135,8 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
     given = settings(shop, city)
     built = [charge_of(config, build(config)) for config in (shop, city)]
     both = compose([one.cost for one in built])
-    assert total_of(built).epsilon == both.epsilon and total_of(built).histograms == (
-        "shop",
-        "city",
-    )
+    assert total_of(built).epsilon == both.epsilon
+    assert total_of(built).histograms == ("shop", "city")
     # Of one field only the costlier counts.
     alone = [charge_of(config, build(config)) for config in (shop, daily("b", keys=("s2",)))]
     assert len(total_of(alone).histograms) == 1
@@ -172,9 +160,7 @@ def test_settings_of_workers_that_count_other_events_are_not_added_up(
     a, b = str(tmp_path / "a.toml"), str(tmp_path / "b.toml")
     assert execute(["budget", "-c", a, "-c", b]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert (
-        "no event is in both, so nothing adds up" in line
-        and json.dumps("elsewhere").strip('"') in line
-    )
+    assert "no event is in both, so nothing adds up" in line
+    assert json.dumps("elsewhere").strip('"') in line
     assert execute(["budget", "-c", a, "-c", a]) == 2
     assert "is in two of the settings files" in capsys.readouterr().err

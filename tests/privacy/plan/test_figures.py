@@ -310,11 +310,9 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
         str(row.assumed.get("release")): row
         for row in planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
     }
-    assert (
-        offered["pure"].mechanism == "misra_gries"
-        and offered["pure"].possible
-        and offered["pure"].threshold is None
-    )
+    assert offered["pure"].mechanism == "misra_gries"
+    assert offered["pure"].possible
+    assert offered["pure"].threshold is None
     rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
     assert not any(
         row.assumed.get("release") == "pure"
