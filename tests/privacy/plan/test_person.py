@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,13 +52,11 @@ ORDERS = [*range(2, 200), *(int(200 * 1.01**i) for i in range(1000))]
 def unk(epsilon: float, delta: float, times: int = 1) -> PrivacyCost:
     """Return unk_base's price: half of delta for discovery, a millionth of it for the samplers."""
     rho = rho_of(epsilon, delta * (0.5 - 1e-6))
-    return PrivacyCost(
-        rho=rho,
-        epsilon=epsilon,
-        delta=delta,
-        failures={"numerical": delta * 1e-6, "discovery": delta / 2},
-        times=times,
-    )
+    failures = {"numerical": delta * 1e-6, "discovery": delta / 2}
+    return PrivacyCost(rho, epsilon, delta, failures=failures, times=times)
+
+
+PURE = PrivacyCost(0.5, 1.0, 1e-9, failures={"numerical": 1e-9}, pure=True)
 
 
 @pytest.mark.parametrize("epochs", [1, 30, 365])
@@ -68,7 +65,7 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
     """dp_accounting's Renyi accountant at k times the shift: ours is between it and 1e-8 above."""
     for epsilon, delta in ((0.1, 1e-9), (1.0, 1e-9), (1.0, 1e-6)):
         rho = rho_of(epsilon, delta)
-        part = PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, times=epochs)
+        part = PrivacyCost(rho, epsilon, delta, times=epochs)
         ours, grown = group_loss([part], events)
         sigma = 1 / (events * math.sqrt(2 * rho))
         event = SelfComposedDpEvent(GaussianDpEvent(sigma), epochs)
@@ -86,9 +83,8 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
     """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
-        ours, _ = group_loss(
-            [PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events
-        )
+        cost = PrivacyCost(rho, epsilon, delta, times=epochs)
+        ours, _ = group_loss([cost], events)
         sigma = 1 / (events * math.sqrt(2 * rho * epochs))
         exact = from_gaussian_mechanism(
             sigma, value_discretization_interval=1e-4, pessimistic_estimate=False
@@ -97,9 +93,7 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
         assert ours is not None and least <= ours <= 1.25 * least
         # Half or double the events are detected.
         for wrong in (max(1, events // 2), events * 2):
-            other, _ = group_loss(
-                [PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], wrong
-            )
+            other, _ = group_loss([cost], wrong)
             assert wrong == events or (other is not None and not least <= other <= 1.25 * least)
 
 
@@ -114,10 +108,8 @@ def test_failures_grow_at_least_as_those_of_a_normal_threshold(
     assert found >= min(1.0, exact) * (1 - 1e-9)
     assert found >= min(1.0, events * probability) * (1 - 1e-12)
     # It is also at most group privacy of (epsilon, delta) at the epsilon of this delta.
-    grown = sum(
-        math.exp(min(i * (rho + 2 * math.sqrt(rho * -math.log(probability))), 700))
-        for i in range(events)
-    )
+    epsilon = rho + 2 * math.sqrt(rho * -math.log(probability))
+    grown = sum(math.exp(min(i * epsilon, 700)) for i in range(events))
     assert found <= min(1.0, grown * probability) * (1 + 1e-6) or found == 1
 
 
@@ -131,36 +123,25 @@ def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
 
 def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
     """The first cell equals the plan's known total to the last digit."""
-    pure = PrivacyCost(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
-    for parts in (
-        [unk(1.0, 1e-9)],
-        [unk(1.0, 1e-9), unk(0.3, 1e-12)],
-        [pure],
-        [pure, unk(1.0, 1e-9)],
-    ):
+    one, other = unk(1.0, 1e-9), unk(0.3, 1e-12)
+    for parts in ([one], [one, other], [PURE], [PURE, one]):
         found = compose(parts)
         assert group_loss(parts, 1) == (found.epsilon, found.delta)
     with pytest.raises(ValueError, match="events = 0"):
-        group_loss([pure], 0)
+        group_loss([PURE], 0)
 
 
-@given(
-    parts=st.lists(
-        st.tuples(st.floats(0.01, 3.0), st.sampled_from([1e-12, 1e-9, 1e-6, 1e-3])),
-        min_size=1,
-        max_size=3,
-    ),
-    times=st.integers(1, 400),
-)
+PRICE = st.tuples(st.floats(0.01, 3.0), st.sampled_from([1e-12, 1e-9, 1e-6, 1e-3]))
+
+
+@given(parts=st.lists(PRICE, min_size=1, max_size=3), times=st.integers(1, 400))
 def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> None:
     """More events or epochs: neither figure falls. Another histogram adds its delta to the total,
     where epsilon alone can be slightly less: (1, 1e-12) and (0.125, 1e-12) cost a person with two
     events 2.0386 at 4.0e-12, the first alone 2.0493 at 2.5e-12.
     """
 
-    def figures(
-        events: int, epochs: int, some: Sequence[tuple[float, float]]
-    ) -> tuple[float, float]:
+    def figures(events: int, epochs: int, some: list[tuple[float, float]]) -> tuple[float, float]:
         epsilon, delta = group_loss([unk(*one, times=epochs) for one in some], events)
         return math.inf if epsilon is None else epsilon, delta
 
@@ -173,20 +154,19 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
 
 def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
     """k times epsilon needs no delta; the samplers' part grows with e^epsilon."""
-    pure = PrivacyCost(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
-    epsilon, delta = group_loss([pure], 5)
+    epsilon, delta = group_loss([PURE], 5)
+    exact = 5e-9 * (1 + math.exp(5)) / (1 + math.e)
     assert epsilon == 5.0
-    assert (
-        5e-9 * (1 + math.exp(5)) / (1 + math.e)
-        <= delta
-        <= 5e-9 * (1 + math.exp(5)) / (1 + math.e) * (1 + 1e-6)
-    )
+    assert exact <= delta <= exact * (1 + 1e-6)
 
 
 def test_nothing_is_promised_once_delta_reaches_one() -> None:
     assert group_loss([unk(1.0, 1e-9)], 50) == (None, 1.0)
     assert group_loss([unk(1.0, 0.5, times=3)], 1) == (None, 1.0)
     assert group_loss([unk(1.0, 0.4)] * 3, 1)[0] is None
+
+
+BOUNDED: dict[str, object] = {"epsilon": 20.0, "delta": 1e-6, "domain": ("a", "b"), "c_max": 100}
 
 
 @pytest.mark.parametrize(
@@ -196,15 +176,8 @@ def test_nothing_is_promised_once_delta_reaches_one() -> None:
         config(KnownBaseConfig, epsilon=0.3, delta=1e-5, domain=("a",)),
         config(UnkBaseConfig, epsilon=1.0, delta=0.5),
         config(UnkBaseConfig, rho=0.01, epsilon=None, delta=1e-9),
-        config(BoundedMaxConfig, epsilon=20.0, delta=1e-6, domain=("a", "b"), c_max=100),
-        config(
-            BoundedMaxConfig,
-            epsilon=20.0,
-            delta=1e-6,
-            domain=("a", "b"),
-            c_max=100,
-            accounting="pure",
-        ),
+        config(BoundedMaxConfig, **BOUNDED),
+        config(BoundedMaxConfig, **BOUNDED, accounting="pure"),
     ],
     ids=lambda made: f"{made.mechanism} {made.epsilon} {made.delta}",
 )
@@ -229,10 +202,7 @@ def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> N
         cost = charge_of(made, build(made)).cost
         seen = stated(made.mechanism, cost.rho, cost.epsilon, cost.delta)
         for events in (2, 5, 10):
-            (ours, delta), (theirs, other) = (
-                group_loss([cost], events),
-                group_loss([seen], events),
-            )
+            (ours, delta), (theirs, other) = (group_loss([one], events) for one in (cost, seen))
             assert theirs is None or (
                 ours is not None and ours * (1 - 1e-6) <= theirs and delta * (1 - 1e-6) <= other
             )

@@ -37,6 +37,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "positive_gauss": {},
     "pay_what_you_get": {"k": 5, "kbar": 50, "labels": 50, "queries": 20},
 }
+START = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "two_level_k")
 
 
@@ -63,9 +64,8 @@ def test_a_promise_a_third_too_low_is_seen(name: str) -> None:
     [case] = [case for case in SHORT if case.name == name]
     row = rows_of(case, 4)[0]
     assert row.holds
-    assert not dataclasses.replace(
-        row, promise=dataclasses.replace(row.promise, ours=2 / 3 * row.promise.ours)
-    ).holds
+    lower = dataclasses.replace(row.promise, ours=2 / 3 * row.promise.ours)
+    assert not dataclasses.replace(row, promise=lower).holds
 
 
 def test_every_mechanism_has_a_case_and_a_promise() -> None:
@@ -83,9 +83,7 @@ def test_every_mechanism_has_a_case_and_a_promise() -> None:
 )
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
     """2^30 ticks must not be iterated, and one tick is a valid horizon."""
-    made = config(
-        mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism]
-    )
+    made = config(mechanism, horizon=horizon, start=START, **EXAMPLES[mechanism])
     for promise in promises(made):
         assert 0 < promise.ours < math.inf and 0 < promise.printed < math.inf
 
@@ -101,16 +99,12 @@ def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str
 )
 def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizon: Any) -> None:
     """The haar bound uses a telescoping sum; every tick's own variance checks it."""
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    made = config("known_base", horizon=horizon, start=start, rho=0.05, domain=("a",), counter=kind)
+    made = config("known_base", horizon=horizon, start=START, rho=0.05, domain=("a",), counter=kind)
     ticks = 1_500 if horizon == "unbounded" else horizon
     counter = make_counter(kind, None if horizon == "unbounded" else horizon, 0.05)
     variances = [float(counter.variance(t)) for t in range(1, ticks + 1)]
-    assert (
-        max(variances) * (1 - 1e-9)
-        <= worst_variance(build(made), ticks)
-        < 1.25 * max(variances) + 1 / 6
-    )
+    largest = max(variances)
+    assert largest * (1 - 1e-9) <= worst_variance(build(made), ticks) < 1.25 * largest + 1 / 6
 
 
 def test_most_blocks_is_the_largest_sum_of_digits() -> None:
@@ -129,19 +123,10 @@ def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
     """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0
     Dinf^2 / (2 rho) = 2 * 9 / 1.
     """
-    made = config(
-        "known_base",
-        horizon=64,
-        rho=0.5,
-        max_items=2,
-        max_count=3,
-        domain=labels(8),
-        counter="tree",
-        radix=4,
-    )
-    assert promises(made)[0].printed == pytest.approx(
-        math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
-    )
+    counter: dict[str, Any] = {"counter": "tree", "radix": 4, "horizon": 64}
+    made = config("known_base", rho=0.5, max_items=2, max_count=3, domain=labels(8), **counter)
+    bound = math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
+    assert promises(made)[0].printed == pytest.approx(bound)
 
 
 def test_printed_thresholds_are_theorem_7() -> None:
@@ -170,9 +155,8 @@ def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
         ("misra_gries", "weight"),
     ):
         made = config(mechanism, horizon=256, **EXAMPLES[mechanism])
-        small, large = (
-            promises(made, data=Data(**{name: number}))[0] for number in (2_000, 2_000_000)
-        )
+        data = (Data(**{name: number}) for number in (2_000, 2_000_000))
+        small, large = (promises(made, data=one)[0] for one in data)
         assert small.ours < large.ours and small.printed < large.printed
         assert small.assumes != large.assumes
 
