@@ -108,12 +108,8 @@ def test_extremes_are_answered_and_not_rounded_to_nothing() -> None:
 
 def test_results_have_nine_significant_digits_so_machines_agree() -> None:
     """The last bits of exp and log differ between machines; published values must not."""
-    for value in (
-        epsilon_of(0.0123, 1e-9),
-        delta_of(0.0123, 1.0),
-        rho_of(0.77, 1e-9),
-        paper_epsilon(0.0123, 1e-9),
-    ):
+    converted = epsilon_of(0.0123, 1e-9), delta_of(0.0123, 1.0), rho_of(0.77, 1e-9)
+    for value in (*converted, paper_epsilon(0.0123, 1e-9)):
         assert value == float(f"{value:.8e}")
 
 
@@ -132,14 +128,9 @@ def test_rho_outside_its_range_is_refused(value: float) -> None:
 @pytest.mark.parametrize("value", [-0.1, 0.0, 1.0, 2.0, math.nan])
 def test_delta_outside_its_range_is_refused(value: float) -> None:
     """zCDP cannot promise delta = 0."""
-    attempts: list[Callable[[], object]] = [
-        lambda: epsilon_of(1, value),
-        lambda: rho_of(1, value),
-        lambda: paper_epsilon(1, value),
-    ]
-    for convert in attempts:
+    for convert in (epsilon_of, rho_of, paper_epsilon):
         with pytest.raises(ValueError, match=rf"delta = {value}: must be"):
-            convert()
+            convert(1, value)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
@@ -149,9 +140,8 @@ def test_epsilon_that_nothing_can_be_calibrated_to_is_refused(value: float) -> N
 
 
 def test_composition_adds_rho_and_deltas_by_name() -> None:
-    total = compose(
-        [Cost(0.5, (("discovery", 1e-9),)), Cost(0.25, (("sampler", 1e-30), ("discovery", 1e-9)))]
-    )
+    one = Cost(0.5, (("discovery", 1e-9),))
+    total = compose([one, Cost(0.25, (("sampler", 1e-30), ("discovery", 1e-9)))])
     assert total.rho == 0.75
     assert total.deltas == (("discovery", 2e-9), ("sampler", 1e-30))
     assert total.delta >= 2e-9
@@ -186,14 +176,11 @@ def test_sampler_delta_is_the_formula_rounded_up() -> None:
 def test_a_refused_delta_is_told_what_would_do() -> None:
     """The figure is a value for delta, not for the samplers' part; the error says if none works."""
     check_sampler_delta(1e-6, 1.0, 1e-12, 1e-6)
-    with pytest.raises(
-        ValueError,
-        match=r"delta = 0\.01: .* at epsilon = 47\.78 \(4\.2e-02\): a larger delta, or a smaller epsilon or rho",
-    ):
+    figure = r"delta = 0\.01: .* at epsilon = 47\.78 \(4\.2e-02\)"
+    with pytest.raises(ValueError, match=figure + ": a larger delta, or a smaller epsilon or rho"):
         check_sampler_delta(0.01, 47.78, 4.2e-8, 1e-6)
-    with pytest.raises(
-        ValueError, match=r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"
-    ):
+    none = r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"
+    with pytest.raises(ValueError, match=none):
         check_sampler_delta(0.3, 75.4, 1.5e-4, 1e-6)
     with pytest.raises(ValueError, match=r"\(4\.3e-02\): a larger delta, or a shorter horizon"):
         check_sampler_delta(0.01, 1.0, 4.201e-8, 1e-6, "a shorter horizon")

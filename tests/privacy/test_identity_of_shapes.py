@@ -17,19 +17,13 @@ EVENTS = {"key": "shop", "items": "lines[].sku", "timestamp": "ts"}
 KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}
 
 
-def ids(
-    events: dict[str, Any], *own: dict[str, Any], user: str | None = None
-) -> list[dict[str, Any]]:
+Setting = dict[str, Any]
+
+
+def ids(events: Setting, *own: Setting, user: str | None = None) -> list[Setting]:
     given = settings_of(document(events, list(own) or [{}], user), Path())
-    found = histograms(
-        Histogram,
-        given,
-        mechanisms(given),
-        key=NoiseKey(bytes(32)),
-        stream="s#1",
-        owner=0,
-        owners=1,
-    )
+    place: dict[str, Any] = {"stream": "s#1", "owner": 0, "owners": 1}
+    found = histograms(Histogram, given, mechanisms(given), key=NoiseKey(bytes(32)), **place)
     return [dict(histogram.life.description) for histogram in found]
 
 
@@ -62,11 +56,8 @@ def test_every_change_of_what_is_counted_is_another_id() -> None:
 def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(name: str) -> None:
     """The place of a setting does not change what is counted."""
     change = CHANGES[name] | ({"items": EVENTS["items"]} if name == "count" else {})
-    assert (
-        ids(EVENTS, change)[0]["events"]
-        == ids(EVENTS | change)[0]["events"]
-        != ids(EVENTS)[0]["events"]
-    )
+    own, shared, plain = ids(EVENTS, change)[0], ids(EVENTS | change)[0], ids(EVENTS)[0]
+    assert own["events"] == shared["events"] != plain["events"]
 
 
 def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
@@ -75,11 +66,8 @@ def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
     plain = {"key": "shop", "items": "sku"}
     assert ids(plain)[0]["events"] == old
     assert ids(plain | {"missing": "reject", "where": []}, {"where": []})[0]["events"] == old
-    assert ids(plain, user="who")[0]["events"] == old | {
-        "user": "who",
-        "partitioner": "murmur2",
-        "max_items": 3,
-    }
+    users = {"user": "who", "partitioner": "murmur2", "max_items": 3}
+    assert ids(plain, user="who")[0]["events"] == old | users
 
 
 def test_lanes_without_a_view_of_their_own_are_as_they_were() -> None:
