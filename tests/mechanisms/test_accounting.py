@@ -36,9 +36,7 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("delta", DELTAS)
-def test_epsilon_equals_an_independent_accountant_over_the_same_orders(
-    rho: float, delta: float
-) -> None:
+def test_epsilon_equals_that_of_an_independent_accountant(rho: float, delta: float) -> None:
     """dp_accounting, given integer orders near the best one, finds the same epsilon."""
     best = 1 + math.sqrt(math.log(1 / delta) / rho)
     orders = sorted({max(2, round(best * factor / 200)) for factor in range(20, 400)})
@@ -59,7 +57,7 @@ def test_epsilon_is_met_by_the_exact_gaussian_mechanism(rho: float, delta: float
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 1.0, 3.0, 10.0, 50.0])
 @pytest.mark.parametrize("delta", [*DELTAS, 0.5])
-def test_calibrated_rho_meets_epsilon_and_one_per_cent_more_does_not(
+def test_calibrated_rho_meets_epsilon_and_1_percent_more_does_not(
     epsilon: float, delta: float
 ) -> None:
     rho = rho_of(epsilon, delta)

@@ -80,7 +80,6 @@ def days_of(epochs: Iterable[Epoch], first_ms: int, day_ms: int) -> dict[str, li
     """Return every topic's days, once per generation that published them."""
     found: dict[str, Counter[int]] = {}
     for one in epochs:
-        found.setdefault(one.topic.rpartition(".")[2], Counter())[
-            1 + (one.begin - first_ms) // day_ms
-        ] += 1
+        days = found.setdefault(one.topic.rpartition(".")[2], Counter())
+        days[1 + (one.begin - first_ms) // day_ms] += 1
     return {topic: sorted(days.elements()) for topic, days in found.items()}

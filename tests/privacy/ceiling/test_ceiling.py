@@ -29,9 +29,7 @@ from workers.settings.settings import PrivacySettings, Settings, TopicNames
 
 pytestmark = pytest.mark.slow
 
-COST = PrivacyCost(
-    rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sampling": 1e-12}
-)
+COST = PrivacyCost(0.01, 0.9, 1e-6, failures={"discovery": 5e-7, "sampling": 1e-12})
 
 
 def charge(number: int, ticks: int = 0, **changes: Any) -> Charge:
@@ -56,12 +54,10 @@ def charged(draw: st.DrawFn) -> list[Charge]:
     return found
 
 
-@given(
-    charged(),
-    st.none() | st.integers(2, 20),
-    st.sampled_from(["user", "event"]),
-    st.floats(0.1, 3.0),
-)
+PERIOD, UNIT = st.none() | st.integers(2, 20), st.sampled_from(["user", "event"])
+
+
+@given(charged(), PERIOD, UNIT, st.floats(0.1, 3.0))
 @limits(max_examples=60)
 def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
     charges: list[Charge], period: int | None, unit: str, most: float
@@ -93,9 +89,7 @@ GRID = st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5))
 
 @given(st.lists(GRID, min_size=1, max_size=3))
 @limits(max_examples=25)
-def test_settings_that_are_let_in_are_never_stopped_by_themselves(
-    grids: list[tuple[int, int, int]],
-) -> None:
+def test_accepted_settings_never_stop_by_themselves(grids: list[tuple[int, int, int]]) -> None:
     """The arithmetic bound on what an epoch can touch equals what a long run shows."""
     configs = [
         daily(
@@ -125,16 +119,14 @@ def test_settings_that_are_let_in_are_never_stopped_by_themselves(
 
 @given(st.integers(1, 40), st.integers(1, 20))
 def test_a_window_touches_one_epoch_more_than_fit_into_it(window: int, epoch: int) -> None:
-    assert most_epochs(window, epoch) == max(
-        len({(t + i) // epoch for i in range(window)}) for t in range(epoch)
-    )
+    touched = (len({(t + i) // epoch for i in range(window)}) for t in range(epoch))
+    assert most_epochs(window, epoch) == max(touched)
 
 
 def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any) -> Settings:
     unit = given_.privacy.unit
-    return msgspec.structs.replace(
-        given_, privacy=PrivacySettings(unit=unit, max_epsilon=epsilon, max_delta=delta, **further)
-    )
+    privacy = PrivacySettings(unit=unit, max_epsilon=epsilon, max_delta=delta, **further)
+    return msgspec.structs.replace(given_, privacy=privacy)
 
 
 # ---- sums ----------------------------------------------------------------------------------------
@@ -142,14 +134,12 @@ def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any)
 
 @pytest.mark.parametrize("times", [1, 3, 31])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
-def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
+def test_a_sum_is_that_of_an_independent_accountant_and_never_below(
     times: int, delta: float
 ) -> None:
     """zCDP adds up, failures add up, and the remaining delta converts."""
-    parts = [
-        PrivacyCost(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times)
-        for rho in (0.004, 0.02, 0.7)
-    ]
+    one = PrivacyCost(0.0, 50.0, 0.4, failures={"discovery": 1e-11}, times=times)
+    parts = [replace(one, rho=rho) for rho in (0.004, 0.02, 0.7)]
     expected = epsilon_of(times * 0.724, delta - 3 * times * 1e-11)
     found = epsilon_at(parts, delta)
     assert found is not None and expected * (1 - 1e-4) <= found <= expected * (1 + 1e-8)
@@ -324,7 +314,7 @@ def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("name", ["unk_base", "known_gauss", "pay_what_you_get"])
-def test_commands_refuse_settings_that_exceed_their_ceiling(
+def test_commands_refuse_settings_above_their_ceiling(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line and exit 2, before contacting a broker or reading a key or record."""

@@ -126,7 +126,7 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
     assert spent.total is not None and spent.total.epsilon == both.epsilon
 
 
-def test_settings_of_workers_that_count_other_events_are_not_added_up(
+def test_workers_that_count_other_events_are_not_added_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "examples/mechanisms/unk_base.toml").read_text()

@@ -173,7 +173,7 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
     until(readable, f"{topic} has leaders")
 
 
-def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
+def test_a_restored_state_is_charged_up_to_where_it_was_ended(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """The copy knows of one day, but two were published. The unknown part is taken as charged."""
@@ -196,7 +196,7 @@ def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
     scene.assert_kept()
 
 
-def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
+def test_a_renamed_worker_pays_for_what_the_old_name_published(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """The renamed worker reads the events topic from its beginning and counts every event again."""
@@ -233,7 +233,7 @@ def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path)
     scene.assert_kept()
 
 
-def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_they_meet(
+def test_epochs_of_unlike_lengths_are_added_up_where_they_meet(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """Epochs of 24 and 25 hours overlap at varying offsets; the limit must be exact."""
@@ -260,9 +260,7 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
     assert worst({*found, following}, DELTA, None, once=False) > exactly
 
 
-def test_an_event_pays_for_a_new_generation_once_in_a_period(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_an_event_pays_for_a_new_generation_once_a_period(bootstrap: str, tmp_path: Path) -> None:
     """It is in only one of them, but a restored copy cannot tell, so it may be in both."""
     once = daily(epsilon=1.0)
     scene = Scene(bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch")
@@ -311,7 +309,7 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     assert not scene.published() and not scene.published("k1")
 
 
-def test_of_two_workers_with_one_name_the_older_can_spend_nothing(
+def test_of_two_workers_of_one_name_the_older_spends_nothing(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """An uncommitted reservation does not count; a committed one is charged to both."""

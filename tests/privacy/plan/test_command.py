@@ -14,11 +14,13 @@ from workers.privacy.plan import model
 from workers.privacy.plan.model import Bucket, Plan, Record
 from workers.privacy.plan.text import ROWS, band
 
+Printed = pytest.CaptureFixture[str]
+
 EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
 EXAMPLE = ROOT / "examples" / "mechanisms" / "unk_base.toml"
 
 
-def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, Plan]:
+def planned(path: Path, capsys: Printed) -> tuple[str, Plan]:
     """Return a plan as text and as the JSON says."""
     assert execute(["plan", "-c", str(path)]) == 0
     out = capsys.readouterr().out
@@ -28,9 +30,7 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, Plan]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_text_fits_a_hundred_columns_and_states_the_guarantee(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_fits_100_columns_and_states_the_guarantee(path: Path, capsys: Printed) -> None:
     """Users read it in terminals and paste it into tickets."""
     out, plan = planned(path, capsys)
     for one in plan.histograms:
@@ -41,9 +41,7 @@ def test_text_fits_a_hundred_columns_and_states_the_guarantee(
             assert sentence.split()[0] in out
 
 
-def test_windows_are_a_table_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: Printed) -> None:
     """Users choose a window by the changes visible in it."""
     path = tmp_path / "windows.toml"
     text = EXAMPLE.read_text()
@@ -57,9 +55,7 @@ def test_windows_are_a_table_of_their_own(
         assert line == [f"{row.ms // 60_000}m", str(row.ticks), *(f"{sd:.4g}" for sd in sds)]
 
 
-def test_json_has_numbers_and_every_field_of_it_is_documented(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: Printed) -> None:
     """Scripts read it: quoted numbers and undocumented names are traps."""
     assert execute(["plan", "-c", str(EXAMPLE), "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -76,9 +72,7 @@ def test_json_has_numbers_and_every_field_of_it_is_documented(
     assert body["total"]["epsilon"] == 4.0
 
 
-def test_nothing_but_the_settings_is_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_but_the_settings_is_needed(tmp_path: Path, capsys: Printed) -> None:
     """It runs before a key, directory or cluster exists, and leaves no files."""
     path = tmp_path / "orders.toml"
     path.write_text(EXAMPLE.read_text().replace("localhost:9092", "nowhere.invalid:1"))
@@ -97,7 +91,7 @@ def test_nothing_but_the_settings_is_needed(
     ],
 )
 def test_settings_that_cannot_be_met_are_one_line_and_2(
-    old: str, new: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    old: str, new: str, parts: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
@@ -118,9 +112,7 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
         ("horizon = 64", "horizon = 1"),
     ],
 )
-def test_any_horizon_has_a_plan(
-    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_horizon_has_a_plan(old: str, new: str, tmp_path: Path, capsys: Printed) -> None:
     """Iterating 2^30 ticks would take hours."""
     path = tmp_path / "long.toml"
     text = EXAMPLE.read_text().replace(old, new).replace('threshold = "constant"', "")

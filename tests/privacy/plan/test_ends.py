@@ -59,9 +59,7 @@ def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramC
 @pytest.mark.parametrize(
     ("horizon", "named"), [(8, 0.7), (100, 0.6), (1000, 0.6), (1440, 0.5), (1 << 30, 0.5)]
 )
-def test_one_share_is_named_and_it_costs_other_ticks_at_most_a_third(
-    horizon: int, named: float
-) -> None:
+def test_the_share_named_costs_other_ticks_at_most_a_third(horizon: int, named: float) -> None:
     """The documented rule must be the applied one, and the next share must break it."""
     rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=horizon))
     assert [row.end_share for row in rows if row.recommended] == [named]

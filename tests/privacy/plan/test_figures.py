@@ -14,6 +14,7 @@ from rich.console import Console
 from scipy.stats import norm
 
 from tests.privacy.plan.test_noise import LABELS, START, config
+from tests.privacy.test_identity_of_fields import OWN
 from workers.arrays.texts import Texts
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
@@ -192,30 +193,13 @@ def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
     assert next(row for row in endless.counters if row.counter == "sqrt").worst_sd is None
 
 
-EXTRA: dict[str, dict[str, object]] = {
-    "known_base": {"domain": LABELS},
-    "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
-    "meta": {"algorithm": "positive_gauss"},
-    "misra_gries": {"size": 5},
-    "known_gauss": {"domain": LABELS},
-    "known_gumbel": {"domain": LABELS, "k": 2},
-    "unk_gauss": {"kbar": 4},
-    "limit_dom_laplace": {"kbar": 4},
-    "limit_dom": {"k": 2, "kbar": "private"},
-    "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
-    "bounded_max": {"domain": LABELS, "c_max": 99},
-    "doubling": {"domain": LABELS},
-    "two_level": {"domain": LABELS},
-    "two_level_k": {"domain": LABELS, "queries": ("max", "histogram")},
-}
-"""What each mechanism needs beside the shared settings."""
 STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
     """There is no tick 2, so sparse_gumb never tests and has no distance to state."""
-    own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **EXTRA.get(name, {}))
+    own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **OWN[name])
     plan = planned(own)
     assert plan.noise.ticks_looked_at == 1 and [row.tick for row in plan.noise.ticks] == [1]
     assert "eta_first" not in {figure.name for figure in plan.error.figures}
@@ -225,7 +209,7 @@ def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
     """Epsilon is then 0: the papers' pure-epsilon algorithms promise no error, ours still do."""
-    own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **EXTRA.get(name, {}))
+    own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **OWN[name])
     plan = planned(own)
     assert plan.guarantee.epsilon == 0
     for row in plan.error.theorems:
@@ -249,7 +233,7 @@ def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str
     for name, kind in MECHANISMS.items():
         if horizon == "unbounded" and name in ("meta", "misra_gries", *STATISTICS):
             continue
-        values = EXTRA.get(name, {}) | {"horizon": horizon, "start": START, "epsilon": 20.0}
+        values = OWN[name] | {"horizon": horizon, "start": START, "epsilon": 20.0}
         plan = planned(config(kind, **values))
         assert plan.mechanisms[0].chosen and plan.mechanisms[0].mechanism == name
         assert len(plan.mechanisms) >= 4
@@ -288,10 +272,8 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
     assert offered["pure"].possible
     assert offered["pure"].threshold is None
     rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
-    assert not any(
-        row.assumed.get("release") == "pure"
-        for row in [*rho, *planned(config(UnkBaseConfig)).mechanisms]
-    )
+    for row in (*rho, *planned(config(UnkBaseConfig)).mechanisms):
+        assert row.assumed.get("release") != "pure"
 
 
 def test_what_does_not_protect_users_is_not_offered_to_them() -> None:

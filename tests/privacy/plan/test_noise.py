@@ -42,7 +42,7 @@ def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
 
 @pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
 @pytest.mark.parametrize("horizon", [1, 2, 3, 5, 64, 100, 4097, 9999, 20000])
-def test_worst_tick_and_mean_are_those_of_all_ticks_one_by_one(
+def test_worst_tick_and_mean_are_those_of_a_full_scan(
     kind: str, end_share: float | None, horizon: int
 ) -> None:
     """A horizon of 2^30 cannot be scanned; the shortcut must match a full scan."""
@@ -112,9 +112,7 @@ counted = pytest.mark.parametrize(
 
 
 @counted
-def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(
-    own: HistogramConfig,
-) -> None:
+def test_the_mean_error_and_the_half_width_are_those_of_drawn_noise(own: HistogramConfig) -> None:
     """Half and double the error must be detected."""
     mechanism, rows = build(own), 20_000
     noise = drawn(mechanism, range(1, 65), rows)
@@ -145,9 +143,7 @@ def test_small_noise_has_no_more_error_than_its_variance() -> None:
 
 
 @counted
-def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_beta(
-    own: HistogramConfig,
-) -> None:
+def test_counts_are_off_by_more_than_stated_with_probability_beta(own: HistogramConfig) -> None:
     """The bound covers all items and ticks at once, holds in 95 % of epochs, and is not loose."""
     mechanism, epochs, items = build(own), 1_000, 8
     noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
@@ -12,18 +11,16 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from scipy.stats import norm
 
 from tests import ROOT
+from tests.privacy.plan.test_figures import planned
+from tests.privacy.plan.test_figures import said as plan_as_text
 from tests.privacy.plan.test_noise import config
 from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
-from workers.privacy.plan.make import plan_of
-from workers.privacy.plan.model import Plan
-from workers.privacy.plan.text import show
 from workers.privacy.total import (
     DAY_MS,
     EVENTS,
@@ -77,9 +74,7 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-6)])
-def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
-    epsilon: float, delta: float
-) -> None:
+def test_epsilon_is_the_exact_one_or_not_far_above(epsilon: float, delta: float) -> None:
     """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
@@ -98,7 +93,7 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
 
 
 @given(probability=st.floats(1e-14, 1e-2), rho=st.floats(1e-6, 1.0), events=st.integers(1, 50))
-def test_failures_grow_at_least_as_those_of_a_normal_threshold(
+def test_failures_grow_as_those_of_a_normal_threshold_or_faster(
     probability: float, rho: float, events: int
 ) -> None:
     """For one Gaussian number and its threshold, the growth of p with k events is known exactly."""
@@ -203,9 +198,10 @@ def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> N
         seen = stated(made.mechanism, cost.rho, cost.epsilon, cost.delta)
         for events in (2, 5, 10):
             (ours, delta), (theirs, other) = (group_loss([one], events) for one in (cost, seen))
-            assert theirs is None or (
-                ours is not None and ours * (1 - 1e-6) <= theirs and delta * (1 - 1e-6) <= other
-            )
+            if theirs is not None:
+                assert ours is not None
+                assert ours * (1 - 1e-6) <= theirs
+                assert delta * (1 - 1e-6) <= other
 
 
 def test_delta_of_is_the_conversion_read_the_other_way() -> None:
@@ -238,9 +234,8 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
 def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
     """Other keys of the same person may have a larger delta though a smaller epsilon."""
     a, b, both = unk(1.0, 1e-12), unk(0.9, 1e-6), unk(0.1, 1e-9)
-    table = spans_of([Charge(a, None), Charge(both, None)], [Charge(b, None), Charge(both, None)])[
-        0
-    ].losses
+    of_a_key, of_b_key = ([Charge(cost, None) for cost in (one, both)] for one in (a, b))
+    table = spans_of(of_a_key, of_b_key)[0].losses
     for k, loss in zip(EVENTS, table, strict=True):
         for of_a in range(k + 1):
             # The cost of a mixture from its parts: shifts and failures of each mechanism by the
@@ -251,7 +246,7 @@ def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
             if loss.epsilon is None:
                 continue
             assert delta_of(rho, loss.epsilon) + failures <= loss.delta * (1 + 1e-4), (k, of_a)
-    alone = spans_of([Charge(a, None), Charge(both, None)])[0].losses
+    alone = spans_of(of_a_key)[0].losses
     assert alone[1].delta < table[1].delta / 100
     own = config(UnkBaseConfig, epsilon=1.0, delta=1e-12, keys=("s1",))
     other = config(UnkBaseConfig, epsilon=0.9, delta=1e-6, keys=("s2",), name="other")
@@ -274,13 +269,8 @@ def test_void_is_written_where_next_to_nothing_is_promised() -> None:
 def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     """Epsilon 20 and delta 0.5 used to run without a warning."""
     one = config(UnkBaseConfig, epsilon=20.0, delta=0.5)
-    plan = plan_of(one, build(one), "topic", "event")
-    text = io.StringIO()
-    show(
-        Plan(worker="w", histograms=(plan,), total=total_of([charge_of(one, build(one))])),
-        Console(width=100, file=text),
-    )
-    said = text.getvalue()
+    plan = planned(one)
+    said = plan_as_text(one, plan)
     assert said.index("WARNING: h: epsilon = 20 is above 5") < said.index("── h")
     assert "WARNING: h: delta = 0.5 is above 1e-05" in said and len(plan.warnings) == 2
     assert "what one person loses" in said
@@ -289,13 +279,6 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     assert not list(warnings_of([(fine, build(fine))]))
     three = [(fine, build(fine))] * 3
     assert [text.split(":")[0] for text in warnings_of(three)] == ["all histograms together"]
-    half = [
-        (
-            config(UnkBaseConfig, epsilon=1.0, delta=0.5),
-            build(config(UnkBaseConfig, epsilon=1.0, delta=0.5)),
-        )
-    ] * 2
-    assert (
-        list(warnings_of(half))[-1]
-        == "all histograms together: delta is 1 or more: nothing is promised to any event"
-    )
+    half = config(UnkBaseConfig, epsilon=1.0, delta=0.5)
+    *_, last = warnings_of([(half, build(half))] * 2)
+    assert last.endswith("together: delta is 1 or more: nothing is promised to any event")

@@ -9,6 +9,7 @@ import pytest
 
 from bench.utility import rows_of, tail
 from bench.utility_cases import Case, cases, config, labels
+from tests.privacy.test_identity_of_fields import OWN
 from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import MECHANISMS, build
@@ -18,25 +19,6 @@ SHORT = cases(128)
 # A union over many noises, or several bounds in a row, leaves more slack between promise and
 # measurement.
 LOOSE = ("meta", "misra_gries", "sparse_gumb", "bounded_max", "two_level")
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "known_base": {"domain": labels(50)},
-    "unk_base": {},
-    "meta": {"algorithm": "unk_gauss", "kbar": 50},
-    "sparse_gumb": {"domain": labels(50), "top_k": 5, "switches": 10},
-    "bounded_max": {"domain": labels(50), "c_max": 1_000},
-    "doubling": {"domain": labels(50)},
-    "two_level": {"domain": labels(50)},
-    "two_level_k": {"domain": labels(50), "queries": ("max", "min")},
-    "misra_gries": {"size": 100},
-    "known_gauss": {"domain": labels(50)},
-    "known_gumbel": {"domain": labels(50), "k": 5},
-    "unk_gauss": {"kbar": 50},
-    "limit_dom": {"k": 5, "kbar": 50},
-    "limit_dom_laplace": {"kbar": 50},
-    "positive_laplace": {},
-    "positive_gauss": {},
-    "pay_what_you_get": {"k": 5, "kbar": 50, "labels": 50, "queries": 20},
-}
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "two_level_k")
 
@@ -69,21 +51,21 @@ def test_a_promise_a_third_too_low_is_seen(name: str) -> None:
 
 
 def test_every_mechanism_has_a_case_and_a_promise() -> None:
-    assert {case.config.mechanism for case in SHORT} == set(MECHANISMS) == set(EXAMPLES)
+    assert {case.config.mechanism for case in SHORT} == set(MECHANISMS) == set(OWN)
 
 
 @pytest.mark.parametrize(
     ("mechanism", "horizon"),
     [
         (mechanism, horizon)
-        for mechanism in EXAMPLES
+        for mechanism in OWN
         for horizon in (1, 1_000, 1 << 30, "unbounded")
         if horizon != "unbounded" or mechanism not in BOUNDED_ONLY
     ],
 )
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
     """2^30 ticks must not be iterated, and one tick is a valid horizon."""
-    made = config(mechanism, horizon=horizon, start=START, **EXAMPLES[mechanism])
+    made = config(mechanism, horizon=horizon, start=START, **OWN[mechanism])
     for promise in promises(made):
         assert 0 < promise.ours < math.inf and 0 < promise.printed < math.inf
 
@@ -154,7 +136,7 @@ def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
         ("two_level", "value"),
         ("misra_gries", "weight"),
     ):
-        made = config(mechanism, horizon=256, **EXAMPLES[mechanism])
+        made = config(mechanism, horizon=256, **OWN[mechanism])
         data = (Data(**{name: number}) for number in (2_000, 2_000_000))
         small, large = (promises(made, data=one)[0] for one in data)
         assert small.ours < large.ours and small.printed < large.printed
@@ -163,7 +145,7 @@ def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
 
 def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
     """beta must reach every part of a bound."""
-    for mechanism, values in EXAMPLES.items():
+    for mechanism, values in OWN.items():
         if "beta" not in MECHANISMS[mechanism].__struct_fields__:
             made = config(mechanism, horizon=256, **values)
             for often, rarely in zip(promises(made), promises(made, beta=1e-6), strict=True):
