@@ -149,11 +149,11 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
     return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv + max_items * tests_tv))
 
 
-_REMEDY = "a smaller epsilon or rho"
+REMEDY = "a smaller epsilon or rho"
 
 
 def check_sampler_delta(
-    delta: float, epsilon: float, true: float, share: float, otherwise: str = _REMEDY
+    delta: float, epsilon: float, true: float, share: float, otherwise: str = REMEDY
 ) -> None:
     """Raise if the share of delta reserved for the samplers is less than `true`, what they need.
 

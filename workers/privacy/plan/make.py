@@ -43,8 +43,7 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
-from workers.privacy.printed import printed_of
-from workers.privacy.theorems import BETA, Data, bottom_of, promises
+from workers.privacy.theorems import BETA, Data, Promise, bottom_of, printed_of, promises
 from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -61,15 +60,12 @@ def make_plan(settings: Settings) -> Plan:
         SettingsError: a budget cannot be met.
     """
     unit = settings.privacy.unit
-    built = [(config, _build(config, unit)) for config in settings.histograms]
-    return Plan(
-        worker=settings.worker.name,
-        histograms=tuple(
-            plan_of(config, mechanism, settings.output_topic(config), unit)
-            for config, mechanism in built
-        ),
-        total=total_of([charge_of(config, mechanism) for config, mechanism in built]),
-    )
+    plans, charges = [], []
+    for config in settings.histograms:
+        mechanism = _build(config, unit)
+        plans.append(plan_of(config, mechanism, settings.output_topic(config), unit))
+        charges.append(charge_of(config, mechanism))
+    return Plan(worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges))
 
 
 def _build(config: HistogramConfig, unit: str) -> Mechanism:
@@ -144,13 +140,13 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),
-        theorems=tuple(
-            TheoremError(
-                **asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None}
-            )
-            for one in found
-        ),
+        theorems=tuple(map(_theorem, found)),
     )
+
+
+def _theorem(promise: Promise) -> TheoremError:
+    printed = promise.printed if math.isfinite(promise.printed) else None
+    return TheoremError(**asdict(promise) | {"printed": printed})
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
@@ -172,11 +168,8 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
     if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
-        yield Segment(
-            segment=segment,
-            up_to=mechanism.segments.threshold(segment),
-            error=round(mechanism.error(segment), 4),
-        )
+        up_to, error = mechanism.segments.threshold(segment), mechanism.error(segment)
+        yield Segment(segment=segment, up_to=up_to, error=round(error, 4))
 
 
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
