@@ -24,7 +24,6 @@ from workers.pipeline.progress import read_tails
 from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
-from workers.runtime.printing import when
 from workers.settings.settings import Settings, TopicNames, internal_topics
 
 logger = logging.getLogger(__name__)
@@ -203,6 +202,8 @@ class CeilingGuard:
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
+                from workers.runtime.printing import when  # imports rich, which workers do without
+
                 dated = "" if begin == -EVER else f", from {when(begin)},"
                 unit = self._ceiling.unit
                 raise CeilingReached(

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
@@ -84,11 +85,9 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     public = mechanism.public()
     error = _error(config, mechanism, noise, unit)
     counters = tuple(counter_choices(config, mechanism, noise))
-    ends = end_choices(config, mechanism, unit)
     items = domain or COMPARED_ITEMS
-    others = tuple(alternatives(config, mechanism, noise, unit, items, error.beta))
     has_counter = isinstance(public.get("counter"), dict) or counters
-    return HistogramPlan(
+    plan = HistogramPlan(
         name=given.name,
         mechanism=given.mechanism,
         counter=config.counter if has_counter else None,
@@ -108,11 +107,11 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         error=error,
         memory=memory_of(mechanism, config),
         counters=counters,
-        ends=ends,
-        mechanisms=others,
-        advice=tuple(advice(config, mechanism, noise, others, counters, ends)),
+        ends=end_choices(config, mechanism, unit),
+        mechanisms=tuple(alternatives(config, mechanism, noise, unit, items, error.beta)),
         warnings=tuple(cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)),
     )
+    return structs.replace(plan, advice=tuple(advice(config, mechanism, plan)))
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
