@@ -142,20 +142,11 @@ def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
 def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> None:
     """Tags are stored in the declared order; a pure epsilon has other noise."""
     own: dict[str, object] = {"release": "pure", "domain": DOMAIN}
-    changes: list[dict[str, object]] = [
-        {},
-        {"domain": DOMAIN[::-1]},
-        {"domain": DOMAIN[:3]},
-        {"epsilon": 1.1},
-        {"delta": 1e-7},
-        {"size": 9},
-        {"max_count": 2},
-        {"max_items": 3},
-        {"horizon": 65},
-        {"radix": 7},
-        {"release": "pmg", "domain": None},
-        {"release": "merge", "domain": None},
-    ]
+    other: dict[str, object] = {"epsilon": 1.1, "delta": 1e-7, "size": 9, "max_count": 2}
+    other |= {"max_items": 3, "horizon": 65, "radix": 7}
+    changes: list[dict[str, object]] = [{name: value} for name, value in other.items()]
+    changes += [{}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}]
+    changes += [{"release": release, "domain": None} for release in ("pmg", "merge")]
     found = {an_id(config("misra_gries", **(own | change))) for change in changes}
     assert len(found) == len(changes)
 
@@ -169,17 +160,16 @@ def test_the_unit_is_in_the_id(name: str) -> None:
 
 def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> HistogramConfig:
     buckets = Buckets(edges)
-    variants: dict[str, dict[str, object]] = {
-        "meta": {"algorithm": "known_gauss", "k": None, "kbar": None},
-        "misra_gries": {"release": "pure"},
-    }
-    own = variants.get(name, {})
+    own: dict[str, object] = {"release": "pure"} if name == "misra_gries" else {}
+    if name == "meta":
+        own = {"algorithm": "known_gauss", "k": None, "kbar": None}
     return config(name, buckets=buckets, domain=buckets.labels, **own, **more)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
-)
+WITH_DOMAIN = [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
+
+
+@pytest.mark.parametrize("name", WITH_DOMAIN)
 def test_edges_are_in_the_mechanism_id(name: str) -> None:
     """They define the count; labels are already in the id, but a domain may have equal ones."""
     first, other = with_buckets(name, (0, 1, 2.5)), with_buckets(name, (0, 1, 2.25))

@@ -62,6 +62,9 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     assert execute(["plan", "-c", str(own), "--json"]) == 0
     histograms = json.loads(capsys.readouterr().out)["histograms"]
     planned = {one["name"]: one["guarantee"] for one in histograms}
+    for one in histograms:
+        spent = sum(share["delta"] for share in one["deltas"])
+        assert spent == pytest.approx(one["guarantee"]["delta"], rel=1e-12)
     assert execute(["plan", "-c", str(own)]) == 0
     text = capsys.readouterr().out
     assert execute(["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]) == 0
