@@ -96,7 +96,6 @@ def modules() -> Sequence[ModuleType]:
         "commands",
         "dashboard",
         "privacy.plan",
-        "privacy.printed",
         "privacy.spending",
         "privacy.theorems",
         "replay",

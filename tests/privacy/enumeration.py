@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,19 +115,21 @@ class Chances:
 
     def _law(self, table: InversionTable) -> Alternatives:
         if id(table) not in self._laws:
-            limits = [
-                (int(h) << 64) | int(low) for h, low in zip(table._high, table._low, strict=True)
-            ]
-            edges = [0, *limits, 1 << WORD_BITS]
+            ends = zip(table._high, table._low, strict=True)
+            edges = [0, *((int(high) << 64) | int(low) for high, low in ends), 1 << WORD_BITS]
             found = [
-                (table._lowest + i, (edges[i + 1] - edges[i]) / (1 << WORD_BITS))
-                for i in range(len(edges) - 1)
+                (table._lowest + i, (end - begin) / (1 << WORD_BITS))
+                for i, (begin, end) in enumerate(pairwise(edges))
             ]
-            self._laws[id(table)] = sorted(
-                ((v, p) for v, p in found if p > _CUT), key=lambda pair: -pair[1]
-            )
+            self._laws[id(table)] = likely(found)
             self._tables.append(table)  # kept, so that its id stays its own
         return self._laws[id(table)]
+
+
+def likely(alternatives: Alternatives) -> Alternatives:
+    """Return the alternatives that are not cut off, the likeliest first."""
+    kept = [(value, p) for value, p in alternatives if p > _CUT]
+    return sorted(kept, key=lambda pair: -pair[1])
 
 
 @contextmanager
@@ -154,9 +157,7 @@ def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) 
         for weight, left in zip(groups._weights, groups._left, strict=False):
             starts += [(at + i * weight, weight / groups._total) for i in range(left) if weight]
             at += weight * left
-        alternatives = sorted(
-            ((i, p) for i, (_, p) in enumerate(starts) if p > _CUT), key=lambda pair: -pair[1]
-        )
+        alternatives = likely([(i, p) for i, (_, p) in enumerate(starts)])
         start = starts[chances.pick(word, alternatives)][0]
         same = -(-(start << WORD_BITS) // groups._total)
         return pick(groups, (same >> 64, same & (1 << 64) - 1))
@@ -189,14 +190,9 @@ def parts(event: Event) -> list[tuple[Contributions, NDArray[np.int32]]]:
     labels = [label.encode() for label, count in event.items() if count]
     counts = np.array([count for count in event.values() if count], dtype=np.int64)
     row = np.zeros(len(labels), dtype=np.int32)
-    return [
-        (
-            Contributions(
-                (STREAM_KEY,), row, KEY.tags(STREAM_KEY, labels), Texts.of(labels), counts
-            ),
-            np.zeros(1, np.int32),
-        )
-    ]
+    tags = KEY.tags(STREAM_KEY, labels)
+    found = Contributions((STREAM_KEY,), row, tags, Texts.of(labels), counts)
+    return [(found, np.zeros(1, np.int32))]
 
 
 def seen(state: State, release: object) -> object:
@@ -204,13 +200,11 @@ def seen(state: State, release: object) -> object:
     if isinstance(release, Answers):
         return repr(sorted(release.of_key[0].items()))
     if isinstance(release, Items):
-        return tuple(
-            sorted(zip(release.labels, release.counts.tolist(), strict=True))
-        ), release.threshold
+        shown = sorted(zip(release.labels, release.counts.tolist(), strict=True))
+        return tuple(shown), release.threshold
     rows, counts = release.rows.tolist(), release.counts.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
-    return tuple(
-        sorted((state.ledger.label(row), count) for row, count in zip(rows, counts, strict=True))
-    )
+    labels = map(state.ledger.label, rows)
+    return tuple(sorted(zip(labels, counts, strict=True)))
 
 
 def fixed(*ticks: Event) -> World:
@@ -234,25 +228,19 @@ def also(world: World, tick: int, event: Event | Callable[[History], Event]) -> 
 def hockey_stick(p: Law, q: Law, epsilon: float) -> float:
     """Return sup over S of P(S) - e^epsilon Q(S), less what paths left out of Q could explain."""
     factor = math.exp(epsilon)
-    above = math.fsum(
-        max(0.0, mass - factor * q.of.get(outcome, 0.0)) for outcome, mass in p.of.items()
-    )
+    above = math.fsum(max(0.0, mass - factor * q.of.get(o, 0.0)) for o, mass in p.of.items())
     return above - factor * q.lost
 
 
 def renyi(p: Law, q: Law, order: int) -> float:
     """Return D_order(P || Q) over the outcomes that neither left out."""
-    total = math.fsum(
-        m**order * q.of[o] ** (1 - order) for o, m in p.of.items() if q.of.get(o, 0.0) > 0
-    )
+    shared = [(mass, q.of[o]) for o, mass in p.of.items() if q.of.get(o, 0.0) > 0]
+    total = math.fsum(mass**order * other ** (1 - order) for mass, other in shared)
     return math.log(total) / (order - 1) if total else -math.inf
 
 
 def loss_interval(p: Law, q: Law) -> float:
     """Return the distance between the largest and the smallest ln(P/Q)."""
-    losses = [
-        math.log(mass / q.of[outcome])
-        for outcome, mass in p.of.items()
-        if q.of.get(outcome, 0.0) > 0
-    ]
+    shared = [(mass, q.of[o]) for o, mass in p.of.items() if q.of.get(o, 0.0) > 0]
+    losses = [math.log(mass / other) for mass, other in shared]
     return max(losses) - min(losses)

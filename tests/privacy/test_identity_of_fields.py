@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from tests.events.shapes_corpus import document
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.pipeline.factory import histograms, lanes, mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.settings.settings import settings_of
 
 DOMAIN = ("a", "b", "c", "d")
-SHARED: dict[str, object] = {
-    "name": "h",
-    "tick_ms": 10,
-    "horizon": 64,
-    "max_items": 2,
-    "epsilon": 1.0,
-    "delta": 1e-6,
-    "keys": ("s",),
-}
+SHARED: dict[str, object] = {"name": "h", "tick_ms": 10, "horizon": 64, "max_items": 2}
+SHARED |= {"epsilon": 1.0, "delta": 1e-6, "keys": ("s",)}
 OWN: dict[str, dict[str, object]] = {
     "known_base": {"domain": DOMAIN},
     "unk_base": {},
@@ -41,43 +41,20 @@ OWN: dict[str, dict[str, object]] = {
     "positive_gauss": {},
     "pay_what_you_get": {"k": 2, "kbar": "private", "kbar_max": 5, "labels": 9, "queries": 5},
 }
-# Another value of each field, with the settings it requires.
+# Another value of each field, and the settings it requires.
+PLAIN: dict[str, object] = {"name": "g", "tick_ms": 20, "horizon": 65}
+PLAIN |= {"start": datetime(2026, 1, 1, tzinfo=UTC), "max_items": 3, "max_count": 2}
+PLAIN |= {"max_items_per_user": 3, "epsilon": 1.1, "delta": 1e-7, "counter": "tree"}
+PLAIN |= {"end_share": 0.6, "keys": ("s", "r"), "generation": 2, "windows": (20,)}
+PLAIN |= {"topic": "elsewhere", "domain": ("a", "b", "c", "e"), "threshold": "constant"}
+PLAIN |= {"every": 2, "k": 1, "kbar": 4, "kbar_max": 6, "top_k": 1, "switches": 4, "eta": 7}
+PLAIN |= {"accounting": "pure", "beta": 0.01, "c_max": 200, "query": "min"}
+PLAIN |= {"queries": ("max", "min"), "size": 9, "release": "merge", "labels": 10}
 OTHER: dict[str, dict[str, object]] = {
-    "name": {"name": "g"},
-    "tick_ms": {"tick_ms": 20},
-    "horizon": {"horizon": 65},
-    "start": {"start": datetime(2026, 1, 1, tzinfo=UTC)},
-    "max_items": {"max_items": 3},
-    "max_count": {"max_count": 2},
-    "max_items_per_user": {"max_items_per_user": 3},
-    "epsilon": {"epsilon": 1.1},
+    **{name: {name: value} for name, value in PLAIN.items()},
     "rho": {"rho": 0.02, "epsilon": None},
-    "delta": {"delta": 1e-7},
-    "counter": {"counter": "tree"},
     "radix": {"counter": "tree", "radix": 3},
-    "end_share": {"end_share": 0.6},
-    "keys": {"keys": ("s", "r")},
-    "generation": {"generation": 2},
-    "windows": {"windows": (20,)},
-    "topic": {"topic": "elsewhere"},
-    "domain": {"domain": ("a", "b", "c", "e")},
-    "threshold": {"threshold": "constant"},
-    "every": {"every": 2},
     "algorithm": {"algorithm": "positive_gauss", "k": None, "kbar": None},
-    "k": {"k": 1},
-    "kbar": {"kbar": 4},
-    "kbar_max": {"kbar_max": 6},
-    "top_k": {"top_k": 1},
-    "switches": {"switches": 4},
-    "eta": {"eta": 7},
-    "accounting": {"accounting": "pure"},
-    "beta": {"beta": 0.01},
-    "c_max": {"c_max": 200},
-    "query": {"query": "min"},
-    "queries": {"queries": ("max", "min")},
-    "size": {"size": 9},
-    "release": {"release": "merge"},
-    "labels": {"labels": 10},
 }
 SPECIAL: dict[tuple[str, str], dict[str, object]] = {
     ("unk_base", "every"): {"threshold": "every", "every": 2},
@@ -97,13 +74,12 @@ EXEMPT = {
     "windows": "they change no noise, and what a snapshot says of them follows from the rest of it; audit compares without (decision 0019)",
     "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
 }
+# Buckets and quantiles need each other and a domain: tested below. The others are, with [events],
+# what is counted: tested at the end.
+ELSEWHERE = ("buckets", "quantiles", "key", "items", "count", "where_")
 TREE_ALONE = ("meta", "misra_gries")
-COUNTERLESS = tuple(
-    name
-    for name in MECHANISMS
-    if name
-    not in ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
-)
+WITH_COUNTER = ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
+COUNTERLESS = tuple(name for name in MECHANISMS if name not in WITH_COUNTER)
 
 
 def config(kind: str, /, **changes: object) -> HistogramConfig:
@@ -129,19 +105,15 @@ def fields() -> list[tuple[str, str]]:
     found = []
     for name, kind in MECHANISMS.items():
         for field in msgspec.structs.fields(kind):
-            if field.name == "counter" and name in (*TREE_ALONE, *COUNTERLESS):
-                continue  # only one value is allowed
-            if field.name == "radix" and name in COUNTERLESS and name not in TREE_ALONE:
-                continue  # the same
-            if field.name == "end_share" and name not in END_MECHANISMS:
-                continue  # it has no last tick, or no counter over the ticks
-            if field.name in ("buckets", "quantiles"):
-                continue  # they need each other and a domain: tested below
-            if field.name in ("key", "items", "count", "where_"):
-                continue  # with [events] they are what is counted: tests/privacy/test_identity_of_shapes.py
-            if field.name == "windows" and not config(name).subtracts:
-                continue  # none is allowed
-            found.append((name, field.name))
+            one_value = {
+                "counter": name in (*TREE_ALONE, *COUNTERLESS),
+                "radix": name in COUNTERLESS and name not in TREE_ALONE,
+                # It has no last tick, or no counter over the ticks.
+                "end_share": name not in END_MECHANISMS,
+                "windows": not config(name).subtracts,
+            }
+            if field.name not in ELSEWHERE and not one_value.get(field.name, False):
+                found.append((name, field.name))
     return found
 
 
@@ -149,16 +121,12 @@ def fields() -> list[tuple[str, str]]:
 def test_every_setting_is_in_the_mechanism_id(name: str, field: str) -> None:
     """Equal noise under another scale or other data can be subtracted, exposing the data."""
     changed = config(name, **SPECIAL.get((name, field), OTHER[field]))
-    assert getattr(changed, field) != getattr(config(name), field), (
-        "the two settings must differ in the field"
-    )
+    assert getattr(changed, field) != getattr(config(name), field), "another value"
     assert (an_id(changed) != an_id(config(name))) is (field not in EXEMPT)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])
-def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_picks(
-    name: str,
-) -> None:
+def test_the_order_of_a_domain_is_in_the_id_where_it_decides_what_a_word_picks(name: str) -> None:
     """The same id must mean the same bytes, or audit reports false errors."""
     ordered = name not in ("known_base", "known_gauss")
     assert (an_id(config(name, domain=DOMAIN[::-1])) != an_id(config(name))) is ordered
@@ -167,31 +135,20 @@ def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_pick
 def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
     """Its cells pick as `known_gumbel` does."""
     own: dict[str, object] = {"algorithm": "known_gumbel", "k": 2, "kbar": None}
-    assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(
-        config("meta", **own, domain=DOMAIN[::-1])
-    )
+    one, other = (config("meta", **own, domain=domain) for domain in (DOMAIN, DOMAIN[::-1]))
+    assert an_id(one) != an_id(other)
 
 
 def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> None:
     """Tags are stored in the declared order; a pure epsilon has other noise."""
     own: dict[str, object] = {"release": "pure", "domain": DOMAIN}
-    changes: list[dict[str, object]] = [
-        {},
-        {"domain": DOMAIN[::-1]},
-        {"domain": DOMAIN[:3]},
-        {"epsilon": 1.1},
-        {"delta": 1e-7},
-        {"size": 9},
-        {"max_count": 2},
-        {"max_items": 3},
-        {"horizon": 65},
-        {"radix": 7},
-        {"release": "pmg", "domain": None},
-        {"release": "merge", "domain": None},
-    ]
-    assert len({an_id(config("misra_gries", **(own | change))) for change in changes}) == len(
-        changes
-    )
+    other: dict[str, object] = {"epsilon": 1.1, "delta": 1e-7, "size": 9, "max_count": 2}
+    other |= {"max_items": 3, "horizon": 65, "radix": 7}
+    changes: list[dict[str, object]] = [{name: value} for name, value in other.items()]
+    changes += [{}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}]
+    changes += [{"release": release, "domain": None} for release in ("pmg", "merge")]
+    found = {an_id(config("misra_gries", **(own | change))) for change in changes}
+    assert len(found) == len(changes)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -203,16 +160,16 @@ def test_the_unit_is_in_the_id(name: str) -> None:
 
 def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> HistogramConfig:
     buckets = Buckets(edges)
-    own: dict[str, object] = (
-        {"algorithm": "known_gauss", "k": None, "kbar": None} if name == "meta" else {}
-    )
-    own |= {"release": "pure"} if name == "misra_gries" else {}
+    own: dict[str, object] = {"release": "pure"} if name == "misra_gries" else {}
+    if name == "meta":
+        own = {"algorithm": "known_gauss", "k": None, "kbar": None}
     return config(name, buckets=buckets, domain=buckets.labels, **own, **more)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
-)
+WITH_DOMAIN = [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
+
+
+@pytest.mark.parametrize("name", WITH_DOMAIN)
 def test_edges_are_in_the_mechanism_id(name: str) -> None:
     """They define the count; labels are already in the id, but a domain may have equal ones."""
     first, other = with_buckets(name, (0, 1, 2.5)), with_buckets(name, (0, 1, 2.25))
@@ -228,3 +185,70 @@ def test_quantiles_are_in_the_mechanism_id(name: str) -> None:
     assert an_id(default) == an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5,)))
     assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5, 0.9)))
     assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=()))
+
+
+# ---- what is counted of an event ------------------------------------------------------------------
+
+EVENTS = {"key": "shop", "items": "lines[].sku", "timestamp": "ts"}
+KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}
+
+
+Setting = dict[str, Any]
+
+
+def ids(events: Setting, *own: Setting, user: str | None = None) -> list[Setting]:
+    given = settings_of(document(events, list(own) or [{}], user), Path())
+    place: dict[str, Any] = {"stream": "s#1", "owner": 0, "owners": 1}
+    found = histograms(Histogram, given, mechanisms(given), key=NoiseKey(bytes(32)), **place)
+    return [dict(histogram.life.description) for histogram in found]
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "key": {"key": "region"},
+    "items": {"items": "lines[].colour"},
+    "items of another sort": {"items": "lines"},
+    "count": {"count": "lines[].qty"},
+    "where": {"where": [{"field": "type", "in": ["purchase"]}]},
+    "another value": {"where": [{"field": "type", "in": ["refund"]}]},
+    "not in": {"where": [{"field": "type", "not_in": ["purchase"]}]},
+    "a bound": {"where": [{"field": "type", "min": 1}]},
+    "another bound": {"where": [{"field": "type", "max": 1}]},
+    "there": {"where": [{"field": "type", "exists": True}]},
+    "not there": {"where": [{"field": "type", "exists": False}]},
+    "missing": {"missing": "empty"},
+    "unit": {"timestamp_unit": "s"},
+    "time": {"timestamp": "at"},
+}
+
+
+def test_every_change_of_what_is_counted_is_another_id() -> None:
+    """The same noise on other data could be subtracted, exposing the data."""
+    described = [ids(EVENTS)[0], *(ids(EVENTS | change)[0] for change in CHANGES.values())]
+    counted = [one["events"] for one in described]
+    assert all(one not in counted[:place] for place, one in enumerate(counted))
+
+
+@pytest.mark.parametrize("name", ["key", "items", "count", "where", "a bound"])
+def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(name: str) -> None:
+    """The place of a setting does not change what is counted."""
+    change = CHANGES[name] | ({"items": EVENTS["items"]} if name == "count" else {})
+    own, shared, plain = ids(EVENTS, change)[0], ids(EVENTS | change)[0], ids(EVENTS)[0]
+    assert own["events"] == shared["events"] != plain["events"]
+
+
+def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
+    """An upgrade must not begin new series, nor charge for them."""
+    old = {"topic": "t", "key": "shop", "items": "sku", "timestamp": None}
+    plain = {"key": "shop", "items": "sku"}
+    assert ids(plain)[0]["events"] == old
+    assert ids(plain | {"missing": "reject", "where": []}, {"where": []})[0]["events"] == old
+    users = {"user": "who", "partitioner": "murmur2", "max_items": 3}
+    assert ids(plain, user="who")[0]["events"] == old | users
+
+
+def test_lanes_without_a_view_of_their_own_are_as_they_were() -> None:
+    """Kafka messages and users' pairs name lanes by six fields."""
+    given = settings_of(document(EVENTS, [{}, {"items": "sku"}], None), Path())
+    first, second = lanes(given)
+    assert (first.view, tuple(first)[:6]) == ("", (10_000, 0, 3, 1, None, None))
+    assert len(second.view) == 16 and tuple(second)[:6] == tuple(first)[:6]

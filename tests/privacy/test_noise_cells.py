@@ -25,23 +25,18 @@ KEYS = ("s", "r")
 COUNTERS = ("haar", "tree", "sqrt", "column_sums")
 # The same holds for a threshold's noise in every test of its run.
 HELD = (*COUNTERS, "sparse_gumb.threshold")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SPARSE: dict[str, object] = {"eta": 0, "epsilon": 20.0}
+BUSY: dict[str, object] = {"epsilon": 30.0, "max_count": 1, "max_items": 1}
+BUSY |= {"queries": ("max", "min", "histogram")}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in MECHANISMS},
     "known_base, tree": ("known_base", {"counter": "tree"}),
     "known_base, sqrt": ("known_base", {"counter": "sqrt"}),
-    "unk_base, unbounded": (
-        "unk_base",
-        {"horizon": "unbounded", "start": datetime(2026, 1, 1, tzinfo=UTC)},
-    ),
-    "sparse_gumb, sqrt": (
-        "sparse_gumb",
-        {"counter": "sqrt", "eta": 0, "switches": 20, "epsilon": 20.0},
-    ),
-    "sparse_gumb, busy": ("sparse_gumb", {"eta": 0, "switches": 30, "epsilon": 20.0}),
-    "two_level_k, busy": (
-        "two_level_k",
-        {"queries": ("max", "min", "histogram"), "epsilon": 30.0, "max_count": 1, "max_items": 1},
-    ),
+    "unk_base, unbounded": ("unk_base", {"horizon": "unbounded", "start": START}),
+    "sparse_gumb, sqrt": ("sparse_gumb", SPARSE | {"counter": "sqrt", "switches": 20}),
+    "sparse_gumb, busy": ("sparse_gumb", SPARSE | {"switches": 30}),
+    "two_level_k, busy": ("two_level_k", BUSY),
     "two_level, pure": ("two_level", {"accounting": "pure", "epsilon": 40.0}),
     "misra_gries, merge": ("misra_gries", {"release": "merge"}),
     "misra_gries, pure": ("misra_gries", {"release": "pure", "domain": DOMAIN}),
@@ -93,9 +88,8 @@ def run(kind: str, changes: dict[str, object], ticks: int = TICKS) -> Recorder:
     keys = np.repeat(np.arange(2, dtype=np.int32), len(labels))
     for t in range(1, ticks + 1):
         recorder.tick = t
-        part = Contributions(
-            KEYS, keys, tags, Texts.of(labels * 2), counts.integers(1, 60, size=len(tags))
-        )
+        numbers = counts.integers(1, 60, size=len(tags))
+        part = Contributions(KEYS, keys, tags, Texts.of(labels * 2), numbers)
         state, _ = mechanism.step(state, t, [(part, np.arange(2, dtype=np.int32))], noise)
     return recorder
 
@@ -112,19 +106,14 @@ def test_all_mechanisms_are_here() -> None:
 
 def test_a_word_used_for_two_things_is_seen() -> None:
     """Control: picks and thresholds on the same cells."""
-    with (
-        replaced(sparse_gumb, PICK=sparse_gumb.THRESHOLD),
-        pytest.raises(AssertionError, match="one word for"),
-    ):
+    twice = replaced(sparse_gumb, PICK=sparse_gumb.THRESHOLD)
+    with twice, pytest.raises(AssertionError, match="one word for"):
         run("sparse_gumb", {})
 
 
 def test_a_test_that_does_not_draw_anew_is_seen() -> None:
     """Constant test noise would let a reader infer the count from the crossing."""
     drawn = sparse_gumb.SparseNoise.test
-    still = {"test": lambda noise, t, tags: drawn(noise, 1, tags)}
-    with (
-        replaced(sparse_gumb.SparseNoise, **still),
-        pytest.raises(AssertionError, match="at ticks 2 and 3"),
-    ):
+    still = replaced(sparse_gumb.SparseNoise, test=lambda noise, t, tags: drawn(noise, 1, tags))
+    with still, pytest.raises(AssertionError, match="at ticks 2 and 3"):
         run("sparse_gumb", {})

@@ -85,17 +85,12 @@ def published(
     mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
     answers: list[object] = []
     for t, event in enumerate(ticks, start=1):
-        if (
-            watch is not None
-            and t >= watch
-            and noise.watched is None
-            and t in noise.closes | noise.ends
-        ):
+        stops = t in noise.closes | noise.ends
+        if watch is not None and t >= watch and noise.watched is None and stops:
             one: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
             added = np.array([event.get(label, 0) for label in DOMAIN])
-            noise.watched = mechanism.queries.values(
-                state.ledger.counts + added + one.start + one.noise
-            )
+            sums = state.ledger.counts + added + one.start + one.noise
+            noise.watched = mechanism.queries.values(sums)
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
         after: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
@@ -110,21 +105,14 @@ def same_without(
     kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
 ) -> bool:
     """Return whether all output stays equal without the event, with its noise moved once."""
-    settings_: dict[str, Any] = {
-        "horizon": TICKS,
-        "max_items": 3,
-        "max_count": 3,
-        "rho": 5.0,
-        "delta": 0.1,
-        "domain": DOMAIN,
-    }
-    made = build(MECHANISMS[kind](name="h", tick_ms=1, keys="public", **settings_, **QUERIES[kind]))
+    settings_: dict[str, Any] = {"horizon": TICKS, "max_items": 3, "max_count": 3, "rho": 5.0}
+    settings_ |= {"delta": 0.1, "domain": DOMAIN, "name": "h", "tick_ms": 1, "keys": "public"}
+    made = build(MECHANISMS[kind](**settings_, **QUERIES[kind]))
     assert isinstance(made, OrderStatistics)
     one = made.intervals(1)
     # Planted in a frozen object: an interval closes at every growth by two.
-    object.__setattr__(
-        made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40
-    )
+    steps = (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40
+    object.__setattr__(made, "_intervals", steps)
     with_event, without = Given(made, closes, ends), Given(made, closes, ends)
     richer: list[Event] = list(ticks)
     richer[at - 1] = {label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN}
@@ -142,9 +130,8 @@ def same_without(
     return expected == published(made, ticks, without)
 
 
-streams = st.lists(
-    st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6)), min_size=TICKS, max_size=TICKS
-)
+counted = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6))
+streams = st.lists(counted, min_size=TICKS, max_size=TICKS)
 some_ticks = st.sets(st.integers(1, TICKS))
 events = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 3))
 

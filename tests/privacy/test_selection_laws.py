@@ -37,13 +37,8 @@ DELTA = 1e-4
 
 def made(name: str, **changes: object) -> Mechanism:
     """Return a mechanism with easily derived scales: an event has one item, counted once."""
-    settings: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 1,
-        "max_items": 1,
-        "delta": DELTA,
-        "keys": "public",
-    } | changes
+    settings: dict[str, Any] = {"name": "h", "tick_ms": 1, "max_items": 1, "keys": "public"}
+    settings |= {"delta": DELTA} | changes
     return build(MECHANISMS[name](**settings))
 
 
@@ -66,11 +61,12 @@ def agrees(observed: Callable[[Probe], Mapping[object, int]], law: Law) -> None:
     assert pvalue(observed(Probe(keep_values=False, factor=WIDER**2)), law) < FALSE_ALARM
 
 
-def peeled(
-    weights: Mapping[object, float], k: int, end: object = None
-) -> dict[tuple[object, ...], float]:
+Order = tuple[object, ...]
+
+
+def peeled(weights: Mapping[object, float], k: int, end: object = None) -> dict[Order, float]:
     """Return the probability of every order of k picks; `end` stops them, inclusive."""
-    law: dict[tuple[object, ...], float] = {}
+    law: dict[Order, float] = {}
     for order in itertools.permutations(weights, min(k, len(weights))):
         sequence = order[: order.index(end) + 1] if end in order else order
         left, probability = math.fsum(weights.values()), 1.0
@@ -81,9 +77,7 @@ def peeled(
     return law
 
 
-def together(
-    law: Mapping[tuple[object, ...], float], outcome: Callable[[tuple[object, ...]], object]
-) -> Law:
+def together(law: Mapping[Order, float], outcome: Callable[[Order], object]) -> Law:
     """Return the law of `seen` applied to an order."""
     found: dict[object, float] = {}
     for order, probability in law.items():
@@ -103,9 +97,8 @@ def shown(
     with probe.watching():
         run = Run(mechanism, 11, names)
         for t in range(1, ticks + 1):
-            again = not isinstance(mechanism.init(), MaxState) and (
-                mechanism.kind != "pay_what_you_get" or t == 1
-            )
+            asks = mechanism.kind != "pay_what_you_get" or t == 1
+            again = asks and not isinstance(mechanism.init(), MaxState)
             release = run.step(t, dict.fromkeys(names, counts) if again else {})
             if isinstance(release, Answers):
                 for answer in release.of_key.values():
@@ -120,9 +113,8 @@ def shown(
 
 def labels_of(run: Run, release: Release | Items) -> list[tuple[int, str]]:
     if isinstance(release, Items):
-        return list(
-            zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True)
-        )
+        labels = (label.decode() for label in release.labels)
+        return list(zip(release.keys.tolist(), labels, strict=True))
     rows = release.rows.tolist()
     columns = run.state.ledger
     return [(int(columns.keys[row]), columns.label(row).decode()) for row in rows]
@@ -165,16 +157,8 @@ def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None
     b = math.sqrt(8 / (8 * rho))
     above = height(b, DELTA / 2 / answers)
     counts = {"a": 9 + above + 2, "b": 9 + above, "c": 9 + above - 1, "d": 9}
-    mechanism = made(
-        "pay_what_you_get",
-        k=k,
-        kbar=kbar,
-        labels=8,
-        queries=answers,
-        every=1,
-        rho=rho,
-        horizon=answers,
-    )
+    answered: dict[str, Any] = {"queries": answers, "every": 1, "horizon": answers}
+    mechanism = made("pay_what_you_get", k=k, kbar=kbar, labels=8, rho=rho, **answered)
     scores: dict[object, int] = {label: counts[label] for label in "abc"}
     law = together(
         peeled(weighed(scores | {None: 9 + above}, b), k, end=None),
@@ -208,18 +192,11 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: st
     printed; zCDP by its own scales.
     """
     epsilon, ticks, keys = 4.0, 6, 2_500
-    further: dict[str, object] = {"c_max": 2_000} if name == "bounded_max" else {}
-    mechanism = made(
-        name,
-        domain=("a", "b"),
-        epsilon=epsilon,
-        accounting=accounting,
-        horizon=ticks,
-        query="max",
-        **further,
-    )
-    assert isinstance(mechanism, OrderStatistics)
     inner = name == "bounded_max"
+    own: dict[str, Any] = {"accounting": accounting, "horizon": ticks, "query": "max"}
+    own |= {"c_max": 2_000} if inner else {}
+    mechanism = made(name, domain=("a", "b"), epsilon=epsilon, **own)
+    assert isinstance(mechanism, OrderStatistics)
     b_tau, b_mu = 4 / epsilon, 8 / epsilon
     if accounting == "zcdp":
         test = (mechanism.inner_in_use if inner else mechanism.segments_in_use).above

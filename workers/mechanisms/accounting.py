@@ -149,11 +149,11 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
     return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv + max_items * tests_tv))
 
 
-_REMEDY = "a smaller epsilon or rho"
+REMEDY = "a smaller epsilon or rho"
 
 
 def check_sampler_delta(
-    delta: float, epsilon: float, true: float, share: float, otherwise: str = _REMEDY
+    delta: float, epsilon: float, true: float, share: float, otherwise: str = REMEDY
 ) -> None:
     """Raise if the share of delta reserved for the samplers is less than `true`, what they need.
 
@@ -168,7 +168,7 @@ def check_sampler_delta(
     # Rounded up to two digits: the suggested value must suffice despite rounding in `least`.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found, mend = f"{enough:.1e}", "a larger delta, or "
-    if least > _LARGEST_DELTA:
+    if not least <= _LARGEST_DELTA:  # or not a number
         found, mend = "no delta is enough", ""
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "

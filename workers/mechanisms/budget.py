@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workers.mechanisms.accounting import (
+    REMEDY,
     Cost,
     check_sampler_delta,
     epsilon_of,
@@ -103,15 +104,14 @@ class OnSplit(Frozen):
         *,
         times: int = 1,
         tests_tv: float = 0.0,
-        otherwise: str = "a smaller epsilon or rho",
+        otherwise: str = REMEDY,
     ) -> None:
         """Set the guarantee after the noise is calibrated.
 
         Args:
-            unit: the protected unit.
             spent: rho of the calibrated noise; rounding may put it a little above the requested
                 rho.
-            tv, times, tests_tv: the samplers' distance, see `accounting.sampler_delta`.
+            tv, times, tests_tv: the samplers' distance, as in `accounting.sampler_delta`.
             otherwise: the remedy where delta is too small and is to stay.
 
         Raises:

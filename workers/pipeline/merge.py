@@ -238,7 +238,8 @@ class Merge:
         if message.sequence != self._sequences[source]:
             raise StateRefused(
                 f"contributions offset {offset}: source partition {source} sent number {message.sequence} "
-                f"where {self._sequences[source]} follows: its progress was lost or restored from a copy. Continuing would count events twice or not at all; start over with "
+                f"where {self._sequences[source]} follows: its progress was lost or restored from a copy. "
+                "Continuing would count events twice or not at all; start over with "
                 "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
         before = self.watermarks[source]

@@ -284,10 +284,8 @@ def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
     """Return an upper bound on the epochs in any window that touches [begin, end)."""
     if period_ms is None or charge.epoch_ms is None:
         return len(charge.within(-EVER, EVER))
-    return min(
-        len(charge.within(begin - period_ms + 1, end + period_ms - 1)),
-        most_epochs(period_ms, charge.epoch_ms),
-    )
+    near = charge.within(begin - period_ms + 1, end + period_ms - 1)
+    return min(len(near), most_epochs(period_ms, charge.epoch_ms))
 
 
 def most_epochs(window_ms: int, epoch_ms: int) -> int:

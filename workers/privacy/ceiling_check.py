@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
-import msgspec
+from msgspec import structs
 
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
@@ -63,10 +63,8 @@ def _build(config: HistogramConfig, unit: str) -> Mechanism:
 def _charges(
     settings: Settings, configs: Sequence[HistogramConfig], mechanisms: Iterable[Mechanism]
 ) -> list[Charge]:
-    return [
-        replace(charge_of(config, mechanism), key=config.key or settings.events.key)
-        for config, mechanism in zip(configs, mechanisms, strict=True)
-    ]
+    charges = map(charge_of, configs, mechanisms)
+    return [replace(charge, key=charge.key or settings.events.key) for charge in charges]
 
 
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> tuple[tuple[int, ...], float | None]:
@@ -117,14 +115,9 @@ def _named(ceiling: Ceiling, settings: Settings, counts: Sequence[int]) -> Itera
 def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]) -> str:
     if epsilon is not None:
         return f"epsilon {epsilon:.6g} at that delta"
-    spent = sum(
-        (
-            Fraction(share) * n
-            for charge, n in zip(charges, counts, strict=True)
-            for share in charge.cost.failures.values()
-        ),
-        Fraction(0),
-    )
+    spent = Fraction(0)
+    for charge, n in zip(charges, counts, strict=True):
+        spent += n * sum(map(Fraction, charge.cost.failures.values()))
     return f"a delta of {min(float(spent), 1.0):.3g} before anything is converted, so to no epsilon at that delta"
 
 
@@ -134,14 +127,9 @@ def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
 def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) -> str:
     """Return in words the epsilons that would fit, and a delta if necessary."""
     least = _least_delta(ceiling, charges)
-    smaller = [
-        msgspec.structs.replace(config, delta=min(config.delta, least))
-        for config in settings.histograms
-    ]
-    for configs, delta in (
-        (settings.histograms, ""),
-        (smaller, f", with delta = {least:.2g} in each,"),
-    ):
+    given = settings.histograms
+    smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
+    for configs, delta in ((given, ""), (smaller, f", with delta = {least:.2g} in each,")):
         found = _fitting_epsilons(ceiling, settings, charges, configs)
         if found is None:
             continue
@@ -163,16 +151,14 @@ def _fitting_epsilons(
     """Return epsilons that meet the ceiling, with every rho reduced in the same ratio."""
     # Assume that the parts of delta scale with it: an estimate, verified by building.
     costs = [
-        _at(charge.cost, config.delta / charge.cost.delta)
-        for charge, config in zip(charges, configs, strict=True)
+        _at(one.cost, config.delta / one.cost.delta)
+        for one, config in zip(charges, configs, strict=True)
     ]
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        tried = [
-            replace(charge, cost=_scaled(cost, middle))
-            for charge, cost in zip(charges, costs, strict=True)
-        ]
+        pairs = zip(charges, costs, strict=True)
+        tried = [replace(charge, cost=_scaled(cost, middle)) for charge, cost in pairs]
         if ceiling.holds(_worst(ceiling, tried)[1]):
             low = middle
         else:
@@ -181,10 +167,8 @@ def _fitting_epsilons(
         return None
     for share in _TRIES:
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
-        smaller = [
-            msgspec.structs.replace(config, epsilon=epsilon, rho=None)
-            for config, epsilon in zip(configs, epsilons, strict=True)
-        ]
+        priced = zip(configs, epsilons, strict=True)
+        smaller = [structs.replace(config, epsilon=one, rho=None) for config, one in priced]
         try:
             mechanisms = [build(config, ceiling.unit) for config in smaller]
         except ValueError:  # too small for this mechanism

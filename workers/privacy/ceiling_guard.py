@@ -24,7 +24,6 @@ from workers.pipeline.progress import read_tails
 from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
-from workers.runtime.printing import when
 from workers.settings.settings import Settings, TopicNames, internal_topics
 
 logger = logging.getLogger(__name__)
@@ -128,10 +127,8 @@ def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) ->
         return True
 
     def means(entries: Iterable[str], topic: str) -> bool:
-        return any(
-            TopicNames.of(entry).matches(topic) if entry.startswith("^") else entry == topic
-            for entry in entries
-        )
+        patterns = (TopicNames.of(entry) for entry in entries if entry.startswith("^"))
+        return topic in entries or any(pattern.matches(topic) for pattern in patterns)
 
     names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
     return any(means(counted, name) and means(wanted, name) for name in names)
@@ -185,10 +182,8 @@ class CeilingGuard:
             )
         self._looked, own = True, self._settings.worker.name
         others = [tails[where] for where in tails if where[1] != self._owner]
-        self._charges = [
-            *(charge for state in others for charge in charges_of(own, state, self._settings)),
-            *self._others.charges(),
-        ]
+        charges = (charges_of(own, state, self._settings) for state in others)
+        self._charges = [*chain.from_iterable(charges), *self._others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the periods that touch the given epochs, with the charges from the last `look`.
@@ -207,6 +202,8 @@ class CeilingGuard:
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
+                from workers.runtime.printing import when  # imports rich, which workers do without
+
                 dated = "" if begin == -EVER else f", from {when(begin)},"
                 unit = self._ceiling.unit
                 raise CeilingReached(

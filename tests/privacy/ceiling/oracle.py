@@ -49,18 +49,8 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
             begin = body["start"] - (body["tick"] - 1) * (body["end"] - body["start"])
             promise = body["guarantee"]
             # Half of an unk_base's delta is for discovery, a millionth for its samplers.
-            failures = promise["delta"] * (0.5 + 1e-6)
-            found.add(
-                Epoch(
-                    topic,
-                    body["id"],
-                    begin,
-                    begin + width,
-                    promise["rho"],
-                    promise["delta"],
-                    failures,
-                )
-            )
+            price = promise["rho"], promise["delta"], promise["delta"] * (0.5 + 1e-6)
+            found.add(Epoch(topic, body["id"], begin, begin + width, *price))
     return found
 
 
@@ -70,9 +60,8 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
     if period_ms is None:
         windows = [(one.begin, one.end) for one in epochs]
     else:
-        edges = {
-            edge + step for one in epochs for edge in (one.begin, one.end) for step in (-1, 0, 1)
-        }
+        ends = {edge for one in epochs for edge in (one.begin, one.end)}
+        edges = {edge + step for edge in ends for step in (-1, 0, 1)}
         windows = [(at - back, at - back + period_ms) for at in edges for back in (0, period_ms)]
     most = 0.0
     for begin, end in windows:
@@ -80,14 +69,10 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
         if once:
             inside = list({(one.topic, one.rho): one for one in inside}.values())
         left = delta - math.fsum(one.failures for one in inside)
-        most = (
-            max(
-                most,
-                epsilon_of(math.fsum(one.rho for one in inside), left) if left > 0 else math.inf,
-            )
-            if inside
-            else most
-        )
+        if not inside:
+            continue
+        rho = math.fsum(one.rho for one in inside)
+        most = max(most, epsilon_of(rho, left) if left > 0 else math.inf)
     return most
 
 
@@ -95,7 +80,6 @@ def days_of(epochs: Iterable[Epoch], first_ms: int, day_ms: int) -> dict[str, li
     """Return every topic's days, once per generation that published them."""
     found: dict[str, Counter[int]] = {}
     for one in epochs:
-        found.setdefault(one.topic.rpartition(".")[2], Counter())[
-            1 + (one.begin - first_ms) // day_ms
-        ] += 1
+        days = found.setdefault(one.topic.rpartition(".")[2], Counter())
+        days[1 + (one.begin - first_ms) // day_ms] += 1
     return {topic: sorted(days.elements()) for topic, days in found.items()}

@@ -28,16 +28,9 @@ def day(number: float) -> int:
 
 
 def daily(name: str = "items", **changes: object) -> dict[str, object]:
-    return {
-        "name": name,
-        "mechanism": "unk_base",
-        "tick": "6h",
-        "horizon": 4,
-        "max_items": 1,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "keys": ["k0", "k1", "k2", "k3"],
-    } | changes
+    ticks: dict[str, object] = {"name": name, "tick": "6h", "horizon": 4, "max_items": 1}
+    price: dict[str, object] = {"mechanism": "unk_base", "epsilon": 1.0, "delta": 1e-6}
+    return ticks | price | {"keys": ["k0", "k1", "k2", "k3"]} | changes
 
 
 class Stages:
@@ -50,13 +43,8 @@ class Stages:
     def factory(self) -> Factory:
         """Return the factory of a worker with the site's settings."""
         site = self.site
-        return Factory(
-            site.settings,
-            site.connection,
-            check_topics(site.settings, site.connection),
-            site.key,
-            self.data,
-        )
+        topics = check_topics(site.settings, site.connection)
+        return Factory(site.settings, site.connection, topics, site.key, self.data)
 
     def contribute(self, now_ms: int, events: Iterable[object] = ()) -> None:
         """Send events to every source partition, and close all ticks up to a time by the clock."""
@@ -64,9 +52,8 @@ class Stages:
             self.site.produce(partition, events)
         factory = self.factory()
         for number, (topic, partition) in enumerate(self.site.places):
-            shard = factory.contribute(
-                next(t for t in factory.sources.topics if t.name == topic), partition
-            )
+            source = next(one for one in factory.sources.topics if one.name == topic)
+            shard = factory.contribute(source, partition)
             shard.open()
             shard.offset = shard.offset or 0
             self._feed(shard, topic, partition)

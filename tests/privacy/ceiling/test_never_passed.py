@@ -35,16 +35,8 @@ Histogram = dict[str, object]
 
 def price(epsilon: float, times: int) -> float:
     """Return the epsilon of `epochs` epochs of the histogram these tests use."""
-    config = UnkBaseConfig(
-        name="x",
-        tick_ms=21_600_000,
-        horizon=4,
-        max_items=1,
-        max_items_per_user=1,
-        epsilon=epsilon,
-        delta=1e-6,
-        keys="public",
-    )
+    ticks: dict[str, Any] = {"name": "x", "tick_ms": 21_600_000, "horizon": 4, "keys": "public"}
+    config = UnkBaseConfig(max_items=1, max_items_per_user=1, epsilon=epsilon, delta=1e-6, **ticks)
     found = epsilon_at([replace(charge_of(config, build(config, "user")).cost, times=times)], DELTA)
     assert found is not None
     return found
@@ -69,21 +61,9 @@ class Scene:
         data: Path | None = None,
         **privacy: object,
     ) -> None:
-        given = {
-            "unit": "user",
-            "max_epsilon": FOUR_DAYS,
-            "max_delta": DELTA,
-            "period": "3d",
-        } | privacy
-        self.site = Site(
-            bootstrap,
-            directory,
-            histograms,
-            partitions=1,
-            owners=2,
-            events={"user": "user"},
-            privacy=given,
-        )
+        given = {"unit": "user", "max_epsilon": FOUR_DAYS, "max_delta": DELTA, "period": "3d"}
+        owned: dict[str, Any] = {"partitions": 1, "owners": 2, "events": {"user": "user"}}
+        self.site = Site(bootstrap, directory, histograms, privacy=given | privacy, **owned)
         self.stages = Stages(self.site, data)
         self.all: list[Histogram] = list(histograms)
 
@@ -123,9 +103,8 @@ class Scene:
     def assert_kept(self, period_ms: int | None = PERIOD_MS, ceiling: float = FOUR_DAYS) -> None:
         """Check every window with another accountant; the margin is that accountant's own."""
         for n in range(4):
-            assert worst(self.published(f"k{n}"), DELTA, period_ms, once=False) <= ceiling * (
-                1 + 1e-4
-            )
+            spent = worst(self.published(f"k{n}"), DELTA, period_ms, once=False)
+            assert spent <= ceiling * (1 + 1e-4)
 
 
 # ---- one after another ---------------------------------------------------------------------------
@@ -173,9 +152,8 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
 
     def made() -> bool:
         try:
-            for future in site.admin.create_topics(
-                [NewTopic(topic, 2, 1, config={"cleanup.policy": "compact"})]
-            ).values():
+            new = NewTopic(topic, 2, 1, config={"cleanup.policy": "compact"})
+            for future in site.admin.create_topics([new]).values():
                 future.result(60)
         except KafkaException as error:  # the old one is not gone yet
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -189,14 +167,13 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
     assert site.producer.flush(60) == 0
 
     def readable() -> bool:
-        return sum(
-            len(list(read_partition(site.connection, topic, owner))) for owner in range(2)
-        ) == len(records)
+        read = (read_partition(site.connection, topic, owner) for owner in range(2))
+        return sum(len(list(found)) for found in read) == len(records)
 
     until(readable, f"{topic} has leaders")
 
 
-def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
+def test_a_restored_state_is_charged_up_to_where_it_was_ended(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """The copy knows of one day, but two were published. The unknown part is taken as charged."""
@@ -219,7 +196,7 @@ def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
     scene.assert_kept()
 
 
-def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
+def test_a_renamed_worker_pays_for_what_the_old_name_published(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """The renamed worker reads the events topic from its beginning and counts every event again."""
@@ -256,7 +233,7 @@ def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path)
     scene.assert_kept()
 
 
-def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_they_meet(
+def test_epochs_of_unlike_lengths_are_added_up_where_they_meet(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """Epochs of 24 and 25 hours overlap at varying offsets; the limit must be exact."""
@@ -283,9 +260,7 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
     assert worst({*found, following}, DELTA, None, once=False) > exactly
 
 
-def test_an_event_pays_for_a_new_generation_once_in_a_period(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_an_event_pays_for_a_new_generation_once_a_period(bootstrap: str, tmp_path: Path) -> None:
     """It is in only one of them, but a restored copy cannot tell, so it may be in both."""
     once = daily(epsilon=1.0)
     scene = Scene(bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch")
@@ -308,13 +283,9 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has one owner partition and a histogram; both are too much for one user."""
-    scene = Scene(
-        bootstrap,
-        tmp_path,
-        of_user(epsilon=0.9),
-        max_epsilon=(price(0.9, 1) + price(0.9, 2)) / 2,
-        period="epoch",
-    )
+    limit = (price(0.9, 1) + price(0.9, 2)) / 2
+    first = of_user(epsilon=0.9)
+    scene = Scene(bootstrap, tmp_path, first, max_epsilon=limit, period="epoch")
     one = scene.stages.factory()
     scene.now_has(of_user("other", epsilon=0.9))
     other = scene.stages.factory()
@@ -338,7 +309,7 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     assert not scene.published() and not scene.published("k1")
 
 
-def test_of_two_workers_with_one_name_the_older_can_spend_nothing(
+def test_of_two_workers_of_one_name_the_older_spends_nothing(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """An uncommitted reservation does not count; a committed one is charged to both."""

@@ -14,20 +14,25 @@ from workers.privacy.plan import model
 from workers.privacy.plan.model import Bucket, Plan, Record
 from workers.privacy.plan.text import ROWS, band
 
+Printed = pytest.CaptureFixture[str]
+
 EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
 EXAMPLE = ROOT / "examples" / "mechanisms" / "unk_base.toml"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_text_fits_a_hundred_columns_and_states_the_guarantee(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Users read it in terminals and paste it into tickets."""
+def planned(path: Path, capsys: Printed) -> tuple[str, Plan]:
+    """Return a plan as text and as the JSON says."""
     assert execute(["plan", "-c", str(path)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
     assert execute(["plan", "-c", str(path), "--json"]) == 0
-    plan = msgspec.json.decode(capsys.readouterr().out, type=Plan)
+    return out, msgspec.json.decode(capsys.readouterr().out, type=Plan)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_text_fits_100_columns_and_states_the_guarantee(path: Path, capsys: Printed) -> None:
+    """Users read it in terminals and paste it into tickets."""
+    out, plan = planned(path, capsys)
     for one in plan.histograms:
         promise = one.guarantee
         assert f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}" in out
@@ -36,32 +41,21 @@ def test_text_fits_a_hundred_columns_and_states_the_guarantee(
             assert sentence.split()[0] in out
 
 
-def test_windows_are_a_table_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: Printed) -> None:
     """Users choose a window by the changes visible in it."""
     path = tmp_path / "windows.toml"
-    text = EXAMPLE.read_text(encoding="utf-8")
-    path.write_text(
-        text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1), encoding="utf-8"
-    )
-    assert execute(["plan", "-c", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert execute(["plan", "-c", str(path), "--json"]) == 0
-    plan = msgspec.json.decode(capsys.readouterr().out, type=Plan)
-    assert max(map(len, out.splitlines())) <= 100
+    text = EXAMPLE.read_text()
+    path.write_text(text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1))
+    out, plan = planned(path, capsys)
     lines = [line.split() for line in out.splitlines()]
     start = lines.index(["window", "ticks", "least", "most", "rms", "last", "tick", "apart"])
-    for line, row in zip(
-        lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True
-    ):
+    shown = zip(lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True)
+    for line, row in shown:
         sds = (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)
         assert line == [f"{row.ms // 60_000}m", str(row.ticks), *(f"{sd:.4g}" for sd in sds)]
 
 
-def test_json_has_numbers_and_every_field_of_it_is_documented(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: Printed) -> None:
     """Scripts read it: quoted numbers and undocumented names are traps."""
     assert execute(["plan", "-c", str(EXAMPLE), "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -71,29 +65,17 @@ def test_json_has_numbers_and_every_field_of_it_is_documented(
             for field in record.__struct_fields__:
                 assert f"`{field}`" in documented, f"{record.__name__}.{field}"
     [one] = body["histograms"]
-    assert one["guarantee"] == {
-        "unit": "event",
-        "rho": one["guarantee"]["rho"],
-        "epsilon": 4.0,
-        "delta": 1e-6,
-    }
-    assert isinstance(one["guarantee"]["rho"], float)
-    assert all(
-        isinstance(tick["sd"], float) and isinstance(tick["threshold"], float)
-        for tick in one["noise"]["ticks"]
-    )
+    rho = one["guarantee"].pop("rho")
+    assert one["guarantee"] == {"unit": "event", "epsilon": 4.0, "delta": 1e-6}
+    figures = [tick[name] for tick in one["noise"]["ticks"] for name in ("sd", "threshold")]
+    assert all(isinstance(figure, float) for figure in [rho, *figures])
     assert body["total"]["epsilon"] == 4.0
 
 
-def test_nothing_but_the_settings_is_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_but_the_settings_is_needed(tmp_path: Path, capsys: Printed) -> None:
     """It runs before a key, directory or cluster exists, and leaves no files."""
     path = tmp_path / "orders.toml"
-    path.write_text(
-        EXAMPLE.read_text(encoding="utf-8").replace("localhost:9092", "nowhere.invalid:1"),
-        encoding="utf-8",
-    )
+    path.write_text(EXAMPLE.read_text().replace("localhost:9092", "nowhere.invalid:1"))
     assert execute(["plan", "-c", str(path)]) == 0
     assert capsys.readouterr().err == ""
     assert [p.name for p in tmp_path.iterdir()] == ["orders.toml"]
@@ -109,7 +91,7 @@ def test_nothing_but_the_settings_is_needed(
     ],
 )
 def test_settings_that_cannot_be_met_are_one_line_and_2(
-    old: str, new: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    old: str, new: str, parts: list[str], tmp_path: Path, capsys: Printed
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
@@ -130,18 +112,11 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
         ("horizon = 64", "horizon = 1"),
     ],
 )
-def test_any_horizon_has_a_plan(
-    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_horizon_has_a_plan(old: str, new: str, tmp_path: Path, capsys: Printed) -> None:
     """Iterating 2^30 ticks would take hours."""
     path = tmp_path / "long.toml"
-    text = (
-        EXAMPLE.read_text(encoding="utf-8")
-        .replace(old, new)
-        .replace('threshold = "constant"', "")
-        .replace("1e-6", "1e-9")
-    )
-    path.write_text(text, encoding="utf-8")
+    text = EXAMPLE.read_text().replace(old, new).replace('threshold = "constant"', "")
+    path.write_text(text.replace("1e-6", "1e-9"))
     assert execute(["plan", "-c", str(path)]) == 0
     assert "guarantee" in capsys.readouterr().out
 

@@ -15,6 +15,12 @@ from workers.privacy.plan.text import line
 pytestmark = pytest.mark.slow
 
 
+def with_share(own: HistogramConfig, end_share: float | None) -> HistogramConfig:
+    """Return a validated configuration, which `structs.replace` would not be."""
+    values = {name: getattr(own, name) for name in own.__struct_fields__}
+    return type(own)(**(values | {"end_share": end_share}))
+
+
 def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:
     return end_choices(own, build(own), "event")
 
@@ -35,37 +41,25 @@ def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramC
     """Using a row's share must give that row's noise."""
     rows = ends_of(own)
     assert [row.end_share for row in rows if row.chosen] == [own.end_share]
-    assert [row.end_share for row in rows] == [
-        None,
-        *sorted(row.end_share for row in rows if row.end_share),
-    ]
-    assert own.horizon_ticks is not None
+    assert [row.end_share or 0 for row in rows] == sorted(row.end_share or 0 for row in rows)
+    last = own.horizon_ticks
+    assert last is not None
     for row in rows:
-        own_rest = {name: getattr(own, name) for name in own.__struct_fields__} | {
-            "end_share": row.end_share
-        }
-        mechanism = build(type(own)(**own_rest))
-        sds = [mechanism.sd(t) for t in range(1, own.horizon_ticks + 1)]
+        mechanism = build(with_share(own, row.end_share))
+        sds = [mechanism.sd(t) for t in range(1, last + 1)]
         assert row.worst_sd == pytest.approx(max(sds), rel=1e-9)
-        assert row.rms_sd == pytest.approx(
-            math.sqrt(sum(sd * sd for sd in sds) / len(sds)), rel=1e-9
-        )
+        rms = math.sqrt(sum(sd * sd for sd in sds) / len(sds))
+        assert row.rms_sd == pytest.approx(rms, rel=1e-9)
         assert row.last_sd == sds[-1]
-        assert row.last_threshold == mechanism.threshold(own.horizon_ticks)
-        assert row.offset == (
-            0
-            if row.end_share is None
-            else (1 << (own.horizon_ticks - 1).bit_length()) - own.horizon_ticks
-        )
+        assert row.last_threshold == mechanism.threshold(last)
+        assert row.offset == (0 if row.end_share is None else (1 << (last - 1).bit_length()) - last)
         assert max(run.most for run in row.curve) == pytest.approx(max(sds), rel=1e-9)
 
 
 @pytest.mark.parametrize(
     ("horizon", "named"), [(8, 0.7), (100, 0.6), (1000, 0.6), (1440, 0.5), (1 << 30, 0.5)]
 )
-def test_one_share_is_named_and_it_costs_other_ticks_at_most_a_third(
-    horizon: int, named: float
-) -> None:
+def test_the_share_named_costs_other_ticks_at_most_a_third(horizon: int, named: float) -> None:
     """The documented rule must be the applied one, and the next share must break it."""
     rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=horizon))
     assert [row.end_share for row in rows if row.recommended] == [named]
@@ -89,9 +83,8 @@ def test_a_share_in_use_is_not_argued_with() -> None:
         plan = planned(own)
         assert plan.ends == ends_of(own)
         assert [row.end_share for row in plan.ends if row.chosen] == [end_share]
-        assert any("end_share = 0.6 " in sentence for sentence in plan.advice) is (
-            end_share is None
-        )
+        advised = any("end_share = 0.6 " in sentence for sentence in plan.advice)
+        assert advised is (end_share is None)
         assert "the end of an epoch" in said(own, plan)
 
 
@@ -120,22 +113,15 @@ def test_nothing_is_said_where_an_end_share_is_refused(own: HistogramConfig) -> 
     """Figures of an impossible setting mislead; the setting is refused in one line."""
     assert ends_of(own) == ()
     if own.horizon != 1:
-        with pytest.raises(
-            ValueError, match=r"end_share = 0\.6: only in known_base, unk_base, sparse_gumb"
-        ):
-            type(own)(
-                **(
-                    {name: getattr(own, name) for name in own.__struct_fields__}
-                    | {"end_share": 0.6}
-                )
-            )
+        said = r"end_share = 0\.6: only in known_base, unk_base, sparse_gumb"
+        with pytest.raises(ValueError, match=said):
+            with_share(own, 0.6)
 
 
 def test_the_curve_of_a_row_is_one_line_in_any_terminal() -> None:
     """The last column is the last tick's, which the share is for."""
-    runs = [Bucket(first=t, last=t, least=4.0, most=8.0) for t in range(1, 64)] + [
-        Bucket(first=64, last=64, least=1.0, most=1.0)
-    ]
+    runs = [Bucket(first=t, last=t, least=4.0, most=8.0) for t in range(1, 64)]
+    runs.append(Bucket(first=64, last=64, least=1.0, most=1.0))
     assert line(runs, 8.0, unicode=True) == "█" * 32 + "▁"
     assert line(runs, 8.0, unicode=False) == "9" * 32 + "1"
     assert line(runs[-1:], 8.0, unicode=True) == "▁"

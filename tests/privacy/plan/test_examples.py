@@ -53,17 +53,18 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     own = tmp_path / "settings.toml"
     shutil.copy(path, own)
     settings = load(own)
-    (tmp_path / settings.worker.key_file).parent.mkdir(exist_ok=True)
-    (tmp_path / settings.worker.key_file).write_bytes(bytes(range(32)))
-    (tmp_path / settings.worker.key_file).chmod(0o600)
+    key = tmp_path / settings.worker.key_file
+    key.parent.mkdir(exist_ok=True)
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
     given, out = tmp_path / "events.jsonl", tmp_path / "snapshots.jsonl"
-    given.write_text(
-        "".join(json.dumps(event) + "\n" for event in events(settings)), encoding="utf-8"
-    )
+    given.write_text("".join(json.dumps(event) + "\n" for event in events(settings)))
     assert execute(["plan", "-c", str(own), "--json"]) == 0
-    planned = {
-        one["name"]: one["guarantee"] for one in json.loads(capsys.readouterr().out)["histograms"]
-    }
+    histograms = json.loads(capsys.readouterr().out)["histograms"]
+    planned = {one["name"]: one["guarantee"] for one in histograms}
+    for one in histograms:
+        spent = sum(share["delta"] for share in one["deltas"])
+        assert spent == pytest.approx(one["guarantee"]["delta"], rel=1e-12)
     assert execute(["plan", "-c", str(own)]) == 0
     text = capsys.readouterr().out
     assert execute(["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]) == 0
@@ -73,7 +74,5 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     for body in snapshots:
         promise = body["guarantee"]
         assert promise == planned[body["histogram"]]
-        assert (
-            f"epsilon {promise['epsilon']!r}, delta {promise['delta']!r}, rho {promise['rho']!r}"
-            in text
-        )
+        epsilon, delta, rho = promise["epsilon"], promise["delta"], promise["rho"]
+        assert f"epsilon {epsilon!r}, delta {delta!r}, rho {rho!r}" in text

@@ -14,6 +14,7 @@ from rich.console import Console
 from scipy.stats import norm
 
 from tests.privacy.plan.test_noise import LABELS, START, config
+from tests.privacy.test_identity_of_fields import OWN
 from workers.arrays.texts import Texts
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
@@ -37,11 +38,8 @@ def planned(own: HistogramConfig) -> HistogramPlan:
 
 
 def said(own: HistogramConfig, plan: HistogramPlan) -> str:
-    text = io.StringIO()
-    show(
-        Plan(worker="w", histograms=(plan,), total=total_of(built(own))),
-        Console(width=100, file=text),
-    )
+    text, whole = io.StringIO(), Plan(worker="w", histograms=(plan,), total=total_of(built(own)))
+    show(whole, Console(width=100, file=text))
     return text.getvalue()
 
 
@@ -54,11 +52,8 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
     one = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
     found = total_of(built(one, structs.replace(one, name="other")))
     cost = compose(build(one).cost() for _ in range(2))
-    assert (
-        found.epsilon
-        == epsilon_of(cost.rho, found.delta - cost.delta)
-        == pytest.approx(1.41, abs=0.005)
-    )
+    assert found.epsilon == epsilon_of(cost.rho, found.delta - cost.delta)
+    assert found.epsilon == pytest.approx(1.41, abs=0.005)
     assert found.delta == pytest.approx(2e-9)
     assert found.epsilon_of_the_sum == 2.0
     assert (found.key, found.histograms) == (None, ("h", "other"))
@@ -180,9 +175,8 @@ def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
     plan = planned(own)
     row = next(row for row in plan.printed if row.name == "worst_threshold")
     tau = math.sqrt(2 / (2 * plan.guarantee.rho))
-    assert row.printed == pytest.approx(
-        1 + tau * 4 * math.sqrt(2) * norm.isf(1e-6 / 2 / 2 / 64), rel=1e-9
-    )
+    threshold = 1 + tau * 4 * math.sqrt(2) * norm.isf(1e-6 / 2 / 2 / 64)
+    assert row.printed == pytest.approx(threshold, rel=1e-9)
 
 
 def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
@@ -199,29 +193,13 @@ def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
     assert next(row for row in endless.counters if row.counter == "sqrt").worst_sd is None
 
 
-EXTRA: dict[str, dict[str, object]] = {
-    "known_base": {"domain": LABELS},
-    "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
-    "meta": {"algorithm": "positive_gauss"},
-    "misra_gries": {"size": 5},
-    "known_gauss": {"domain": LABELS},
-    "known_gumbel": {"domain": LABELS, "k": 2},
-    "unk_gauss": {"kbar": 4},
-    "limit_dom_laplace": {"kbar": 4},
-    "limit_dom": {"k": 2, "kbar": "private"},
-    "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
-    "bounded_max": {"domain": LABELS, "c_max": 99},
-    "doubling": {"domain": LABELS},
-    "two_level": {"domain": LABELS},
-    "two_level_k": {"domain": LABELS, "queries": ("max", "histogram")},
-}
-"""What each mechanism needs beside the shared settings."""
+STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
     """There is no tick 2, so sparse_gumb never tests and has no distance to state."""
-    own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **EXTRA.get(name, {}))
+    own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **OWN[name])
     plan = planned(own)
     assert plan.noise.ticks_looked_at == 1 and [row.tick for row in plan.noise.ticks] == [1]
     assert "eta_first" not in {figure.name for figure in plan.error.figures}
@@ -231,14 +209,12 @@ def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
     """Epsilon is then 0: the papers' pure-epsilon algorithms promise no error, ours still do."""
-    own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **EXTRA.get(name, {}))
+    own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **OWN[name])
     plan = planned(own)
     assert plan.guarantee.epsilon == 0
     for row in plan.error.theorems:
         assert math.isfinite(row.ours)
-        assert (row.printed is None) is (
-            name in ("bounded_max", "doubling", "two_level", "two_level_k")
-        )
+        assert (row.printed is None) is (name in STATISTICS)
     assert "inf" not in said(own, plan).split()
 
 
@@ -255,42 +231,26 @@ def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
 def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str) -> None:
     """Every row is a figure or a reason; none is dropped because it could not be built."""
     for name, kind in MECHANISMS.items():
-        if horizon == "unbounded" and name in (
-            "meta",
-            "misra_gries",
-            "bounded_max",
-            "doubling",
-            "two_level",
-            "two_level_k",
-        ):
+        if horizon == "unbounded" and name in ("meta", "misra_gries", *STATISTICS):
             continue
-        plan = planned(
-            config(kind, horizon=horizon, start=START, epsilon=20.0, **EXTRA.get(name, {}))
-        )
+        values = OWN[name] | {"horizon": horizon, "start": START, "epsilon": 20.0}
+        plan = planned(config(kind, **values))
         assert plan.mechanisms[0].chosen and plan.mechanisms[0].mechanism == name
         assert len(plan.mechanisms) >= 4
         for row in plan.mechanisms[1:]:
             assert not row.chosen and row.answers
             assert row.possible or row.reason
-            assert (
-                not row.possible or row.error is not None or row.mechanism == "pay_what_you_get"
-            ), row
+            uncounted = row.mechanism == "pay_what_you_get"
+            assert not row.possible or row.error is not None or uncounted, row
         assert plan.advice or name == "pay_what_you_get"
 
 
-def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below_a_counters() -> (
-    None
-):
+def test_order_statistics_are_worth_it_exactly_where_their_error_is_below_a_counters() -> None:
     """docs/mechanisms.md: only where values stay tiny against the horizon."""
     small = planned(config(MECHANISMS["two_level"], domain=LABELS))
     assert any("Not worth it" in sentence for sentence in small.advice)
-    own = config(
-        BoundedMaxConfig,
-        domain=tuple(f"p{i}" for i in range(2000)),
-        c_max=5,
-        horizon=2**30,
-        max_items=1,
-    )
+    people = tuple(f"p{i}" for i in range(2000))
+    own = config(BoundedMaxConfig, domain=people, c_max=5, horizon=2**30, max_items=1)
     mechanism, plan = build(own), planned(own)
     assert isinstance(mechanism, OrderStatistics)
     counts = next(row for row in plan.mechanisms if row.mechanism == "known_base")
@@ -306,20 +266,14 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
     assert [(part.name, part.delta) for part in plan.deltas] == [("numerical", own.delta)]
     assert plan.noise.law == "laplace" and plan.thresholds is None
     assert plan.memory.per_key >= 40 * len(LABELS) and "labels" in plan.memory.note
-    offered = {
-        str(row.assumed.get("release")): row
-        for row in planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
-    }
-    assert (
-        offered["pure"].mechanism == "misra_gries"
-        and offered["pure"].possible
-        and offered["pure"].threshold is None
-    )
+    rows = planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
+    offered = {str(row.assumed.get("release")): row for row in rows}
+    assert offered["pure"].mechanism == "misra_gries"
+    assert offered["pure"].possible
+    assert offered["pure"].threshold is None
     rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
-    assert not any(
-        row.assumed.get("release") == "pure"
-        for row in [*rho, *planned(config(UnkBaseConfig)).mechanisms]
-    )
+    for row in (*rho, *planned(config(UnkBaseConfig)).mechanisms):
+        assert row.assumed.get("release") != "pure"
 
 
 def test_what_does_not_protect_users_is_not_offered_to_them() -> None:

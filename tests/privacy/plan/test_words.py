@@ -65,9 +65,7 @@ def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 1e-3), (3.0, 0.2)])
-def test_the_share_of_right_guesses_is_that_of_the_worst_mechanism(
-    epsilon: float, delta: float
-) -> None:
+def test_right_guesses_are_those_of_the_worst_mechanism(epsilon: float, delta: float) -> None:
     """Randomised response with full disclosure of chance delta attains it; half and double fail."""
     # Two of the four answers reveal all; the best guess takes each answer's likelier world.
     told = Fraction(delta)

@@ -6,7 +6,9 @@ import io
 import json
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,11 +24,11 @@ from tests.replay.site import settings_of
 from workers.commands.budget import show
 from workers.mechanisms.accounting import Cost, compose, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
-from workers.privacy import spending as module
 from workers.privacy.plan.model import Record
 from workers.privacy.spending import Budget, budget_of, entries_of
 from workers.settings.settings import (
@@ -38,9 +40,8 @@ from workers.settings.settings import (
     load,
 )
 
-Lived = tuple[
-    HistogramConfig, int, int
-]  # a generation, the first global tick it published, the next that it would
+# A generation, the first global tick it published, the next that it would.
+Lived = tuple[HistogramConfig, int, int]
 
 
 def settings(*configs: HistogramConfig, unit: str = "event") -> Settings:
@@ -55,16 +56,9 @@ def settings(*configs: HistogramConfig, unit: str = "event") -> Settings:
 
 @cache
 def _fresh(config: HistogramConfig, unit: str) -> bytes:
-    one = Histogram(
-        config,
-        build(config, unit),
-        worker="w",
-        topic=f"w.{config.name}",
-        stream="test",
-        events={},
-        key=KEY,
-        owner=(0, 1),
-    )
+    topic, built = f"w.{config.name}", build(config, unit)
+    rest: dict[str, Any] = {"worker": "w", "stream": "test", "events": {}, "owner": (0, 1)}
+    one = Histogram(config, built, topic=topic, key=KEY, **rest)
     return msgspec.json.encode(one.life)
 
 
@@ -111,26 +105,15 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
         own = msgspec.structs.replace(given, histograms=(config,))
         found = budget_of(own, [state([(config, 3, ticks + 2)], unit=given.privacy.unit)])
         [[one]] = [histogram.generations for histogram in found.histograms]
-        promise = mechanism.guarantee
-        assert (one.mechanism, one.horizon, one.epochs_begun) == (
-            config.mechanism,
-            config.horizon_ticks,
-            2,
-        )
-        assert (one.unit, one.rho, one.epsilon, one.delta) == (
-            promise.unit,
-            promise.rho,
-            promise.epsilon,
-            promise.delta,
-        )
+        assert (one.mechanism, one.horizon) == (config.mechanism, config.horizon_ticks)
+        assert one.epochs_begun == 2
+        stated = Guarantee(unit=one.unit, rho=one.rho, epsilon=one.epsilon, delta=one.delta)
+        assert stated == mechanism.guarantee
         assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().deltas)
-        assert [(e.epoch, e.first_tick, e.last_tick) for e in one.epochs] == [
-            (1, 3, ticks),
-            (2, 1, 1),
-        ]
-        assert ("left unused in an epoch are charged" in words(text_of(found))) == (
-            config.mechanism == "pay_what_you_get"
-        )
+        epochs = [(epoch.epoch, epoch.first_tick, epoch.last_tick) for epoch in one.epochs]
+        assert epochs == [(1, 3, ticks), (2, 1, 1)]
+        lost = "left unused in an epoch are charged" in words(text_of(found))
+        assert lost == (config.mechanism == "pay_what_you_get")
 
 
 def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
@@ -147,10 +130,8 @@ def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
     stored = msgspec.json.decode(partition.store[b"progress"], type=ReleaseProgress)
     found = budget_of(settings(new), [stored])
     [histogram] = found.histograms
-    assert [(g.generation, g.status, g.epsilon) for g in histogram.generations] == [
-        (1, "ended", 30.0),
-        (2, "running", 1.0),
-    ]
+    generations = [(one.generation, one.status, one.epsilon) for one in histogram.generations]
+    assert generations == [(1, "ended", 30.0), (2, "running", 1.0)]
     assert {one for g in histogram.generations for e in g.epochs for one in e.ids} == ids
     assert found.total is not None and found.total.epsilon == 30.0
 
@@ -160,11 +141,8 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
     config = unk(horizon=1, max_items_per_user=2, epsilon=0.1, delta=1e-12)
     found = budget_of(settings(config, unit="user"), [state([(config, 11, 5_011)], unit="user")])
     [one] = found.histograms[0].generations
-    assert (one.epochs_begun, len(one.epochs), one.epochs[-1].epoch) == (
-        5_000,
-        module.EPOCHS_LISTED,
-        5_010,
-    )
+    assert (one.epochs_begun, one.epochs[-1].epoch) == (5_000, 5_010)
+    assert len(one.epochs) == spending.EPOCHS_LISTED
     assert one.charged is not None and one.charged.epochs == 5_000
     assert one.charged.rho == pytest.approx(5_000 * one.rho, rel=1e-12)
     text = text_of(found)
@@ -173,38 +151,32 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
 
 # ---- one event -----------------------------------------------------------------------------------
 
+
+def generation(
+    name: str, tick_ms: int, epsilon: float, delta: float, number: int, keys: Any = "public"
+) -> HistogramConfig:
+    price: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "keys": keys}
+    return unk(name=name, tick_ms=tick_ms, horizon=4, generation=number, **price)
+
+
 CONFIGS = [
-    unk(
-        name=name,
-        tick_ms=tick,
-        horizon=4,
-        epsilon=epsilon,
-        delta=delta,
-        keys=keys,
-        generation=generation,
-    )
-    for name, tick, epsilon, delta, keys, generation in [
-        ("a", 10, 1.0, 1e-6, ("k1", "k2"), 3),
-        ("b", 15, 0.5, 1e-7, ("k2",), 2),
-        ("c", 10, 2.0, 1e-9, ("k1",), 1),
-        ("d", 20, 0.7, 1e-5, "public", 1),
-    ]
+    generation("a", 10, 1.0, 1e-6, 3, ("k1", "k2")),
+    generation("b", 15, 0.5, 1e-7, 2, ("k2",)),
+    generation("c", 10, 2.0, 1e-9, 1, ("k1",)),
+    generation("d", 20, 0.7, 1e-5, 1),
 ]
 OLDER = [
-    unk(name=name, tick_ms=tick, horizon=4, epsilon=epsilon, delta=delta, generation=generation)
-    for name, tick, epsilon, delta, generation in [
-        ("a", 10, 3.0, 1e-6, 1),
-        ("a", 30, 0.2, 1e-6, 2),
-        ("b", 40, 1.5, 1e-4, 1),
-        ("gone", 10, 0.9, 1e-8, 1),
-    ]
+    generation("a", 10, 3.0, 1e-6, 1),
+    generation("a", 30, 0.2, 1e-6, 2),
+    generation("b", 40, 1.5, 1e-4, 1),
+    generation("gone", 10, 0.9, 1e-8, 1),
 ]
 SPAN = st.tuples(st.integers(1, 6), st.integers(0, 4))
 
 
 @limits(deadline=None, max_examples=80)
 @given(st.lists(st.tuples(*[SPAN] * 8), min_size=1, max_size=2))
-def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
+def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
     owners: list[tuple[tuple[int, int], ...]],
 ) -> None:
     """Too small a total breaks the promise; an unattainable one discourages users for nothing."""
@@ -215,34 +187,19 @@ def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
         ]
         states.append(state(lived[:4], lived[4:]))
     found = budget_of(settings(*CONFIGS), states).total
-    sums: dict[
-        frozenset[tuple[str, int]], tuple[Cost, float, float]
-    ] = {}  # cost, delta, sum of epsilons
-    for time in range(0, 400, 5):
-        for key in (
-            "k1",
-            "k2",
-            "k3",
-            "k4",
-            "k5",
-            "k6",
-        ):  # the last four are undeclared, and lie in both partitions
-            own = states[owner_of(key, len(states))]
-            running = [
-                (True, c, own.histograms[c.name])
-                for c in CONFIGS
-                if c.keys == "public" or key in c.keys
-            ]
-            ended = [(False, c, stored) for c, (_, stored) in zip(OLDER, own.retired, strict=True)]
-            hit = [
-                (c, one)
-                for going, c, one in running + ended
-                if _counts(one, going, c.tick_ms, time)
-            ]
-            who = frozenset((c.name, c.generation) for c, _ in hit)
-            if hit and who not in sums:
-                cost = compose(Cost(one.rho, tuple((one.deltas or {}).items())) for _, one in hit)
-                sums[who] = cost, sum(c.delta for c, _ in hit), sum(c.epsilon or 0 for c, _ in hit)
+    # Cost, delta and the sum of the epsilons.
+    sums: dict[frozenset[tuple[str, int]], tuple[Cost, float, float]] = {}
+    # Keys k3 to k6 are undeclared, and lie in both partitions.
+    for time, key in product(range(0, 400, 5), ("k1", "k2", "k3", "k4", "k5", "k6")):
+        own = states[owner_of(key, len(states))]
+        serving = [c for c in CONFIGS if c.keys == "public" or key in c.keys]
+        lives = [(True, c, own.histograms[c.name]) for c in serving]
+        lives += [(False, c, life) for c, (_, life) in zip(OLDER, own.retired, strict=True)]
+        hit = [(c, one) for going, c, one in lives if _counts(one, going, c.tick_ms, time)]
+        who = frozenset((c.name, c.generation) for c, _ in hit)
+        if hit and who not in sums:
+            cost = compose(Cost(one.rho, tuple(one.deltas.items())) for _, one in hit)
+            sums[who] = cost, sum(c.delta for c, _ in hit), sum(c.epsilon or 0 for c, _ in hit)
     if not sums:
         assert found is None
         return
@@ -255,30 +212,20 @@ def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
     assert found.epsilon == pytest.approx(largest, rel=1e-3)
     # The stated cost suffices for every event, by the accountant's other direction.
     for cost, _, summed in sums.values():
-        assert summed <= found.epsilon * (1 + 1e-9) or delta_of(cost.rho, found.epsilon) <= (
-            delta - cost.delta
-        ) * (1 + 1e-6)
+        enough = delta_of(cost.rho, found.epsilon) <= (delta - cost.delta) * (1 + 1e-6)
+        assert enough or summed <= found.epsilon * (1 + 1e-9)
 
 
 def _counts(one: HistogramProgress, running: bool, tick_ms: int, time: int) -> bool:
     assert one.first is not None and one.next is not None
-    published = one.next > one.first
-    return (
-        published
-        and time // tick_ms + 1 >= one.first
-        and (running or time // tick_ms + 1 < one.next)
-    )
+    tick = time // tick_ms + 1
+    return one.next > one.first and tick >= one.first and (running or tick < one.next)
 
 
-def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_ticks_do_where_they_meet() -> (
-    None
-):
-    """An event has one tick; only where a wider tick reaches back may it have two."""
-    old = unk(epsilon=1.0, delta=1e-6)
-    same, wider = (
-        unk(epsilon=1.0, delta=1e-6, generation=2),
-        unk(epsilon=1.0, delta=1e-6, generation=2, tick_ms=30),
-    )
+def test_generations_of_one_event_add_up_only_where_a_changed_tick_reaches_back() -> None:
+    """An event has one tick of every width."""
+    old, same = (unk(epsilon=1.0, delta=1e-6, generation=number) for number in (1, 2))
+    wider = unk(epsilon=1.0, delta=1e-6, generation=2, tick_ms=30)
     found = budget_of(settings(same), [state([(same, 5, 9)], [(old, 1, 5)])]).total
     assert found is not None and (found.epsilon, found.delta, len(found.parts)) == (1.0, 1e-6, 1)
     found = budget_of(settings(wider), [state([(wider, 2, 9)], [(old, 1, 5)])]).total
@@ -315,32 +262,19 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
     """Owners share the epochs: a user's pairs are bounded over all keys together."""
     a = unk(name="a", max_items_per_user=3, epsilon=1.0, delta=1e-6, generation=2)
     old = unk(name="a", max_items_per_user=2, epsilon=0.5, delta=1e-7)
-    b = unk(
-        name="b",
-        max_items_per_user=5,
-        epsilon=2.0,
-        delta=1e-9,
-        horizon="unbounded",
-        start="2026-01-01T00:00:00Z",
-    )
+    endless: dict[str, Any] = {"horizon": "unbounded", "start": "2026-01-01T00:00:00Z"}
+    b = unk(name="b", max_items_per_user=5, epsilon=2.0, delta=1e-9, **endless)
     states = [
-        state(
-            [(a, 30, 49), (b, 7, 99)], [(old, 5, 30)], unit="user"
-        ),  # a: epochs 4 to 6; the old one: 1 to 4
-        state(
-            [(a, 33, 58), (b, 9, 90)], [(old, 9, 33)], unit="user"
-        ),  # a: epochs 5 to 8; the old one: 2 to 4
+        # a: epochs 4 to 6; the old one: 1 to 4
+        state([(a, 30, 49), (b, 7, 99)], [(old, 5, 30)], unit="user"),
+        # a: epochs 5 to 8; the old one: 2 to 4
+        state([(a, 33, 58), (b, 9, 90)], [(old, 9, 33)], unit="user"),
     ]
     found = budget_of(settings(a, b, unit="user"), states).total
     assert found is not None and found.epsilon is not None
-    assert {(p.histogram, p.generation): p.epochs for p in found.parts} == {
-        ("a", 1): 4,
-        ("a", 2): 5,
-        ("b", 1): 1,
-    }
-    cost = compose(
-        [build(old, "user").cost()] * 4 + [build(a, "user").cost()] * 5 + [build(b, "user").cost()]
-    )
+    epochs = {(part.histogram, part.generation): part.epochs for part in found.parts}
+    assert epochs == {("a", 1): 4, ("a", 2): 5, ("b", 1): 1}
+    cost = compose(build(one, "user").cost() for one in (*[old] * 4, *[a] * 5, b))
     delta = 4 * 1e-7 + 5 * 1e-6 + 1e-9
     assert found.delta == pytest.approx(delta, rel=1e-12)
     assert found.rho == pytest.approx(cost.rho, rel=1e-12)
@@ -356,9 +290,8 @@ def test_a_generation_that_protected_events_leaves_no_total_for_users(tmp_path: 
     found = budget_of(settings(new, unit="user"), [progress])
     assert found.total is None
     assert [(one.histogram, one.generation) for one in found.not_in_total] == [("h", 1)]
-    assert "no total can be stated for one user: h generation 1 protected another unit" in words(
-        text_of(found)
-    )
+    said = "no total can be stated for one user: h generation 1 protected another unit"
+    assert said in words(text_of(found))
 
 
 def test_when_delta_reaches_one_nothing_is_promised() -> None:

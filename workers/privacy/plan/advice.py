@@ -20,7 +20,7 @@ from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import Alternative, CounterChoice, EndChoice, Noise
+from workers.privacy.plan.model import Alternative, CounterChoice, EndChoice, HistogramPlan, Noise
 from workers.privacy.plan.noise import KINDS, buckets_of, curve_of, worst_and_rms
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -95,26 +95,17 @@ def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
     return best if best is not None and best.last_sd <= _WORTH * none.last_sd else None
 
 
-def advice(
-    config: HistogramConfig,
-    mechanism: Mechanism,
-    noise: Noise,
-    others: Sequence[Alternative],
-    counters: Sequence[CounterChoice],
-    ends: Sequence[EndChoice],
-) -> Iterator[str]:
-    """Yield one sentence for each conclusion from the figures.
-
-    `config` has D0 in `max_items`; `others` and `counters` begin with the one in use.
-    """
-    yield from _counter(counters)
-    yield from _end(ends)
+def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -> Iterator[str]:
+    """Yield one sentence for each conclusion from the figures; `config` has D0 in `max_items`."""
+    others = plan.mechanisms
+    yield from _counter(plan.counters)
+    yield from _end(plan.ends)
     if isinstance(mechanism, OrderStatistics):
-        yield from _statistic(config, mechanism, others)
+        yield from _statistic(mechanism, others)
     if KINDS[config.mechanism].family == "running":
         yield from _running(config, mechanism, others)
     if isinstance(mechanism, OneShot):
-        yield from _tick(noise, others)
+        yield from _tick(plan.noise, others)
     if isinstance(config, UnkBaseConfig):
         yield from _schedule(others)
 
@@ -142,9 +133,7 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
         )
 
 
-def _statistic(
-    config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]
-) -> Iterator[str]:
+def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
     """Compare with a counter: the statistic pays off only while its segment's error is smaller."""
     counts = next(
         (row for row in others if row.mechanism == "known_base" and row.error is not None), None

@@ -51,6 +51,7 @@ TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
 _CONSTANT_MOST = 1 << 16
 _COMMON: tuple[str, ...] = ("name", "tick_ms", "horizon", "start", "max_items", "max_count")
 _COMMON += ("epsilon", "rho", "delta", "keys", "generation")
+Assumed = dict[str, Any]
 _SINGLE = ("max", "argmax", "min", "quantile")
 
 
@@ -62,6 +63,7 @@ class _Asked:
     unit: str
     users: bool
     domain: tuple[str, ...]
+    noise: Noise
     items: int
     beta: float
 
@@ -75,8 +77,8 @@ def alternatives(
     fail with probability `beta`.
     """
     domain = tuple(getattr(config, "domain", None) or ())
-    asked = _Asked(config, unit, config.max_items_per_user is not None, domain, items, beta)
-    yield _row(asked, config, {}, mechanism, noise, chosen=True)
+    asked = _Asked(config, unit, config.max_items_per_user is not None, domain, noise, items, beta)
+    yield _row(asked, config, {}, mechanism)
     if isinstance(config, UnkBaseConfig):
         for assumed in _schedules(config):
             changed = structs.replace(config, **({"every": None} | assumed))
@@ -87,7 +89,7 @@ def alternatives(
                 yield _alternative(asked, name, assumed)
 
 
-def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
+def _assumed(asked: _Asked, name: str) -> Iterator[Assumed]:
     """Yield settings of `name` beyond the shared ones, taken from this histogram if possible."""
     own, labels = asked.config, len(asked.domain)
     k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
@@ -96,7 +98,7 @@ def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
     kbar = getattr(own, "kbar", None)
     kbar = kbar if isinstance(kbar, int) else max(KBAR, k)
     if KINDS[name].family == "statistic":
-        given: dict[str, Any] = {"query": _query(own)}
+        given: Assumed = {"query": _query(own)}
         if name == "two_level_k":
             given = {"queries": (_query(own),)}
         if name == "bounded_max":
@@ -105,7 +107,7 @@ def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
             given["accounting"] = "zcdp"
         yield given
         return
-    needed: dict[str, dict[str, Any]] = {
+    needed: dict[str, Assumed] = {
         "misra_gries": {"size": SIZE},
         "sparse_gumb": {"top_k": k, "switches": SWITCHES},
         "meta": {"algorithm": "known_gauss" if labels else "positive_gauss"},
@@ -124,7 +126,7 @@ def _query(config: HistogramConfig) -> str:
     return next((query for query in queries if query.partition(":")[0] in _SINGLE), "max")
 
 
-def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternative:
+def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
     kind = MECHANISMS[name]
     values = {field: getattr(asked.config, field) for field in _COMMON} | assumed
     if name in END_MECHANISMS:
@@ -137,7 +139,7 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
     if needs_domain and not asked.domain:
         # Their noise does not depend on the list, so any list that is long enough will do.
         reason = "needs a list of labels: domain, domain_file or buckets"
-        count = 1 + int(assumed.get("top_k", assumed.get("k", 1)))
+        count = 1 + int(assumed.get("top_k") or assumed.get("k") or 1)
         values["domain"] = tuple(f"label {i}" for i in range(count))
     try:
         config = kind(**values)
@@ -149,7 +151,7 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
     return _built(asked, config, assumed, reason)
 
 
-def _schedules(config: UnkBaseConfig) -> Iterator[dict[str, Any]]:
+def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
     """Yield the other ways to spread discovery over the ticks."""
     ticks = last_tick(config)
     if config.threshold != "per_tick":
@@ -162,28 +164,19 @@ def _schedules(config: UnkBaseConfig) -> Iterator[dict[str, Any]]:
         yield {"threshold": "every", "every": every}
 
 
-def _built(
-    asked: _Asked, config: HistogramConfig, assumed: dict[str, Any], reason: str = ""
-) -> Alternative:
+def _built(asked: _Asked, config: HistogramConfig, assumed: Assumed, why: str = "") -> Alternative:
     try:
         mechanism = build(config, asked.unit)
     except ValueError as error:
         return _without(config.mechanism, assumed, error)
-    noise = noise_of(mechanism, config)
-    return _row(asked, config, assumed, mechanism, noise, chosen=False, reason=reason)
+    return _row(asked, config, assumed, mechanism, why)
 
 
 def _row(
-    asked: _Asked,
-    config: HistogramConfig,
-    assumed: dict[str, Any],
-    mechanism: Mechanism,
-    noise: Noise,
-    *,
-    chosen: bool,
-    reason: str = "",
+    asked: _Asked, config: HistogramConfig, assumed: Assumed, mechanism: Mechanism, reason: str = ""
 ) -> Alternative:
-    counts = mechanism.law in COUNT_LAWS
+    chosen, counts = config is asked.config, mechanism.law in COUNT_LAWS
+    noise = asked.noise if chosen else noise_of(mechanism, config)
     error: float | None = None
     if isinstance(mechanism, OrderStatistics):
         error = mechanism.error(1)
@@ -205,7 +198,7 @@ def _row(
     )
 
 
-def _without(name: str, assumed: dict[str, Any], reason: object) -> Alternative:
+def _without(name: str, assumed: Assumed, reason: object) -> Alternative:
     # Strip the histogram's name from the message.
     said = str(reason).partition("': ")[2] or str(reason)
     return Alternative(

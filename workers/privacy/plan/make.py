@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
@@ -43,8 +44,7 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
-from workers.privacy.printed import printed_of
-from workers.privacy.theorems import BETA, Data, bottom_of, promises
+from workers.privacy.theorems import BETA, Data, Promise, bottom_of, printed_of, promises
 from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -61,15 +61,12 @@ def make_plan(settings: Settings) -> Plan:
         SettingsError: a budget cannot be met.
     """
     unit = settings.privacy.unit
-    built = [(config, _build(config, unit)) for config in settings.histograms]
-    return Plan(
-        worker=settings.worker.name,
-        histograms=tuple(
-            plan_of(config, mechanism, settings.output_topic(config), unit)
-            for config, mechanism in built
-        ),
-        total=total_of([charge_of(config, mechanism) for config, mechanism in built]),
-    )
+    plans, charges = [], []
+    for config in settings.histograms:
+        mechanism = _build(config, unit)
+        plans.append(plan_of(config, mechanism, settings.output_topic(config), unit))
+        charges.append(charge_of(config, mechanism))
+    return Plan(worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges))
 
 
 def _build(config: HistogramConfig, unit: str) -> Mechanism:
@@ -88,11 +85,9 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     public = mechanism.public()
     error = _error(config, mechanism, noise, unit)
     counters = tuple(counter_choices(config, mechanism, noise))
-    ends = end_choices(config, mechanism, unit)
     items = domain or COMPARED_ITEMS
-    others = tuple(alternatives(config, mechanism, noise, unit, items, error.beta))
     has_counter = isinstance(public.get("counter"), dict) or counters
-    return HistogramPlan(
+    plan = HistogramPlan(
         name=given.name,
         mechanism=given.mechanism,
         counter=config.counter if has_counter else None,
@@ -112,11 +107,11 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         error=error,
         memory=memory_of(mechanism, config),
         counters=counters,
-        ends=ends,
-        mechanisms=others,
-        advice=tuple(advice(config, mechanism, noise, others, counters, ends)),
+        ends=end_choices(config, mechanism, unit),
+        mechanisms=tuple(alternatives(config, mechanism, noise, unit, items, error.beta)),
         warnings=tuple(cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)),
     )
+    return structs.replace(plan, advice=tuple(advice(config, mechanism, plan)))
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
@@ -144,13 +139,13 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),
-        theorems=tuple(
-            TheoremError(
-                **asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None}
-            )
-            for one in found
-        ),
+        theorems=tuple(map(_theorem, found)),
     )
+
+
+def _theorem(promise: Promise) -> TheoremError:
+    printed = promise.printed if math.isfinite(promise.printed) else None
+    return TheoremError(**asdict(promise) | {"printed": printed})
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
@@ -172,11 +167,8 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
     if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
-        yield Segment(
-            segment=segment,
-            up_to=mechanism.segments.threshold(segment),
-            error=round(mechanism.error(segment), 4),
-        )
+        up_to, error = mechanism.segments.threshold(segment), mechanism.error(segment)
+        yield Segment(segment=segment, up_to=up_to, error=round(error, 4))
 
 
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:

@@ -222,7 +222,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     counters: tuple[CounterChoice, ...]
     ends: tuple[EndChoice, ...]
     mechanisms: tuple[Alternative, ...]
-    advice: tuple[str, ...]
+    advice: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

@@ -211,10 +211,10 @@ class HaarCurve(Curve):
             cycles, rest = divmod(last + 1, width)
             part = _squares(rest - 1) if rest <= width // 2 + 1 else cycle - _squares(width - rest)
             total += self._variances[level] * float(Fraction(cycles * cycle + part, width**2))
-        missing = sum(
-            Fraction((last >> zeros) - (last >> (zeros + 1)), 4 ** max(0, self._levels - zeros))
-            for zeros in range(last.bit_length())
-        )
+        missing = Fraction(0)
+        for zeros in range(last.bit_length()):
+            count = (last >> zeros) - (last >> (zeros + 1))
+            missing += Fraction(count, 4 ** max(0, self._levels - zeros))
         return total + (last - float(missing)) * _ROUNDING
 
     def _grids(self) -> list[Ticks]:

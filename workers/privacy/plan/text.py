@@ -60,15 +60,12 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
     Uses eighths of a block, or the digits 0 to 9 on terminals without block characters.
     """
     step = -(-len(buckets) // _COLUMNS)
-    most = [
-        max(bucket.most for bucket in buckets[at : at + step])
-        for at in range(0, len(buckets) - 1, step)
-    ]
+    runs = (buckets[at : at + step] for at in range(0, len(buckets) - 1, step))
+    most = [max(bucket.most for bucket in run) for run in runs]
     shares = [value / top for value in (*most, buckets[-1].least)]
-    return "".join(
-        _EIGHTHS[max(1, round(8 * share))] if unicode else f"{min(9, int(10 * share))}"
-        for share in shares
-    )
+    if unicode:
+        return "".join(_EIGHTHS[max(1, round(8 * share))] for share in shares)
+    return "".join(f"{min(9, int(10 * share))}" for share in shares)
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
@@ -175,16 +172,10 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
     if one.printed:
         say.head("as the papers print it, at the same settings")
-        rows = [
-            (
-                PRINTED.get(row.name, row.name.replace("_", " ")),
-                _number(row.ours),
-                _number(row.printed),
-                row.formula,
-                row.source,
-            )
-            for row in one.printed
-        ]
+        rows = []
+        for row in one.printed:
+            name = PRINTED.get(row.name, row.name.replace("_", " "))
+            rows.append((name, _number(row.ours), _number(row.printed), row.formula, row.source))
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
 
 
@@ -206,14 +197,10 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
         say.line(f"{worst}, root mean square {_number(noise.rms_sd)}", 4)
         for line in band(noise.curve, unicode=say.unicode):
             say.exact(line, 2)
-    rows = [
-        (
-            f"{tick.tick:,}",
-            *map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95)),
-            _whole(tick.threshold),
-        )
-        for tick in noise.ticks
-    ]
+    rows = []
+    for tick in noise.ticks:
+        figures = map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95))
+        rows.append((f"{tick.tick:,}", *figures, _whole(tick.threshold)))
     if noise.law in COUNT_LAWS:
         if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
             rows = [("every", *rows[0][1:])]
@@ -225,14 +212,10 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
             "independent noise would leave):"
         )
         columns = ("window", "ticks", "least", "most", "rms", "last tick", "apart")
-        sds = [
-            (
-                format_duration(row.ms),
-                f"{row.ticks:,}",
-                *map(_number, (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)),
-            )
-            for row in noise.windows
-        ]
+        sds = []
+        for row in noise.windows:
+            own = row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd
+            sds.append((format_duration(row.ms), f"{row.ticks:,}", *map(_number, own)))
         say.table(columns, sds, left=())
     found = one.thresholds
     if found is not None:
@@ -312,15 +295,12 @@ def _ends(one: HistogramPlan, say: _PlanPrinter) -> None:
         return
     say.head("the end of an epoch, by end_share, at this budget (* in use)")
     top = max(row.worst_sd for row in one.ends)
-    rows = [
-        (
-            _mark(row) + ("none" if row.end_share is None else f"{row.end_share:g}"),
-            *map(_number, (row.worst_sd, row.rms_sd, row.last_sd)),
-            _whole(row.last_threshold),
-            line(row.curve, top, unicode=say.unicode),
-        )
-        for row in one.ends
-    ]
+    rows = []
+    for row in one.ends:
+        share = "none" if row.end_share is None else f"{row.end_share:g}"
+        sds = map(_number, (row.worst_sd, row.rms_sd, row.last_sd))
+        plot = line(row.curve, top, unicode=say.unicode)
+        rows.append((_mark(row) + share, *sds, _whole(row.last_threshold), plot))
     at_end = "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
     columns = ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch")
     say.table(columns, rows, left=(0, 5))
