@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -175,20 +175,23 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
     assert end_of(sender.connection, topic) == before
 
 
+def whole(sizes: Sequence[int], _capacity: int) -> list[tuple[int, int]]:
+    return [(0, len(sizes))]
+
+
+def twice_as_large(sizes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+    return split_by_size(sizes, 2 * capacity)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "planted", "kind"),
     [
-        (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "ledger: longest labels"),
-        (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
-        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
-        (
-            snapshots,
-            "cuts",
-            lambda sizes, room: split_by_size(sizes, 2 * room),
-            "snapshots of items",
-        ),
-        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
-        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
+        (ledger_blocks, "split_by_size", whole, "ledger: longest labels"),
+        (ledger_blocks, "split_by_size", whole, "stream keys"),
+        (snapshots, "split_by_size", whole, "snapshots of rows"),
+        (snapshots, "split_by_size", twice_as_large, "snapshots of items"),
+        (snapshots, "split_by_size", whole, "answers to all queries"),
+        (snapshots, "split_by_size", whole, "labels for a budget"),
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
