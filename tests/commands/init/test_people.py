@@ -19,11 +19,10 @@ from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
 Event = dict[str, Any]
+More = Callable[[random.Random, int], Event]
 
 
-def topic(
-    key: Callable[[Event], str | None], more: Callable[[random.Random, int], Event]
-) -> list[Keyed]:
+def topic(key: Callable[[Event], str | None], more: More) -> list[Keyed]:
     """Return page views with their record keys; without `more`, they name nobody."""
     rng, pages = random.Random(1), ["home", "search", "cart", "help"]
     events = [
@@ -34,57 +33,41 @@ def topic(
 
 
 def person(rng: random.Random, i: int) -> Event:
-    return {
-        "session_id": f"s{rng.randrange(400)}",
-        "user": {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"},
-    }
+    user = {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"}
+    return {"session_id": f"s{rng.randrange(400)}", "user": user}
 
 
 def order(rng: random.Random, i: int) -> Event:
-    return {
-        "order": {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}},
-        "acct": rng.randrange(300),
-    }
+    order = {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}}
+    return {"order": order, "acct": rng.randrange(300)}
 
 
 def request(rng: random.Random, i: int) -> Event:
-    return {
-        "req": f"{rng.getrandbits(64):x}",
-        "who": f"10.0.{rng.randrange(8)}.{rng.randrange(8)}",
-        "deviceId": rng.randrange(90),
-    }
+    address = f"10.0.{rng.randrange(8)}.{rng.randrange(8)}"
+    return {"req": f"{rng.getrandbits(64):x}", "who": address, "deviceId": rng.randrange(90)}
 
 
-#: Records, the field that is the user, whether its events must be brought together, and words of what it means.
+def session(rng: random.Random, i: int) -> Event:
+    return {"sess": f"s{rng.randrange(300)}"}
+
+
+def no_user(rng: random.Random, i: int) -> Event:
+    return {}
+
+
+KEYED_BY_ORDER = topic(lambda e: e["order"]["id"], order)
+KEYED_BY_CUSTOMER = topic(lambda e: e["order"]["customer"]["id"], order)
+UNKNOWN_KEY = topic(lambda e: f"k{e['ts'] // 1_000 % 100}", no_user)
+#: Records, the user's field, whether the records must be re-keyed, and what a user means.
 TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
     "keyed by session": (topic(lambda e: e["session_id"], person), "user.id", True, "one person"),
     "keyed by user": (topic(lambda e: e["user"]["id"], person), "user.id", False, "one person"),
     "no key": (topic(lambda _: None, person), "user.id", True, "one person"),
-    "keyed by order": (
-        topic(lambda e: e["order"]["id"], order),
-        "order.customer.id",
-        True,
-        "one person",
-    ),
-    "keyed by customer": (
-        topic(lambda e: e["order"]["customer"]["id"], order),
-        "order.customer.id",
-        False,
-        "one person",
-    ),
+    "keyed by order": (KEYED_BY_ORDER, "order.customer.id", True, "one person"),
+    "keyed by customer": (KEYED_BY_CUSTOMER, "order.customer.id", False, "one person"),
     "devices": (topic(lambda _: None, request), "deviceId", True, "one device"),
-    "only sessions": (
-        topic(lambda e: e["sess"], lambda rng, _: {"sess": f"s{rng.randrange(300)}"}),
-        "sess",
-        False,
-        "one session, NOT of one person",
-    ),
-    "a key that is in no field": (
-        topic(lambda e: f"k{e['ts'] // 1_000 % 100}", lambda *_: {}),
-        "$key",
-        False,
-        "only if it names a person",
-    ),
+    "only sessions": (topic(lambda e: e["sess"], session), "sess", False, "NOT of one person"),
+    "a key that is in no field": (UNKNOWN_KEY, "$key", False, "only if it names a person"),
 }
 #: Fields that identify somebody, or one event.
 PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
@@ -163,7 +146,7 @@ def test_a_key_that_names_one_event_or_what_it_is_about_is_no_user() -> None:
     """Protecting "one order" or "one page" as a user would promise next to nothing, and be called user."""
     for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
         with pytest.raises(CannotGuess, match="--users: no field"):
-            written(sample_of(topic(key, lambda *_: {})), OperatorAnswers(users=True))
+            written(sample_of(topic(key, no_user)), OperatorAnswers(users=True))
 
 
 def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(

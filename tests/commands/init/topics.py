@@ -145,16 +145,10 @@ def draft_of(
 def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
     """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
-    place = FileContext(
-        bootstrap="localhost:9092",
-        topic="events",
-        client={},
-        registry={},
-        file="x.toml",
-        key_file="x.key",
-        key_name="x.key",
-        now=datetime(2026, 11, 22, tzinfo=UTC),
-    )
+    texts = {"bootstrap": "localhost:9092", "topic": "events", "file": "x.toml"}
+    keys = {"key_file": "x.key", "key_name": "x.key"}
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    place = FileContext(**texts, **keys, client={}, registry={}, now=now)
     pace = choose_tick(draft, NOW_MS)
     return settings_text(draft, pace, answers or OperatorAnswers(), place), draft
 
