@@ -224,11 +224,11 @@ def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> No
     """More events, shorter ticks; an epoch is whole days."""
     ages = (10**3 + int((2_000 - i) / a_second * 1000) for i in range(2_000))
     draft = of(pages((NOW_MS - age for age in ages), 20))
-    pace = choose_tick(draft, NOW_MS)
-    assert pace.tick_ms == tick_ms
-    assert pace.tick_ms * pace.horizon % 86_400_000 == 0
+    choice = choose_tick(draft, NOW_MS)
+    assert choice.tick_ms == tick_ms
+    assert choice.tick_ms * choice.horizon % 86_400_000 == 0
     if a_second > 0.001:
-        sd = build(config_of(draft, pace.tick_ms, pace.horizon)).sd(1)
+        sd = build(config_of(draft, choice.tick_ms, choice.horizon)).sd(1)
         assert a_second / 20 * tick_ms / 1000 > 2 * sd
 
 

@@ -148,9 +148,8 @@ def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str
     texts = {"bootstrap": "localhost:9092", "topic": "events", "file": "x.toml"}
     keys = {"key_file": "x.key", "key_name": "x.key"}
     now = datetime(2026, 11, 22, tzinfo=UTC)
-    place = FileContext(**texts, **keys, client={}, registry={}, now=now)
-    pace = choose_tick(draft, NOW_MS)
-    return settings_text(draft, pace, answers or OperatorAnswers(), place), draft
+    context = FileContext(**texts, **keys, client={}, registry={}, now=now)
+    return settings_text(draft, choose_tick(draft, NOW_MS), context), draft
 
 
 def loaded(text: str) -> Settings:

@@ -61,6 +61,7 @@ class Draft:
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
+        range_given: whether the operator gave the range of the buckets.
         key: stream key; None: one histogram for all events.
         user: None if events are protected.
         empty: whether events without items are events.
@@ -79,6 +80,7 @@ class Draft:
     time: TimeCandidate | None
     other_times: Sequence[TimeCandidate]
     grace: tuple[str, str]
+    range_given: bool
     key: Candidate | None
     other_keys: Sequence[Candidate]
     keys: str
@@ -236,6 +238,7 @@ class SampleGuesses:
             time=self.time,
             other_times=self.other_times,
             grace=grace_of(of_fields, self._partitions),
+            range_given=answers.range is not None,
             key=key,
             other_keys=keys[1:] if key is not None else keys,
             keys=answers.keys if key is not None else "none",
