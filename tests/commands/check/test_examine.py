@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.worker.harness import known, toml, unk
+from tests.worker.harness import Bare, known, toml, unk
 from workers.cli import execute
 from workers.commands.check.check import show
 from workers.commands.check.examine import Findings, examine
@@ -20,6 +20,7 @@ from workers.mechanisms.registry import build
 from workers.settings.settings import Settings, load
 
 AT = time.time_ns() // 1_000_000 - 3_600_000
+DAY = AT // 86_400_000 * 86_400_000
 
 
 def settings_in(
@@ -51,15 +52,13 @@ def examined(settings: Settings, source: str) -> Findings:
 
 
 def shown(settings: Settings, source: str, directory: Path) -> str:
-    """Return what `check` prints, with its lines."""
+    """Return what `check` prints, on one line."""
     sample = of_file(settings, source, 10_000)
     console = Console(record=True, width=100, file=(directory / "out").open("w"))
     show(examine(settings, sample), sample, settings, console)
-    return console.export_text()
-
-
-def shown_text(settings: Settings, source: str, directory: Path) -> str:
-    return " ".join(shown(settings, source, directory).split())
+    printed = console.export_text()
+    assert max(map(len, printed.splitlines())) <= 100
+    return " ".join(printed.split())
 
 
 def event(i: int = 0, **changes: Any) -> dict[str, Any]:
@@ -129,12 +128,11 @@ def test_times_of_another_century_are_rejected_with_the_unit_that_explains_them(
     found = examined(settings, source)
     assert found.accepted == 0
     assert [why.reason for why in found.why] == ["dated before 2000: seconds instead of ms?"]
-    assert "events a tick" not in shown_text(settings, source, tmp_path), "a rate by a wrong clock"
+    assert "events a tick" not in shown(settings, source, tmp_path), "a rate by a wrong clock"
     assert examined(settings, lines(tmp_path, [event()])).time_hint == ""
 
 
 def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -> None:
-    """Against numbers that were put in."""
     histogram = unk(max_items=2, max_count=3, keys=["k"], where=[{"field": "n", "min": 5}])
     settings = settings_in(tmp_path, [histogram, unk("all", keys=["other"])])
     events = [event(i, n=i, items={"a": i, "b": 1}) for i in range(8)]
@@ -170,22 +168,19 @@ def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
 
 def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
     """A start that lies ahead makes empty histograms, and nothing is rejected."""
-    from tests.worker.harness import Bare
-
     settings = settings_in(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
     found = examined(settings, lines(tmp_path, [event(i) for i in range(7)])).histograms[0]
     assert found.early == 7 and found.expected is None
 
 
 def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
-    """The examples are all there are."""
+    """The examples are all there are; no line is too long."""
     for path in sorted(Path("examples/mechanisms").glob("*.toml")):
         settings = load(path)
         fields = settings.events
         names = fields.key, fields.items, fields.timestamp or "ts"
         events = [dict(zip(names, ("s1", [f"p{i % 5}"], AT + i), strict=True)) for i in range(200)]
-        text = shown(settings, lines(tmp_path, events), tmp_path)
-        assert max(map(len, text.splitlines())) <= 100, path
+        assert settings.histograms[0].name in shown(settings, lines(tmp_path, events), tmp_path)
 
 
 def test_what_records_hold_cannot_move_the_cursor(
@@ -197,14 +192,13 @@ def test_what_records_hold_cannot_move_the_cursor(
     broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
     source = lines(tmp_path, [*odd, *broken])
     assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source]) == 1
-    shown = capsys.readouterr()
-    assert "none of 4 would be accepted" in shown.err
-    assert all(char.isprintable() or char == "\n" for char in shown.out)
-    assert "\\x1b[2J" in shown.out and "\\x9b31mkey" in shown.out
+    out, err = capsys.readouterr()
+    assert "none of 4 would be accepted" in err
+    assert all(char.isprintable() or char == "\n" for char in out)
+    assert "\\x1b[2J" in out and "\\x9b31mkey" in out
 
 
 def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
-    """The same events, the same figures."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -244,15 +238,14 @@ def test_where_users_are_protected_their_bounds_are_judged_and_not_those_of_an_e
     """One user with 30 events of one item is one count: neither is max_count too much, nor do 30 pass a threshold."""
     histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
     settings = settings_in(tmp_path, [histogram], unit="user", user="user")
-    day = AT // 86_400_000 * 86_400_000
-    events = [event(user="one", ts=day + i, items=["a"]) for i in range(30)]
-    events += [event(user="two", ts=day + 100 + i, items=[item]) for i, item in enumerate("abcd")]
+    events = [event(user="one", ts=DAY + i, items=["a"]) for i in range(30)]
+    events += [event(user="two", ts=DAY + 100 + i, items=[item]) for i, item in enumerate("abcd")]
     source = lines(tmp_path, events)
     found = examined(settings, source).histograms[0].of_users
     assert found is not None and found.users == 2
     assert (found.pairs.most, found.pairs.above) == (4, 1)
     assert (found.amounts.most, found.amounts.above) == (30, 1)
-    text = shown_text(settings, source, tmp_path)
+    text = shown(settings, source, tmp_path)
     for words in (
         "max_items_per_user = 2 cuts 1 user (50.0 %)",
         "max_count = 3 cuts 1 count",
@@ -267,8 +260,7 @@ def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
     """The bounds are those of an epoch."""
     histogram = unk(max_items_per_user=1, horizon=86_400)
     settings = settings_in(tmp_path, [histogram], unit="user", user="user")
-    day = AT // 86_400_000 * 86_400_000
-    events = [event(user="u", ts=day - i * 86_400_000) for i in range(3)]
+    events = [event(user="u", ts=DAY - i * 86_400_000) for i in range(3)]
     found = examined(settings, lines(tmp_path, events)).histograms[0].of_users
     assert found is not None and (found.users, found.amounts.most) == (3, 1)
 
@@ -282,7 +274,7 @@ def test_events_without_items_are_accepted_and_said_to_count_nothing(
     source = lines(tmp_path, [event(0), event(1, items=items), event(2, items=items)])
     assert examined(settings, source).histograms[0].without_items == 2
     said = "2 events of these (66.7 %) accepted without any item: they count nothing"
-    assert said in shown_text(settings, source, tmp_path)
+    assert said in shown(settings, source, tmp_path)
 
 
 def test_missing_empty_is_proposed_where_it_would_help_and_nowhere_else(tmp_path: Path) -> None:
@@ -292,6 +284,6 @@ def test_missing_empty_is_proposed_where_it_would_help_and_nowhere_else(tmp_path
     others = [event(), event(items=7.5), event(key=None), {"ts": AT, "items": None}]
     source = lines(tmp_path, [*helped, *others])
     assert sum(why.empty for why in examined(settings, source).why) == 2
-    assert 'missing = "empty" would accept 1 of them' in shown_text(settings, source, tmp_path)
+    assert 'missing = "empty" would accept 1 of them' in shown(settings, source, tmp_path)
     settings = settings_in(tmp_path, [unk()], missing="empty")
     assert sum(why.empty for why in examined(settings, source).why) == 0
