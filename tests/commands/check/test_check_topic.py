@@ -36,7 +36,7 @@ def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
 def test_the_newest_records_are_looked_at_and_nothing_is_written(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An equal share of each partition; an old format at the beginning of the topic is nobody's matter any more."""
+    """An equal share of each partition; an old format at the beginning of the topic does not matter."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=3)
     for partition in range(3):
         site.produce(partition, [b"old"] * 200, flush=False)
@@ -71,8 +71,8 @@ def test_records_of_transactions_are_found_between_their_markers_and_aborted_one
     assert (found.records, found.accepted) == (30, 30)
 
 
-def test_users_in_the_wrong_partition_are_told(bootstrap: str, tmp_path: Path) -> None:
-    """What depends on where a record lies is looked at too."""
+def test_users_in_the_wrong_partition_are_reported(bootstrap: str, tmp_path: Path) -> None:
+    """Checks that depend on a record's partition are made too."""
     changes: Any = {"events": {"user": "user"}, "privacy": {"unit": "user"}}
     site = Site(bootstrap, tmp_path, [unk(max_items_per_user=2)], partitions=2, **changes)
     site.produce(0, [event(i, user=f"u{i}") for i in range(100)])
@@ -83,7 +83,7 @@ def test_users_in_the_wrong_partition_are_told(bootstrap: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("records", [[], [b"broken"] * 5])
-def test_without_any_event_it_is_1(
+def test_exit_code_is_1_without_accepted_events(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[bytes]
 ) -> None:
     """A script that checks before it starts a worker must see it."""
@@ -97,10 +97,10 @@ def test_without_any_event_it_is_1(
     assert ("not JSON: 5 (100.0 %)" in shown.out) == bool(records)
 
 
-def test_a_missing_topic_and_a_broker_that_is_away_are_2(
+def test_exit_code_is_2_for_a_missing_topic_and_an_unreachable_broker(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As with every other command."""
+    """As for every other command."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["check", "-c", str(site.config)]) == 2
     assert "no such topic" in capsys.readouterr().err

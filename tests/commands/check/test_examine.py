@@ -1,4 +1,4 @@
-"""What `check` finds in a sample, against what was put into it; and that what it prints is safe to look at."""
+"""Findings of `check` on known samples, and output that is safe to print."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
     ],
     ids=["iso for ms", "s for ms", "ms for iso", "none"],
 )
-def test_a_time_that_is_none_in_this_unit_says_in_which_it_would_be(
+def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     tmp_path: Path, unit: str, value: object, word: str
 ) -> None:
-    """The usual mistake, and the shortest answer to it."""
+    """The most common mistake."""
     settings = settings_in(tmp_path, [unk()], timestamp_unit=unit)
     [why] = examined(settings, lines(tmp_path, [event(ts=value)])).why
     assert why.hint.startswith(word) and bool(why.hint) == bool(word)
@@ -183,10 +183,10 @@ def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
         assert settings.histograms[0].name in shown(settings, lines(tmp_path, events), tmp_path)
 
 
-def test_what_records_hold_cannot_move_the_cursor(
+def test_record_content_cannot_control_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever can write to the topic must not be able to write to the operator's terminal."""
+    """Producers of the topic must not be able to write to the operator's terminal."""
     settings_in(tmp_path, [unk()])
     odd = {"\x9b31mkey": "k", "items": ["a"], "ts": AT}, event(key="\x1b]0;x\x07", items=7.5)
     broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
@@ -223,7 +223,9 @@ def test_shares_are_equal_where_there_is_enough() -> None:
     assert shares({}, 5) == {}
 
 
-def test_an_empty_file_is_1_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_is_1_for_an_empty_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is not 0: nothing was checked."""
     settings_in(tmp_path, [unk()])
     source = lines(tmp_path, [])
@@ -232,9 +234,7 @@ def test_an_empty_file_is_1_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert line.endswith("there are none, so nothing can be checked")
 
 
-def test_where_users_are_protected_their_bounds_are_judged_and_not_those_of_an_event(
-    tmp_path: Path,
-) -> None:
+def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None:
     """One user with 30 events of one item is one count: neither is max_count too much, nor do 30 pass a threshold."""
     histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
     settings = settings_in(tmp_path, [histogram], unit="user", user="user")
@@ -277,7 +277,7 @@ def test_events_without_items_are_accepted_and_said_to_count_nothing(
     assert said in shown(settings, source, tmp_path)
 
 
-def test_missing_empty_is_proposed_where_it_would_help_and_nowhere_else(tmp_path: Path) -> None:
+def test_missing_empty_is_suggested_only_where_it_helps(tmp_path: Path) -> None:
     """It accepts events whose items are absent or null; no other fault."""
     settings = settings_in(tmp_path, [unk()])
     helped = [{"key": "k", "ts": AT}, event(items=None)]

@@ -1,4 +1,4 @@
-"""Whatever is in a topic: a file that loads and accepts what it says, with no value of an event in it, or a reason."""
+"""For any topic: a file that loads, accepts what it says and holds no value of an event; or a reason."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).m
 
 
 @given(st.lists(some_bytes, min_size=1, max_size=20))
-def test_bytes_of_any_sort_give_a_reason(values: list[bytes | None]) -> None:
-    """A topic may hold what no format is."""
+def test_arbitrary_bytes_are_refused_with_a_reason(values: list[bytes | None]) -> None:
+    """A topic may hold values of no known format."""
     assume(not any(value is not None and value.lstrip()[:1] == b"{" for value in values))
     with pytest.raises(CannotGuess):
         written(sample_of((None, value) for value in values))
 
 
-def test_deep_and_large_records_are_passed_over() -> None:
+def test_deep_and_large_records_are_skipped() -> None:
     """The worker rejects them too; they must not end the command."""
     good = list(events("flights", 100))
     deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -132,7 +132,7 @@ def test_deep_and_large_records_are_passed_over() -> None:
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
 def test_no_value_is_written_unless_the_file_says_so(name: str, answers: OperatorAnswers) -> None:
-    """Every text of every event is looked for: names of keys only where they were declared, of types only in where."""
+    """Searches for every text of every event: key names only if declared, types only in where."""
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)

@@ -111,7 +111,7 @@ def test_a_file_is_written_once_and_says_what_is_next(
     ],
     ids=["empty", "tombstones", "framed", "no JSON", "ids"],
 )
-def test_where_nothing_can_be_guessed_no_file_is_written(
+def test_no_file_is_written_if_nothing_can_be_guessed(
     records: Records, words: str, bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     topic = made(bootstrap, records)
@@ -133,7 +133,7 @@ def test_where_nothing_can_be_guessed_no_file_is_written(
         (["--topic", "none-such"], "--topic none-such: no such topic on"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_2(
+def test_a_wrong_option_gives_one_line_and_exit_code_2(
     wrong: list[str], words: str, bootstrap: str, directory: Path, capsys: Capture
 ) -> None:
     assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *wrong]) == 2
@@ -142,10 +142,10 @@ def test_a_wrong_option_is_one_line_and_2(
     assert list(directory.iterdir()) == []
 
 
-def test_secrets_stay_where_they_are(
+def test_secrets_are_not_copied_into_the_file(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file names the variable; the client gets what is in it."""
+    """The file names the variable; the client gets its value."""
     monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
     topic = made(bootstrap, events("flights", 200))
     secret = "--client", "sasl.password=env:QC_TEST_PASSWORD"
@@ -156,7 +156,7 @@ def test_secrets_stay_where_they_are(
 
 
 def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
-    """What may be published, whom to protect, and which range; each question says what it is about."""
+    """Names to publish, unit to protect, and range; every question explains itself."""
     topic = made(bootstrap, events("sensors", 1_000))
     out, code = on_a_terminal(
         options(bootstrap, topic, tmp_path / "x.toml"),

@@ -54,8 +54,8 @@ def order(n: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_avro_is_read_whole_and_what_is_broken_is_passed_over(registry: RegistryServer) -> None:
-    """Cut short, of no schema, of none that the registry knows: each harms itself alone."""
+def test_avro_is_decoded_whole_and_broken_values_are_skipped(registry: RegistryServer) -> None:
+    """Truncated, without a schema, or with an unknown one: none affects other values."""
     serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), ORDER)
     values = [serializer(order(n), context("avro")) for n in range(200)]
     bad = [(values[0] or b"")[:-1], b"\0\0\0\xff\xffabc", b"{}", b"", None]
@@ -69,7 +69,7 @@ def test_avro_is_read_whole_and_what_is_broken_is_passed_over(registry: Registry
 
 
 @pytest.mark.slow
-def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(
+def test_protobuf_is_decoded_whole_for_every_message_of_the_schema(
     registry: RegistryServer,
 ) -> None:
     """Python's index for the first message is one byte, others are counted and listed."""
@@ -108,7 +108,7 @@ def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
     assert found.objects == {n: order(n) for n in range(20)}
 
 
-def test_what_is_framed_needs_a_registry_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_framed_values_need_a_registry_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one the message names the option; with one that is away the command ends."""
     values: list[bytes | None] = [b"\0\0\0\0\1abc"] * 3
     with pytest.raises(CannotGuess, match="--schema-registry URL"):

@@ -125,10 +125,10 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
 
 
 @pytest.mark.parametrize("key", ["key", "$key"])
-def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
+def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     bootstrap: str, tmp_path: Path, key: str
 ) -> None:
-    """It goes back to the topic by user, with the key that it had and its user, and is the same event there."""
+    """It goes back to the topic by user with its original key and its user, as the same event."""
     changes: Any = {
         "events": {"key": key, "user": "who"},
         "privacy": {"unit": "user", "rekey": True},
@@ -156,10 +156,10 @@ def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
     assert_counted(site, 40, at)  # two items of each of 20 users
 
 
-def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
+def test_only_acceptable_rejects_are_resent_and_others_may_be_later(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A position in the topic would lose those that are not accepted at the first try."""
+    """A position in the topic would lose those that are not accepted at first."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     moved, missing = {"shop": "k", "items": ["x"], "ts": NOW}, "missing field 'key'"
     for i in range(6):
@@ -178,10 +178,10 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
     assert numbers == {missing: (6, 6), "another reason": (1, 0)}
 
 
-def test_what_cannot_be_sent_back_is_counted_and_left(
+def test_rejects_that_cannot_be_resent_are_counted_and_left(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half an event is another event; one of another topic is not this worker's."""
+    """A truncated event is another event; one of another topic is not this worker's."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
     reject(site, 0, long, reason="record too large")
@@ -266,7 +266,7 @@ def test_a_second_run_fences_the_first(
     assert len(list(site.read(site.topic))) == 20
 
 
-def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: Path) -> None:
+def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_path: Path) -> None:
     """A worker's transaction that began earlier and is still open hides the note of what was sent back."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     topic = site.settings.rejects_topic
@@ -286,20 +286,20 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     assert list(site.read(site.topic)) == []
 
 
-def test_a_topic_that_is_not_there_is_2(
+def test_exit_code_is_2_without_a_rejects_topic(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing was rejected by a worker that never ran; but the name may be misspelt."""
+    """A worker that never ran rejected nothing, but the name may be misspelled."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["rejects", "-c", str(site.config)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"topic {site.name}.rejects does not exist" in line
 
 
-def test_what_is_shown_is_one_line_each_and_safe(
+def test_shown_rejects_take_one_line_and_are_safe_to_print(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rejects are what anybody sent."""
+    """Any producer may have written a reject's content."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     capsys.readouterr()
     assert execute(["rejects", "-c", str(site.config)]) == 0
@@ -315,7 +315,7 @@ def test_what_is_shown_is_one_line_each_and_safe(
 
 
 def test_a_reject_reads_back_as_what_was_rejected() -> None:
-    """Headers of the record's own keep their names, their order, and what they are not allowed to pass for."""
+    """The record's own headers keep names and order, and cannot pass for the reject's."""
     own = [("reason", b"mine"), ("truncated", b"x"), ("h", None), ("h", b"\xff")]
     source = "t", 3, 7
     made = rejected("r", b"key", b"value", reason="not JSON", source=source, time_ms=5, further=own)
