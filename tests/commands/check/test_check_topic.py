@@ -23,7 +23,7 @@ def event(i: int, **changes: object) -> dict[str, object]:
 
 
 def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
-    """Where every log of the site's topics begins and ends."""
+    """Return the bounds of every log of the site's topics."""
     topics = site.admin.list_topics(timeout=60).topics
     with reader(site.connection) as consumer:
         return {
@@ -57,7 +57,7 @@ def test_the_newest_records_are_looked_at_and_nothing_is_written(
 def test_records_of_transactions_are_found_between_their_markers_and_aborted_ones_are_not(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Each transaction of one record takes two offsets, so the newest offsets hold half as many records."""
+    """A transaction of one record takes two offsets, so half of the newest offsets hold records."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     producer = site.connection.producer(f"{site.name}-{uuid.uuid4().hex}")
     producer.init_transactions(60)
@@ -72,7 +72,6 @@ def test_records_of_transactions_are_found_between_their_markers_and_aborted_one
 
 
 def test_users_in_the_wrong_partition_are_reported(bootstrap: str, tmp_path: Path) -> None:
-    """Checks that depend on a record's partition are made too."""
     changes: Any = {"events": {"user": "user"}, "privacy": {"unit": "user"}}
     site = Site(bootstrap, tmp_path, [unk(max_items_per_user=2)], partitions=2, **changes)
     site.produce(0, [event(i, user=f"u{i}") for i in range(100)])
@@ -100,7 +99,6 @@ def test_exit_code_is_1_without_accepted_events(
 def test_exit_code_is_2_for_a_missing_topic_and_an_unreachable_broker(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As for every other command."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["check", "-c", str(site.config)]) == 2
     assert "no such topic" in capsys.readouterr().err

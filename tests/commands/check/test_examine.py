@@ -26,7 +26,6 @@ DAY = AT // 86_400_000 * 86_400_000
 def settings_in(
     directory: Path, histograms: Iterable[Mapping[str, Any]], unit: str = "event", **events: object
 ) -> Settings:
-    """Settings of a worker that never runs."""
     document = {
         "worker": {"name": "w", "data_dir": "data", "key_file": "key"},
         "kafka": {"bootstrap": "nowhere:9092"},
@@ -40,7 +39,6 @@ def settings_in(
 
 
 def lines(directory: Path, events: Iterable[object]) -> str:
-    """Write a file of JSON lines."""
     path = directory / "events.jsonl"
     encoded = (e if isinstance(e, bytes) else json.dumps(e).encode() for e in events)
     path.write_bytes(b"".join(line + b"\n" for line in encoded))
@@ -66,7 +64,6 @@ def event(i: int = 0, **changes: Any) -> dict[str, Any]:
 
 
 def test_records_are_accepted_skipped_or_rejected_and_nothing_else(tmp_path: Path) -> None:
-    """The three add up, and each reason has its number and an example."""
     where = [{"field": "type", "in": ["buy"]}]
     settings = settings_in(tmp_path, [unk(where=where)])
     good = [event(i, type="buy") for i in range(10)]
@@ -82,7 +79,6 @@ def test_records_are_accepted_skipped_or_rejected_and_nothing_else(tmp_path: Pat
 
 
 def test_a_missing_field_comes_with_the_nearest_that_these_records_have(tmp_path: Path) -> None:
-    """Also where other records do have it."""
     settings = settings_in(tmp_path, [unk()])
     moved = [{"order": {"key": "k"}, "items": ["a"], "ts": AT} for _ in range(3)]
     found = examined(settings, lines(tmp_path, [event(), *moved]))
@@ -113,7 +109,6 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
 def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     tmp_path: Path, unit: str, value: object, word: str
 ) -> None:
-    """The most common mistake."""
     settings = settings_in(tmp_path, [unk()], timestamp_unit=unit)
     [why] = examined(settings, lines(tmp_path, [event(ts=value)])).why
     assert why.hint.startswith(word) and bool(why.hint) == bool(word)
@@ -146,7 +141,7 @@ def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -
 
 
 def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
-    """Ten events a second for a hundred seconds: each item's expected count is its rate, its noise that of the plan."""
+    """Ten events a second for 100 s: an item's expected count is its rate, its noise that of the plan."""
     running = unk(epsilon=1.0, tick="10s", horizon=100, max_items=1)
     settings = settings_in(tmp_path, [running, known(max_items=1)])
     events = [event(i, items=["a" if i % 10 else "rare"]) for i in range(1_000)]
@@ -215,7 +210,7 @@ def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
 
 
 def test_shares_are_equal_where_there_is_enough() -> None:
-    """Of the others what they have; together never more than asked for."""
+    """Smaller partitions give all; together never more than requested."""
     there = {("a", 0): 100, ("a", 1): 3, ("a", 2): 100}
     assert shares(there, 43) == {("a", 0): 20, ("a", 1): 3, ("a", 2): 20}
     assert sum(shares({("a", p): 10 for p in range(7)}, 5).values()) == 5
@@ -226,7 +221,6 @@ def test_shares_are_equal_where_there_is_enough() -> None:
 def test_exit_code_is_1_for_an_empty_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is not 0: nothing was checked."""
     settings_in(tmp_path, [unk()])
     source = lines(tmp_path, [])
     assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source]) == 1
@@ -257,7 +251,6 @@ def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None
 
 
 def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
-    """The bounds are those of an epoch."""
     histogram = unk(max_items_per_user=1, horizon=86_400)
     settings = settings_in(tmp_path, [histogram], unit="user", user="user")
     events = [event(user="u", ts=DAY - i * 86_400_000) for i in range(3)]

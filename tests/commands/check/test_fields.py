@@ -56,7 +56,7 @@ def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
 
 @given(st.lists(JSON, max_size=5), st.sampled_from(["a", "a.b[].c", '"x y"']))
 def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str) -> None:
-    """Whatever is in the topic, the command goes on; and what it names can be written into the settings."""
+    """For any record the command goes on, and the paths that it names fit into the settings."""
     found = fields(*records)
     for near in found.nearest(parse(wanted)):
         assert str(parse(near)) == near

@@ -156,7 +156,6 @@ def test_secrets_are_not_copied_into_the_file(
 
 
 def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
-    """Names to publish, unit to protect, and range; every question explains itself."""
     topic = made(bootstrap, events("sensors", 1_000))
     out, code = on_a_terminal(
         options(bootstrap, topic, tmp_path / "x.toml"),

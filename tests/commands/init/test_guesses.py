@@ -97,7 +97,6 @@ def test_an_object_of_counts_is_one_field_and_its_names_are_not_paths() -> None:
 
 
 def test_names_that_vary_like_data_are_not_walked() -> None:
-    """Objects by id are not fields."""
     records = [{"page": f"p{i % 5}", "by_id": {f"zqv{i}": {"x": "a"}}} for i in range(200)]
     assert [str(field.path) for field in survey(records)] == ["page", "by_id"]
 
@@ -121,7 +120,6 @@ def test_the_unit_of_a_time_follows_from_its_size(values: list[object], unit: st
 
 
 def test_an_expiry_time_is_not_the_event_time() -> None:
-    """Both only ascend."""
     times = [
         {"expires_at": NOW_MS - 10**6 + i, "created_at": NOW_MS - 10**7 + i} for i in range(60)
     ]
@@ -206,7 +204,7 @@ def test_a_range_that_was_given_is_kept() -> None:
 
 
 def test_bounds_hold_for_nearly_all_events() -> None:
-    """1 of 200 orders has 50 lines: its bound would cost everybody's noise."""
+    """1 of 200 orders has 50 lines; a bound for it would add noise to all counts."""
     records: list[Event] = [
         {"lines": [{"sku": f"p{j}", "qty": 2} for j in range(50 if i == 7 else 1 + i % 3)]}
         for i in range(200)
@@ -221,7 +219,6 @@ def test_bounds_hold_for_nearly_all_events() -> None:
     [(2_000, 10_000), (100, 60_000), (0.5, 3_600_000), (0.0001, 86_400_000)],
 )
 def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> None:
-    """More events, shorter ticks; an epoch is whole days."""
     ages = (10**3 + int((2_000 - i) / a_second * 1000) for i in range(2_000))
     draft = of(pages((NOW_MS - age for age in ages), 20))
     choice = choose_tick(draft, NOW_MS)
@@ -254,7 +251,7 @@ def test_the_grace_admits_late_events() -> None:
 
 
 def test_the_worker_name_avoids_existing_topics() -> None:
-    """Kafka takes "." and "_" for the same."""
+    """Kafka treats "." and "_" as equal in topic names."""
     assert worker_name("orders", "sku", ["orders"]) == "orders"
     assert worker_name("orders", "sku", ["orders", "orders_rejects"]) == "orders-2"
     assert worker_name("a.sku", "sku", ["a.sku"]) == "a.sku"

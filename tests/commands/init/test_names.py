@@ -31,6 +31,5 @@ CASES = [(name, kind) for kind, names in NAMES.items() for name in names.split()
 def test_the_noun_of_a_name_decides_what_a_field_identifies(
     name: str, kind: UserKind | None
 ) -> None:
-    """The noun is the last word other than "id", however the name is written."""
     assert len(CASES) > 60
     assert who(parse(name)) is kind

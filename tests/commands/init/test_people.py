@@ -150,7 +150,6 @@ def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
 def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A topic that is keyed by session."""
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
     assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0

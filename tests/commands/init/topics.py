@@ -33,7 +33,6 @@ def iso(at_ms: int) -> str:
 
 
 def flights(rng: random.Random, at: int) -> Keyed:
-    """A departure, flat, with numbers and names."""
     carrier = rng.choice(["UA", "AA", "DL", "B6", "EV", "MQ"])
     return None, {
         "departed": iso(at),
@@ -90,7 +89,6 @@ def sensors(rng: random.Random, at: int) -> Keyed:
 
 
 def users(rng: random.Random, at: int) -> Keyed:
-    """What a user did, keyed by session."""
     session = f"s-{int(rng.paretovariate(0.5)) % 500}"
     page = rng.choice(["home", "search", "cart", "help", "product"])
     tags = rng.sample(["new", "eu", "beta"], rng.randrange(3))
@@ -105,7 +103,6 @@ TOPICS: dict[str, Callable[[random.Random, int], Keyed]] = {
 
 
 def events(name: str, number: int, end_ms: int = NOW_MS, seed: int = 1) -> Iterator[Keyed]:
-    """Yield events of a topic in order of their times, over six hours."""
     rng = random.Random(f"{name}{seed}")
     for i in range(number):
         yield TOPICS[name](rng, end_ms - SPAN_MS + i * SPAN_MS // number)

@@ -76,7 +76,7 @@ def any_reason(_reason: str) -> bool:
 
 
 def assert_counted(site: Site, number: int, at: int) -> None:
-    """Run a worker until so many counts are contributed: they stay as many, and audit agrees."""
+    """Run a worker until `number` counts are contributed; audit agrees, and no more follow."""
     with site.worker() as worker:
         until(lambda: site.contributed().total() == number, f"{number} counts")
         site.wait_published(at)
@@ -88,7 +88,7 @@ def assert_counted(site: Site, number: int, at: int) -> None:
 def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the mistake to the counts: rejected, settings corrected, sent back, counted, and nothing twice; audit agrees."""
+    """Rejected, settings corrected, sent back, counted once; audit agrees."""
     site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
     at = time.time_ns() // 1_000_000
     events = [{"key": "k", "items": ["a"], "ts": at + i} for i in range(120)]
