@@ -30,7 +30,7 @@ from workers.commands.compiling import ensure_compiled
 from workers.events.decoders import Decoders
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, end_of, read_partition, reader
+from workers.kafka.reading import await_commits, read_partition
 from workers.kafka.records import Outgoing, Records
 from workers.kafka.topics import describe
 from workers.kafka.transaction import Transactions
@@ -42,10 +42,6 @@ from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.printing import Printer, many, when
 from workers.runtime.progress import ProgressLine
 from workers.settings.settings import Settings
-
-# How long to wait for earlier transactions to end; a worker's take seconds.
-_LISTING_PATIENCE_S = 60.0
-_AGAIN_S = 0.2
 
 
 @dataclass(slots=True)
@@ -124,27 +120,6 @@ def _wanted(
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return cast(list[tuple[str, bytes | None]], message.headers() or [])
-
-
-def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
-    """Wait until everything now in a partition can be read.
-
-    A worker's open transaction hides another run's resent records behind it until it ends.
-
-    Raises:
-        SettingsError: a transaction does not end.
-    """
-    end = end_of(connection, topic, partition)
-    deadline = time.monotonic() + _LISTING_PATIENCE_S
-    with reader(connection) as consumer:
-        while bounds_of(consumer, topic, partition)[1] < end:
-            if time.monotonic() > deadline:
-                raise SettingsError(
-                    f"{topic}[{partition}]: a transaction has been open for "
-                    f"{_LISTING_PATIENCE_S:g} s, so what lies behind it cannot be read: try again "
-                    "when it has ended (a worker that died ends its own when it starts again)"
-                )
-            time.sleep(_AGAIN_S)
 
 
 # Maximum per transaction.
@@ -248,7 +223,20 @@ def resent_record(reject: Rejected) -> Outgoing:
 def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
-    wait_for_end(connection, settings.rejects_topic, partition)
+    """Yield a partition's wanted rejects that were not resent, as many as one transaction takes.
+
+    Raises:
+        SettingsError: a transaction does not end.
+    """
+    try:
+        # A worker's open transaction hides another run's resent records behind it until it ends.
+        await_commits(connection, [(settings.rejects_topic, partition)])
+    except KafkaAway:
+        raise SettingsError(
+            f"{settings.rejects_topic}[{partition}]: a transaction has been open for 60 s, so what "
+            "lies behind it cannot be read: try again when it has ended (a worker that died ends "
+            "its own when it starts again)"
+        ) from None
     chunk: list[tuple[int, Rejected]] = []
     nbytes = 0
     for message, reject, was_sent in _wanted(connection, settings, partition, wanted):

@@ -8,6 +8,7 @@ from workers.events.json import Json
 from workers.events.reader import EventReader
 from workers.events.schemas import Access, CommandWait, Registry, Waiting
 from workers.events.tree import Node
+from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import Settings
 
@@ -48,6 +49,6 @@ class Decoders:
             return None
         form = form_of(self._name, tree, self._schema)
         if waiting is None:
-            refusal = f"schema_registry.url = {self._url!r}: it does not answer"
+            refusal = SettingsError(f"schema_registry.url = {self._url!r}: it does not answer")
             waiting = CommandWait(_PATIENCE_S, refusal)
         return FormatReader(form, self._registry, waiting)

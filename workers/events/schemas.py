@@ -80,14 +80,14 @@ class Nobody:
 
 
 class CommandWait(Nobody):
-    """A command that gives up after `patience_s` with a `SettingsError`."""
+    """A command that raises `refusal` after `patience_s`."""
 
-    def __init__(self, patience_s: float, refusal: str) -> None:
+    def __init__(self, patience_s: float, refusal: SettingsError) -> None:
         self._deadline, self._refusal = time.monotonic() + patience_s, refusal
 
     def check_open(self) -> None:
         if time.monotonic() > self._deadline:
-            raise SettingsError(self._refusal)
+            raise self._refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What `check` finds in a sample, against what was put into it; and that what it prints is safe to look at."""
+"""Findings of `check` on known samples, and output that is safe to print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.worker.harness import known, toml, unk
+from tests.worker.harness import Bare, known, toml, unk
 from workers.cli import execute
 from workers.commands.check.check import show
 from workers.commands.check.examine import Findings, examine
@@ -20,12 +20,12 @@ from workers.mechanisms.registry import build
 from workers.settings.settings import Settings, load
 
 AT = time.time_ns() // 1_000_000 - 3_600_000
+DAY = AT // 86_400_000 * 86_400_000
 
 
 def settings_in(
     directory: Path, histograms: Iterable[Mapping[str, Any]], unit: str = "event", **events: object
 ) -> Settings:
-    """Settings of a worker that never runs."""
     document = {
         "worker": {"name": "w", "data_dir": "data", "key_file": "key"},
         "kafka": {"bootstrap": "nowhere:9092"},
@@ -39,16 +39,24 @@ def settings_in(
 
 
 def lines(directory: Path, events: Iterable[object]) -> str:
-    """A file of JSON lines."""
     path = directory / "events.jsonl"
-    path.write_bytes(
-        b"".join((e if isinstance(e, bytes) else json.dumps(e).encode()) + b"\n" for e in events)
-    )
+    encoded = (e if isinstance(e, bytes) else json.dumps(e).encode() for e in events)
+    path.write_bytes(b"".join(line + b"\n" for line in encoded))
     return str(path)
 
 
-def examined(settings: Settings, source: str, number: int = 10_000) -> Findings:
-    return examine(settings, of_file(settings, source, number))
+def examined(settings: Settings, source: str) -> Findings:
+    return examine(settings, of_file(settings, source, 10_000))
+
+
+def shown(settings: Settings, source: str, directory: Path) -> str:
+    """Return what `check` prints, on one line."""
+    sample = of_file(settings, source, 10_000)
+    console = Console(record=True, width=100, file=(directory / "out").open("w"))
+    show(examine(settings, sample), sample, settings, console)
+    printed = console.export_text()
+    assert max(map(len, printed.splitlines())) <= 100
+    return " ".join(printed.split())
 
 
 def event(i: int = 0, **changes: Any) -> dict[str, Any]:
@@ -56,28 +64,21 @@ def event(i: int = 0, **changes: Any) -> dict[str, Any]:
 
 
 def test_records_are_accepted_skipped_or_rejected_and_nothing_else(tmp_path: Path) -> None:
-    """The three add up, and each reason has its number and an example."""
     where = [{"field": "type", "in": ["buy"]}]
     settings = settings_in(tmp_path, [unk(where=where)])
     good = [event(i, type="buy") for i in range(10)]
     other = [event(i, type="view") for i in range(10, 15)]
-    bad = [
-        event(15, type="buy", items=7.5),
-        event(16, type="buy", key=None),
-        event(17, type="buy", key=None),
-    ]
+    bad = [event(15, type="buy", items=7.5), *[event(16, type="buy", key=None)] * 2]
     found = examined(settings, lines(tmp_path, [*good, *other, *bad, b"{"]))
     assert (found.records, found.accepted, found.skipped, found.rejected) == (19, 10, 5, 4)
-    assert (
-        found.why[0].reason == "field 'key' is not a string, whole number or boolean"
-        and found.why[0].number == 2
-    )
+    most, *_ = found.why
+    assert most.reason == "field 'key' is not a string, whole number or boolean"
+    assert most.number == 2
     assert {why.reason: why.example for why in found.why}["not JSON"] == "{"
     assert (found.first_ms, found.last_ms) == (AT, AT + 900)
 
 
 def test_a_missing_field_comes_with_the_nearest_that_these_records_have(tmp_path: Path) -> None:
-    """Also where other records do have it."""
     settings = settings_in(tmp_path, [unk()])
     moved = [{"order": {"key": "k"}, "items": ["a"], "ts": AT} for _ in range(3)]
     found = examined(settings, lines(tmp_path, [event(), *moved]))
@@ -90,10 +91,8 @@ def test_a_missing_field_comes_with_the_nearest_that_these_records_have(tmp_path
 def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
     """The reason names the list, the settings a field of its elements."""
     settings = settings_in(tmp_path, [unk()], items="lines[].sku")
-    found = examined(
-        settings, lines(tmp_path, [{"key": "k", "order": {"lines": [{"sku": "a"}]}, "ts": AT}])
-    )
-    [why] = found.why
+    moved = {"key": "k", "order": {"lines": [{"sku": "a"}]}, "ts": AT}
+    [why] = examined(settings, lines(tmp_path, [moved])).why
     assert why.absent is not None and why.absent.nearest[0][0] == "order.lines[].sku"
 
 
@@ -107,10 +106,9 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
     ],
     ids=["iso for ms", "s for ms", "ms for iso", "none"],
 )
-def test_a_time_that_is_none_in_this_unit_says_in_which_it_would_be(
+def test_an_invalid_time_suggests_the_unit_that_makes_it_valid(
     tmp_path: Path, unit: str, value: object, word: str
 ) -> None:
-    """The usual mistake, and the shortest answer to it."""
     settings = settings_in(tmp_path, [unk()], timestamp_unit=unit)
     [why] = examined(settings, lines(tmp_path, [event(ts=value)])).why
     assert why.hint.startswith(word) and bool(why.hint) == bool(word)
@@ -121,49 +119,37 @@ def test_times_of_another_century_are_rejected_with_the_unit_that_explains_them(
 ) -> None:
     """Whole seconds are a valid number of ms: all is in January 1970."""
     settings = settings_in(tmp_path, [unk()])
-    found = examined(settings, lines(tmp_path, [event(ts=AT // 1000 + i) for i in range(5)]))
-    assert (found.accepted, [why.reason for why in found.why]) == (
-        0,
-        ["dated before 2000: seconds instead of ms?"],
-    )
-    text = shown(settings, str(tmp_path / "events.jsonl"), tmp_path)
-    assert "events a tick" not in text, "a rate by a wrong clock"
+    source = lines(tmp_path, [event(ts=AT // 1000 + i) for i in range(5)])
+    found = examined(settings, source)
+    assert found.accepted == 0
+    assert [why.reason for why in found.why] == ["dated before 2000: seconds instead of ms?"]
+    assert "events a tick" not in shown(settings, source, tmp_path), "a rate by a wrong clock"
     assert examined(settings, lines(tmp_path, [event()])).time_hint == ""
 
 
 def test_a_histogram_says_what_it_sees_and_what_its_bounds_cut(tmp_path: Path) -> None:
-    """Against numbers that were put in."""
     histogram = unk(max_items=2, max_count=3, keys=["k"], where=[{"field": "n", "min": 5}])
     settings = settings_in(tmp_path, [histogram, unk("all", keys=["other"])])
-    events = [
-        event(i, n=i, items={"a": i, "b": 1, **({"c": 1} if i > 7 else {})}) for i in range(10)
-    ]
+    events = [event(i, n=i, items={"a": i, "b": 1}) for i in range(8)]
+    events += [event(i, n=i, items={"a": i, "b": 1, "c": 1}) for i in (8, 9)]
     events.append(event(10, n=10, key="other"))
     found = examined(settings, lines(tmp_path, events)).histograms[0]
-    assert (found.looked_at, found.keys, found.served, found.unserved, found.labels) == (
-        6,
-        2,
-        1,
-        1,
-        3,
-    )
+    assert (found.looked_at, found.labels) == (6, 3)
+    assert (found.keys, found.served, found.unserved) == (2, 1, 1)
     assert (found.items.median, found.items.most, found.items.above) == (2, 3, 2)
     assert (found.amounts.most, found.amounts.above) == (9, 5)
 
 
 def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
-    """Ten events a second for a hundred seconds: each item's expected count is its rate, its noise that of the plan."""
-    settings = settings_in(
-        tmp_path, [unk(epsilon=1.0, tick="10s", horizon=100, max_items=1), known(max_items=1)]
-    )
+    """Ten events a second for 100 s: an item's expected count is its rate, its noise that of the plan."""
+    running = unk(epsilon=1.0, tick="10s", horizon=100, max_items=1)
+    settings = settings_in(tmp_path, [running, known(max_items=1)])
     events = [event(i, items=["a" if i % 10 else "rare"]) for i in range(1_000)]
     found = examined(settings, lines(tmp_path, events))
     first, second = (one.expected for one in found.histograms)
     assert first is not None and second is not None
     assert first.events == pytest.approx(100, rel=0.01)
-    assert first.largest == pytest.approx(90, rel=0.01) and first.median == pytest.approx(
-        50, rel=0.01
-    )
+    assert (first.largest, first.median) == pytest.approx((90, 50), rel=0.01)
     mechanism = build(settings.histograms[0])
     assert first.sd_first == mechanism.sd(1) and first.sd_worst >= first.sd_first
     for passing in first.passing:
@@ -177,52 +163,37 @@ def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
 
 def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
     """A start that lies ahead makes empty histograms, and nothing is rejected."""
-    from tests.worker.harness import Bare
-
     settings = settings_in(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
     found = examined(settings, lines(tmp_path, [event(i) for i in range(7)])).histograms[0]
     assert found.early == 7 and found.expected is None
 
 
 def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
-    """The examples are all there are."""
+    """The examples are all there are; no line is too long."""
     for path in sorted(Path("examples/mechanisms").glob("*.toml")):
         settings = load(path)
         fields = settings.events
-        events = [
-            {fields.key: "s1", fields.items: [f"p{i % 5}"], fields.timestamp or "ts": AT + i}
-            for i in range(200)
-        ]
-        sample = of_file(settings, lines(tmp_path, events), 1_000)
-        console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
-        show(examine(settings, sample), sample, settings, console)
-        assert max(map(len, console.export_text().splitlines())) <= 100, path
+        names = fields.key, fields.items, fields.timestamp or "ts"
+        events = [dict(zip(names, ("s1", [f"p{i % 5}"], AT + i), strict=True)) for i in range(200)]
+        assert settings.histograms[0].name in shown(settings, lines(tmp_path, events), tmp_path)
 
 
-def test_what_records_hold_cannot_move_the_cursor(
+def test_record_content_cannot_control_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever can write to the topic must not be able to write to the operator's terminal."""
+    """Producers of the topic must not be able to write to the operator's terminal."""
     settings_in(tmp_path, [unk()])
-    odd = {"\x9b31mkey": "k", "items": ["a"], "ts": AT}
-    source = lines(
-        tmp_path,
-        [
-            odd,
-            b'{"key":"\x1b[2J\x07\xc2\x9b31m"',
-            b"\xff\x1b[31m",
-            event(key="\x1b]0;x\x07", items=7.5),
-        ],
-    )
+    odd = {"\x9b31mkey": "k", "items": ["a"], "ts": AT}, event(key="\x1b]0;x\x07", items=7.5)
+    broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
+    source = lines(tmp_path, [*odd, *broken])
     assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source]) == 1
-    shown = capsys.readouterr()
-    assert "none of 4 would be accepted" in shown.err
-    assert all(char.isprintable() or char == "\n" for char in shown.out)
-    assert "\\x1b[2J" in shown.out and "\\x9b31mkey" in shown.out
+    out, err = capsys.readouterr()
+    assert "none of 4 would be accepted" in err
+    assert all(char.isprintable() or char == "\n" for char in out)
+    assert "\\x1b[2J" in out and "\\x9b31mkey" in out
 
 
 def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
-    """The same events, the same figures."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -232,74 +203,57 @@ def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
     of_lines = examined(settings, lines(tmp_path, events))
     of_rows = examined(settings, str(tmp_path / "events.parquet"))
     assert of_lines.histograms == of_rows.histograms
-    assert [(why.reason, why.number) for why in of_lines.why] == [
-        (why.reason, why.number) for why in of_rows.why
-    ]
-    assert len(of_file(settings, str(tmp_path / "events.parquet"), 5)) == 5
-    assert len(of_file(settings, lines(tmp_path, events), 5)) == 5
+    rows, texts = ([(why.reason, why.number) for why in one.why] for one in (of_rows, of_lines))
+    assert rows == texts
+    for name in ("events.parquet", "events.jsonl"):
+        assert len(of_file(settings, str(tmp_path / name), 5)) == 5
 
 
 def test_shares_are_equal_where_there_is_enough() -> None:
-    """Of the others what they have; together never more than asked for."""
-    assert shares({("a", 0): 100, ("a", 1): 3, ("a", 2): 100}, 43) == {
-        ("a", 0): 20,
-        ("a", 1): 3,
-        ("a", 2): 20,
-    }
+    """Smaller partitions give all; together never more than requested."""
+    there = {("a", 0): 100, ("a", 1): 3, ("a", 2): 100}
+    assert shares(there, 43) == {("a", 0): 20, ("a", 1): 3, ("a", 2): 20}
     assert sum(shares({("a", p): 10 for p in range(7)}, 5).values()) == 5
     assert shares({("a", 0): 0}, 5) == {("a", 0): 0}
     assert shares({}, 5) == {}
 
 
-def test_an_empty_file_is_1_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not 0: nothing was checked."""
+def test_exit_code_is_1_for_an_empty_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings_in(tmp_path, [unk()])
-    assert (
-        execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", lines(tmp_path, [])])
-        == 1
-    )
+    source = lines(tmp_path, [])
+    assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", source]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("there are none, so nothing can be checked")
 
 
-def shown(settings: Settings, source: str, directory: Path) -> str:
-    """What `check` prints, as one line."""
-    sample = of_file(settings, source, 10_000)
-    console = Console(record=True, width=100, file=(directory / "out").open("w"))
-    show(examine(settings, sample), sample, settings, console)
-    return " ".join(console.export_text().split())
-
-
-def test_where_users_are_protected_their_bounds_are_judged_and_not_those_of_an_event(
-    tmp_path: Path,
-) -> None:
+def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None:
     """One user with 30 events of one item is one count: neither is max_count too much, nor do 30 pass a threshold."""
     histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
     settings = settings_in(tmp_path, [histogram], unit="user", user="user")
-    day = AT // 86_400_000 * 86_400_000
-    events = [event(user="one", ts=day + i, items=["a"]) for i in range(30)]
-    events += [event(user="two", ts=day + 100 + i, items=[item]) for i, item in enumerate("abcd")]
+    events = [event(user="one", ts=DAY + i, items=["a"]) for i in range(30)]
+    events += [event(user="two", ts=DAY + 100 + i, items=[item]) for i, item in enumerate("abcd")]
     source = lines(tmp_path, events)
     found = examined(settings, source).histograms[0].of_users
     assert found is not None and found.users == 2
     assert (found.pairs.most, found.pairs.above) == (4, 1)
     assert (found.amounts.most, found.amounts.above) == (30, 1)
     text = shown(settings, source, tmp_path)
-    assert (
-        "max_items_per_user = 2 cuts 1 user (50.0 %)" in text
-        and "max_count = 3 cuts 1 count" in text
-    )
+    for words in (
+        "max_items_per_user = 2 cuts 1 user (50.0 %)",
+        "max_count = 3 cuts 1 count",
+        "different users on, at least",
+        "before users are bounded",
+    ):
+        assert words in text
     assert "only adds noise" not in text and "passed by" not in text
-    assert "different users on, at least" in text and "before users are bounded" in text
 
 
 def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
-    """The bounds are those of an epoch."""
-    settings = settings_in(
-        tmp_path, [unk(max_items_per_user=1, horizon=86_400)], unit="user", user="user"
-    )
-    day = AT // 86_400_000 * 86_400_000
-    events = [event(user="u", ts=day - i * 86_400_000) for i in range(3)]
+    histogram = unk(max_items_per_user=1, horizon=86_400)
+    settings = settings_in(tmp_path, [histogram], unit="user", user="user")
+    events = [event(user="u", ts=DAY - i * 86_400_000) for i in range(3)]
     found = examined(settings, lines(tmp_path, events)).histograms[0].of_users
     assert found is not None and (found.users, found.amounts.most) == (3, 1)
 
@@ -312,30 +266,17 @@ def test_events_without_items_are_accepted_and_said_to_count_nothing(
     settings = settings_in(tmp_path, [unk()], missing="empty")
     source = lines(tmp_path, [event(0), event(1, items=items), event(2, items=items)])
     assert examined(settings, source).histograms[0].without_items == 2
-    assert "2 events of these (66.7 %) accepted without any item: they count nothing" in shown(
-        settings, source, tmp_path
-    )
+    said = "2 events of these (66.7 %) accepted without any item: they count nothing"
+    assert said in shown(settings, source, tmp_path)
 
 
-def test_missing_empty_is_proposed_where_it_would_help_and_nowhere_else(tmp_path: Path) -> None:
+def test_missing_empty_is_suggested_only_where_it_helps(tmp_path: Path) -> None:
     """It accepts events whose items are absent or null; no other fault."""
     settings = settings_in(tmp_path, [unk()])
-    without = {"key": "k", "ts": AT}
-    events = [
-        event(),
-        without,
-        event(items=None),
-        event(items=7.5),
-        event(key=None),
-        {"ts": AT, "items": None},
-    ]
-    source = lines(tmp_path, events)
+    helped = [{"key": "k", "ts": AT}, event(items=None)]
+    others = [event(), event(items=7.5), event(key=None), {"ts": AT, "items": None}]
+    source = lines(tmp_path, [*helped, *others])
     assert sum(why.empty for why in examined(settings, source).why) == 2
     assert 'missing = "empty" would accept 1 of them' in shown(settings, source, tmp_path)
-    assert (
-        sum(
-            why.empty
-            for why in examined(settings_in(tmp_path, [unk()], missing="empty"), source).why
-        )
-        == 0
-    )
+    settings = settings_in(tmp_path, [unk()], missing="empty")
+    assert sum(why.empty for why in examined(settings, source).why) == 0

@@ -1,4 +1,4 @@
-"""Which paths records have, and which of them are near one that they do not have."""
+"""Paths in records, and the ones most similar to a missing path."""
 
 from __future__ import annotations
 
@@ -30,23 +30,17 @@ def fields(*records: object) -> PathCounts:
 
 
 def test_paths_go_through_objects_and_one_list() -> None:
-    """A path has one [] at most, so what is in a list of lists has none."""
+    """A path has at most one [], so values in a list of lists have none."""
     found = fields({"order": {"lines": [{"sku": "a", "tags": ["x"]}, {"qty": 2}], "a.b": 1}})
-    for there in (
-        "order",
-        "order.lines",
-        "order.lines[]",
-        "order.lines[].sku",
-        "order.lines[].qty",
-        'order."a.b"',
-    ):
+    lines = ["order.lines", "order.lines[]", "order.lines[].sku", "order.lines[].qty"]
+    for there in ("order", *lines, 'order."a.b"'):
         assert found.has(parse(there)), there
     for absent in ("lines", "order.lines.sku", "order.lines[].price"):
         assert not found.has(parse(absent)), absent
 
 
 def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
-    """What people get wrong: where a field is, its case, a letter, an s."""
+    """Common mistakes: the place of a field, its case, a letter, an s."""
     record = {"order": {"shop": "s1"}, "customerId": 7, "products": ["p"], "zzz": 1}
     found = fields(record, record, {"zzz": 1})
     for wanted, nearest in (
@@ -62,7 +56,7 @@ def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
 
 @given(st.lists(JSON, max_size=5), st.sampled_from(["a", "a.b[].c", '"x y"']))
 def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str) -> None:
-    """Whatever is in the topic, the command goes on; and what it names can be written into the settings."""
+    """For any record the command goes on, and the paths that it names fit into the settings."""
     found = fields(*records)
     for near in found.nearest(parse(wanted)):
         assert str(parse(near)) == near
@@ -76,7 +70,7 @@ def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
     assert json.dumps(repr(found)) == f'"Fields({PATHS_MAX})"'
 
 
-def test_a_name_longer_than_a_path_is_passed_over() -> None:
+def test_a_name_longer_than_a_path_is_skipped() -> None:
     """The settings cannot name it; a record with one ended the command."""
     found = fields({"n" * 1_001: 1, "price": 2, "m" * 500_000: {"price": 3}})
     assert found.has(parse("price"))

@@ -1,4 +1,4 @@
-"""Whatever is in a topic: a file that loads and accepts what it says, with no value of an event in it, or a reason."""
+"""For any topic: a file that loads, accepts what it says and holds no value of an event; or a reason."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
-    """Records of a few shapes, each with values of its own: the way topics are, and any other way."""
+    """Return records of a few random shapes, with varied values."""
     shapes = draw(
         st.lists(
             st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6),
@@ -68,7 +68,6 @@ def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
 
 
 def varied(value: Any, rng: Any) -> Any:
-    """The same shape with other values."""
     if isinstance(value, dict):
         return {name: varied(inner, rng) for name, inner in value.items() if rng.random() < 0.97}
     if isinstance(value, list):
@@ -81,7 +80,7 @@ def varied(value: Any, rng: Any) -> Any:
 
 
 def accepted(found: Settings, sample: Sample) -> int:
-    """How many of the records the worker would count."""
+    """Return how many of the records the worker would count."""
     projection = Projection(found.shape)
     n = 0
     for record in sample.records:
@@ -96,7 +95,7 @@ def accepted(found: Settings, sample: Sample) -> int:
 def test_a_file_loads_and_accepts_what_it_says(
     keyed: list[tuple[str | None, Json]], answers: OperatorAnswers
 ) -> None:
-    """Or nothing is written, with the reason; floats of JSON differ from those read exactly in nothing that counts here."""
+    """Or nothing is written, with the reason. Floats, unlike exact decimals, make no difference here."""
     sample = sample_of(keyed)
     try:
         text, draft = written(sample, answers)
@@ -111,14 +110,13 @@ some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).m
 
 
 @given(st.lists(some_bytes, min_size=1, max_size=20))
-def test_bytes_of_any_sort_give_a_reason(values: list[bytes | None]) -> None:
-    """A topic may hold what no format is."""
+def test_arbitrary_bytes_are_refused_with_a_reason(values: list[bytes | None]) -> None:
     assume(not any(value is not None and value.lstrip()[:1] == b"{" for value in values))
     with pytest.raises(CannotGuess):
         written(sample_of((None, value) for value in values))
 
 
-def test_deep_and_large_records_are_passed_over() -> None:
+def test_deep_and_large_records_are_skipped() -> None:
     """The worker rejects them too; they must not end the command."""
     good = list(events("flights", 100))
     deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -132,7 +130,7 @@ def test_deep_and_large_records_are_passed_over() -> None:
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
 def test_no_value_is_written_unless_the_file_says_so(name: str, answers: OperatorAnswers) -> None:
-    """Every text of every event is looked for: names of keys only where they were declared, of types only in where."""
+    """Searches for every text of every event: key names only if declared, types only in where."""
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)

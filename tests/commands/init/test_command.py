@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,13 @@ from workers.commands.init.sample import sample_of
 from workers.kafka.clients import Connection
 from workers.settings.settings import load
 
+Capture = pytest.CaptureFixture[str]
+Records = Iterable[tuple[str | None, object]]
 
-def made(
-    bootstrap: str,
-    records: Iterable[tuple[str | None, object]],
-    partitions: int = 2,
-    *,
-    abort: bool = False,
-) -> str:
-    """Makes a topic with records, objects as JSON; with `abort` others that were never committed lie around them."""
+
+def made(bootstrap: str, records: Records, *, abort: bool = False) -> str:
+    """Make a topic with records, objects as JSON; `abort` adds aborted ones before and after them."""
+    partitions = 2
     topic = f"init-{uuid.uuid4().hex[:8]}"
     connection = Connection(bootstrap)
     admin = admin_of(connection)
@@ -70,15 +69,17 @@ def test_the_oldest_and_the_newest_committed_records_are_looked_at(bootstrap: st
         assert sample.partitions == 2 and 2_000 <= sample.total <= 2_010 and not sample.stopped
 
 
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_a_file_is_written_once_and_says_what_is_next(
-    bootstrap: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    bootstrap: str, directory: Path, capsys: Capture
 ) -> None:
     """Neither the file nor anything else is overwritten, and the next commands take what it names."""
     topic = made(bootstrap, events("orders", 600))
-    monkeypatch.chdir(tmp_path)
     run = ["init", "--bootstrap", bootstrap, "--topic", topic]
     run += ["--keys", "public", "--client", "client.id=x.y"]
     assert execute(run) == 0
@@ -110,12 +111,8 @@ def test_a_file_is_written_once_and_says_what_is_next(
     ],
     ids=["empty", "tombstones", "framed", "no JSON", "ids"],
 )
-def test_where_nothing_can_be_guessed_no_file_is_written(
-    records: list[tuple[str | None, object]],
-    words: str,
-    bootstrap: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_no_file_is_written_if_nothing_can_be_guessed(
+    records: Records, words: str, bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     topic = made(bootstrap, records)
     assert execute(options(bootstrap, topic, tmp_path / "x.toml")) == 1
@@ -136,25 +133,19 @@ def test_where_nothing_can_be_guessed_no_file_is_written(
         (["--topic", "none-such"], "--topic none-such: no such topic on"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_2(
-    wrong: list[str],
-    words: str,
-    bootstrap: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_wrong_option_gives_one_line_and_exit_code_2(
+    wrong: list[str], words: str, bootstrap: str, directory: Path, capsys: Capture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *wrong]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert words in line and "hunter2" not in line
-    assert list(tmp_path.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_secrets_stay_where_they_are(
+def test_secrets_are_not_copied_into_the_file(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file names the variable; the client gets what is in it."""
+    """The file names the variable; the client gets its value."""
     monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
     topic = made(bootstrap, events("flights", 200))
     secret = "--client", "sasl.password=env:QC_TEST_PASSWORD"
@@ -165,7 +156,6 @@ def test_secrets_stay_where_they_are(
 
 
 def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
-    """What may be published, whom to protect, and which range; each question says what it is about."""
     topic = made(bootstrap, events("sensors", 1_000))
     out, code = on_a_terminal(
         options(bootstrap, topic, tmp_path / "x.toml"),
@@ -194,23 +184,20 @@ def test_with_yes_it_asks_nothing_and_publishes_no_names(bootstrap: str, tmp_pat
 
 
 def on_a_terminal(arguments: list[str], answers: list[tuple[str, str]]) -> tuple[str, int]:
-    """Runs the command on a terminal of its own and answers what it asks; returns what was shown, and its exit code."""
+    """Run the command on a terminal and answer its questions; return its output and exit code."""
     process, terminal = pty.fork()
     if process == 0:
         os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *arguments])
     shown, deadline, waiting = "", time.monotonic() + 60, list(answers)
-    while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 1.0)[0]:
-            continue
-        try:
-            part = os.read(terminal, 65_536)
-        except OSError:  # Linux says so at the end
-            break
-        if not part:
-            break
-        shown += part.decode(errors="replace")
-        if waiting and waiting[0][0] in shown:
-            os.write(terminal, f"{waiting.pop(0)[1]}\n".encode())
+    with suppress(OSError):  # Linux ends a terminal with an error
+        while time.monotonic() < deadline:
+            if not select.select([terminal], [], [], 1.0)[0]:
+                continue
+            if not (part := os.read(terminal, 65_536)):
+                break
+            shown += part.decode(errors="replace")
+            if waiting and waiting[0][0] in shown:
+                os.write(terminal, f"{waiting.pop(0)[1]}\n".encode())
     os.close(terminal)
     assert not waiting, shown
     return shown, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

@@ -1,4 +1,4 @@
-"""What the name of a field says that it identifies: people must be found, and nothing else be taken for one."""
+"""Entities identified by field names: people must be found, and nothing else mistaken for one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ CASES = [(name, kind) for kind, names in NAMES.items() for name in names.split()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
-def test_the_noun_of_a_name_says_what_a_field_identifies(name: str, kind: UserKind | None) -> None:
-    """The noun is the last word that is more than "id": wherever words are cut, and whatever is around it."""
+def test_the_noun_of_a_name_decides_what_a_field_identifies(
+    name: str, kind: UserKind | None
+) -> None:
     assert len(CASES) > 60
     assert who(parse(name)) is kind

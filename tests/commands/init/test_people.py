@@ -1,4 +1,4 @@
-"""Whole topics with people in them: who the user is, what that means, and that no person is offered as a label."""
+"""Topics with people in them: the user field, its meaning, and no person offered as a label."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
 Event = dict[str, Any]
+More = Callable[[random.Random, int], Event]
 
 
-def topic(
-    key: Callable[[Event], str | None], more: Callable[[random.Random, int], Event]
-) -> list[Keyed]:
-    """Return page views with their record keys; without `more`, they name nobody."""
+def topic(key: Callable[[Event], str | None], more: More) -> list[Keyed]:
+    """Return page views with their record keys; without fields of `more`, they name no user."""
     rng, pages = random.Random(1), ["home", "search", "cart", "help"]
     events = [
         {"page": rng.choice(pages), "ts": NOW_MS - 3_000_000 + 1_000 * i} | more(rng, i)
@@ -34,67 +33,49 @@ def topic(
 
 
 def person(rng: random.Random, i: int) -> Event:
-    return {
-        "session_id": f"s{rng.randrange(400)}",
-        "user": {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"},
-    }
+    user = {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"}
+    return {"session_id": f"s{rng.randrange(400)}", "user": user}
 
 
 def order(rng: random.Random, i: int) -> Event:
-    return {
-        "order": {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}},
-        "acct": rng.randrange(300),
-    }
+    order = {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}}
+    return {"order": order, "acct": rng.randrange(300)}
 
 
 def request(rng: random.Random, i: int) -> Event:
-    return {
-        "req": f"{rng.getrandbits(64):x}",
-        "who": f"10.0.{rng.randrange(8)}.{rng.randrange(8)}",
-        "deviceId": rng.randrange(90),
-    }
+    address = f"10.0.{rng.randrange(8)}.{rng.randrange(8)}"
+    return {"req": f"{rng.getrandbits(64):x}", "who": address, "deviceId": rng.randrange(90)}
 
 
-#: Records, the field that is the user, whether its events must be brought together, and words of what it means.
+def session(rng: random.Random, i: int) -> Event:
+    return {"sess": f"s{rng.randrange(300)}"}
+
+
+def no_user(rng: random.Random, i: int) -> Event:
+    return {}
+
+
+KEYED_BY_ORDER = topic(lambda e: e["order"]["id"], order)
+KEYED_BY_CUSTOMER = topic(lambda e: e["order"]["customer"]["id"], order)
+UNKNOWN_KEY = topic(lambda e: f"k{e['ts'] // 1_000 % 100}", no_user)
+#: Records, the user's field, whether the records must be re-keyed, and what a user means.
 TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
     "keyed by session": (topic(lambda e: e["session_id"], person), "user.id", True, "one person"),
     "keyed by user": (topic(lambda e: e["user"]["id"], person), "user.id", False, "one person"),
     "no key": (topic(lambda _: None, person), "user.id", True, "one person"),
-    "keyed by order": (
-        topic(lambda e: e["order"]["id"], order),
-        "order.customer.id",
-        True,
-        "one person",
-    ),
-    "keyed by customer": (
-        topic(lambda e: e["order"]["customer"]["id"], order),
-        "order.customer.id",
-        False,
-        "one person",
-    ),
+    "keyed by order": (KEYED_BY_ORDER, "order.customer.id", True, "one person"),
+    "keyed by customer": (KEYED_BY_CUSTOMER, "order.customer.id", False, "one person"),
     "devices": (topic(lambda _: None, request), "deviceId", True, "one device"),
-    "only sessions": (
-        topic(lambda e: e["sess"], lambda rng, _: {"sess": f"s{rng.randrange(300)}"}),
-        "sess",
-        False,
-        "one session, NOT of one person",
-    ),
-    "a key that is in no field": (
-        topic(lambda e: f"k{e['ts'] // 1_000 % 100}", lambda *_: {}),
-        "$key",
-        False,
-        "only if it names a person",
-    ),
+    "only sessions": (topic(lambda e: e["sess"], session), "sess", False, "NOT of one person"),
+    "a key that is in no field": (UNKNOWN_KEY, "$key", False, "only if it names a person"),
 }
 #: Fields that identify somebody, or one event.
 PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
 
 
 @pytest.mark.parametrize("name", TOPICS)
-def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protects(
-    name: str,
-) -> None:
-    """Also where the record key is a session or an order: the worker brings the user's events together."""
+def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
+    """Also if the record key is a session or an order: the worker re-keys the events by user."""
     keyed, user, rekey, means = TOPICS[name]
     text, draft = written(sample_of(keyed), OperatorAnswers(users=True))
     found = loaded(text)
@@ -114,10 +95,10 @@ def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protec
     ],
     ids=str,
 )
-def test_no_field_that_identifies_somebody_is_offered_as_a_label_or_a_stream_key(
+def test_identifying_fields_are_never_offered_as_labels_or_stream_keys(
     name: str, answers: OperatorAnswers
 ) -> None:
-    """What is counted is published under its name."""
+    """Items and stream keys are published by name."""
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
@@ -138,8 +119,8 @@ def test_no_field_that_identifies_somebody_is_offered_as_a_label_or_a_stream_key
     ],
     ids=lambda field: next(iter(field)),
 )
-def test_people_in_lists_objects_and_numbers_are_no_items(field: Event) -> None:
-    """Whatever form they have, and however often each occurs; addresses also where the name says nothing."""
+def test_people_in_lists_objects_and_numbers_are_not_items(field: Event) -> None:
+    """In any form and at any frequency; addresses even if the field's name says nothing."""
     rng = random.Random(2)
 
     def varied(value: Any) -> Any:
@@ -159,17 +140,16 @@ def test_people_in_lists_objects_and_numbers_are_no_items(field: Event) -> None:
         written(sample_of(records))
 
 
-def test_a_key_that_names_one_event_or_what_it_is_about_is_no_user() -> None:
-    """Protecting "one order" or "one page" as a user would promise next to nothing, and be called user."""
+def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
+    """Protecting one order or one page as a "user" would promise next to nothing."""
     for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
         with pytest.raises(CannotGuess, match="--users: no field"):
-            written(sample_of(topic(key, lambda *_: {})), OperatorAnswers(users=True))
+            written(sample_of(topic(key, no_user)), OperatorAnswers(users=True))
 
 
 def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """The way of somebody who has a topic that is keyed by session."""
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
     assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0

@@ -33,7 +33,6 @@ def iso(at_ms: int) -> str:
 
 
 def flights(rng: random.Random, at: int) -> Keyed:
-    """A departure, flat, with numbers and names."""
     carrier = rng.choice(["UA", "AA", "DL", "B6", "EV", "MQ"])
     return None, {
         "departed": iso(at),
@@ -90,7 +89,6 @@ def sensors(rng: random.Random, at: int) -> Keyed:
 
 
 def users(rng: random.Random, at: int) -> Keyed:
-    """What a user did, keyed by session."""
     session = f"s-{int(rng.paretovariate(0.5)) % 500}"
     page = rng.choice(["home", "search", "cart", "help", "product"])
     tags = rng.sample(["new", "eu", "beta"], rng.randrange(3))
@@ -105,7 +103,6 @@ TOPICS: dict[str, Callable[[random.Random, int], Keyed]] = {
 
 
 def events(name: str, number: int, end_ms: int = NOW_MS, seed: int = 1) -> Iterator[Keyed]:
-    """Yield events of a topic in order of their times, over six hours."""
     rng = random.Random(f"{name}{seed}")
     for i in range(number):
         yield TOPICS[name](rng, end_ms - SPAN_MS + i * SPAN_MS // number)
@@ -145,18 +142,11 @@ def draft_of(
 def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
     """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
-    place = FileContext(
-        bootstrap="localhost:9092",
-        topic="events",
-        client={},
-        registry={},
-        file="x.toml",
-        key_file="x.key",
-        key_name="x.key",
-        now=datetime(2026, 11, 22, tzinfo=UTC),
-    )
-    pace = choose_tick(draft, NOW_MS)
-    return settings_text(draft, pace, answers or OperatorAnswers(), place), draft
+    texts = {"bootstrap": "localhost:9092", "topic": "events", "file": "x.toml"}
+    keys = {"key_file": "x.key", "key_name": "x.key"}
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    context = FileContext(**texts, **keys, client={}, registry={}, now=now)
+    return settings_text(draft, choose_tick(draft, NOW_MS), context), draft
 
 
 def loaded(text: str) -> Settings:

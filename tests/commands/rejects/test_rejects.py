@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,8 +28,7 @@ NOW = time.time_ns() // 1_000_000
 
 
 def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
-    found: Any = message.headers() or []
-    return [(name, value) for name, value in found]
+    return cast(list[tuple[str, bytes | None]], message.headers() or [])
 
 
 def reject(
@@ -52,8 +51,24 @@ def reject(
     site.producer.flush()
 
 
+def by_retry(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    """Return the original records and those that were sent back."""
+    found: tuple[list[Message], list[Message]] = [], []
+    for message in messages:
+        found["retry" in dict(headers_of(message))].append(message)
+    return found
+
+
+def record_of(message: Message) -> tuple[Any, ...]:
+    return message.partition(), message.key(), message.value(), message.timestamp()
+
+
 def good(i: int) -> dict[str, object]:
     return {"key": "k", "items": [f"p{i}"], "ts": NOW + i}
+
+
+def labels_in(site: Site) -> list[str]:
+    return [json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)]
 
 
 def any_reason(_reason: str) -> bool:
@@ -61,7 +76,7 @@ def any_reason(_reason: str) -> bool:
 
 
 def assert_counted(site: Site, number: int, at: int) -> None:
-    """Run a worker until so many counts are contributed: they stay as many, and audit agrees."""
+    """Run a worker until `number` counts are contributed; audit agrees, and no more follow."""
     with site.worker() as worker:
         until(lambda: site.contributed().total() == number, f"{number} counts")
         site.wait_published(at)
@@ -73,20 +88,15 @@ def assert_counted(site: Site, number: int, at: int) -> None:
 def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the mistake to the counts: rejected, settings corrected, sent back, counted, and nothing twice; audit agrees."""
+    """Rejected, settings corrected, sent back, counted once; audit agrees."""
     site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
     at = time.time_ns() // 1_000_000
     events = [{"key": "k", "items": ["a"], "ts": at + i} for i in range(120)]
+    headers: Any = [("trace", b"\x00\xff"), ("empty", None), ("trace", b"2")]
     for partition in range(2):
         for i, event in enumerate(events):
             value = json.dumps(event).encode()
-            site.producer.produce(
-                site.topic,
-                value,
-                f"key-{i}",
-                partition,
-                headers=[("trace", b"\x00\xff"), ("empty", None), ("trace", b"2")],
-            )
+            site.producer.produce(site.topic, value, f"key-{i}", partition, headers=headers)
         site.produce(partition, [b"broken"])
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 242, "all is rejected")
@@ -100,48 +110,32 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
         assert f"sent back: {number} records" in shown and "2 would not be accepted now" in shown
     assert execute(["rejects", "-c", str(site.config)]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "242 rejects" in shown
-        and "key not declared: 240" in shown
-        and "240 sent back" in shown
-        and "not JSON: 2" in shown
-    )
+    for words in ("242 rejects", "key not declared: 240", "240 sent back", "not JSON: 2"):
+        assert words in shown
     # The rejects topic is partitioned by the records' keys, so they come back in another order.
-    both = sorted(
-        site.read(site.topic), key=lambda message: (message.partition(), message.key() or b"")
-    )
-    originals, again = (
-        [m for m in both if m.value() != b"broken" and ("retry" in dict(headers_of(m))) == of_retry]
-        for of_retry in (False, True)
-    )
+    both = [message for message in site.read(site.topic) if message.value() != b"broken"]
+    both.sort(key=lambda message: (message.partition(), message.key() or b""))
+    originals, again = by_retry(both)
     assert len(originals) == len(again) == 240
     for before, after in zip(originals, again, strict=True):
-        assert (before.key(), before.value(), before.timestamp(), before.partition()) == (
-            after.key(),
-            after.value(),
-            after.timestamp(),
-            after.partition(),
-        )
+        assert record_of(before) == record_of(after)
         told = f"{site.topic}/{before.partition()}/{before.offset()}".encode()
         assert headers_of(after) == [*headers_of(before), ("retry", told)]
     assert_counted(site, 240, at)
 
 
 @pytest.mark.parametrize("key", ["key", "$key"])
-def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
+def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     bootstrap: str, tmp_path: Path, key: str
 ) -> None:
-    """It goes back to the topic by user, with the key that it had and its user, and is the same event there."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [known(keys=["other"], max_items_per_user=2)],
-        partitions=2,
-        owners=1,
-        events={"key": key, "user": "who"},
-        privacy={"unit": "user", "rekey": True},
-        worker={"user_partitions": 3},
-    )
+    """It goes back to the topic by user with its original key and its user, as the same event."""
+    changes: Any = {
+        "events": {"key": key, "user": "who"},
+        "privacy": {"unit": "user", "rekey": True},
+        "worker": {"user_partitions": 3},
+    }
+    histogram = known(keys=["other"], max_items_per_user=2)
+    site = Site(bootstrap, tmp_path, [histogram], partitions=2, owners=1, **changes)
     at = time.time_ns() // 1_000_000
     for i in range(60):
         event = {"key": "k", "items": ["a", "b", "a"], "ts": at + i, "who": f"user-{i % 20}"}
@@ -156,55 +150,38 @@ def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
     outcomes = [retry_rejects(site.settings, site.connection, any_reason) for _ in range(2)]
     assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [(60, 4, 0), (0, 4, 0)]
     by_user = [m for m in site.read(site.settings.by_user_topic) if m.value() is not None]
-    before, after = (
-        [m for m in by_user if ("retry" in dict(headers_of(m))) == again] for again in (False, True)
-    )
-    assert sorted(
-        (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)) for m in before
-    ) == sorted(
-        (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)[:-1]) for m in after
-    )
+    before, after = by_retry(by_user)
+    originals = sorted((*record_of(m), *headers_of(m)) for m in before)
+    assert originals == sorted((*record_of(m), *headers_of(m)[:-1]) for m in after)
     assert_counted(site, 40, at)  # two items of each of 20 users
 
 
-def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
+def test_only_acceptable_rejects_are_resent_and_others_may_be_later(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A position in the topic would lose those that are not accepted at the first try."""
+    """A position in the topic would lose those that are not accepted at first."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
+    moved, missing = {"shop": "k", "items": ["x"], "ts": NOW}, "missing field 'key'"
     for i in range(6):
-        reject(
-            site, i % 2, good(i) if i < 4 else {"shop": "k", "items": ["x"], "ts": NOW}, offset=i
-        )
+        reject(site, i % 2, good(i) if i < 4 else moved, offset=i)
     reject(site, 0, good(9), reason="another reason", offset=9)
-    first = retry_rejects(
-        site.settings, site.connection, lambda reason: reason == "missing field 'key'"
-    )
+    first = retry_rejects(site.settings, site.connection, lambda reason: reason == missing)
     assert (first.sent, first.refused) == (4, 2)
     assert resent_offsets(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
     site.config = site.write(site.document)
     second = retry_rejects(site.settings, site.connection, any_reason)
     assert (second.sent, second.refused) == (2, 1)
-    assert sorted(json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)) == [
-        "p0",
-        "p1",
-        "p2",
-        "p3",
-        "x",
-        "x",
-    ]
+    assert sorted(labels_in(site)) == ["p0", "p1", "p2", "p3", "x", "x"]
     found = by_reason(site.settings, site.connection, any_reason, lambda *_: None)
-    assert {reason: (one.number, one.sent) for reason, one in found.items()} == {
-        "missing field 'key'": (6, 6),
-        "another reason": (1, 0),
-    }
+    numbers = {reason: (one.number, one.sent) for reason, one in found.items()}
+    assert numbers == {missing: (6, 6), "another reason": (1, 0)}
 
 
-def test_what_cannot_be_sent_back_is_counted_and_left(
+def test_rejects_that_cannot_be_resent_are_counted_and_left(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half an event is another event; one of another topic is not this worker's."""
+    """A truncated event is another event; one of another topic is not this worker's."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
     reject(site, 0, long, reason="record too large")
@@ -256,22 +233,13 @@ Transactions.run, Transactions._insist = watched, insisting
 from workers.cli import execute
 sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", killing, str(site.config)],
-        cwd=ROOT,
-        capture_output=True,
-        env=dict(os.environ),
-        check=False,
-    )
+    run = [sys.executable, "-c", killing, str(site.config)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, check=False)
     assert done.returncode in (-signal.SIGKILL, 0), done.stderr
-    killed = len(list(site.read(site.topic)))
-    assert (
-        killed
-        in {"before": {10}, "between": {10}, "committing": {10, 20, 30}, "after": {20}}[where]
-    )
+    sent = {"before": {10}, "between": {10}, "committing": {10, 20, 30}, "after": {20}}
+    assert len(list(site.read(site.topic))) in sent[where]
     retry_rejects(site.settings, site.connection, any_reason)
-    labels = [json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)]
-    assert labels == [f"p{i}" for i in range(30)]
+    assert labels_in(site) == [f"p{i}" for i in range(30)]
 
 
 def test_a_second_run_fences_the_first(
@@ -286,12 +254,9 @@ def test_a_second_run_fences_the_first(
     other: list[subprocess.CompletedProcess[bytes]] = []
 
     def slow(self: Any, messages: Any, changes: Any) -> int:
-        if len(other) == 0:
-            other.append(
-                subprocess.run(
-                    command("rejects", "-c", str(site.config), "--retry"), cwd=ROOT, check=False
-                )
-            )
+        if not other:
+            retry = command("rejects", "-c", str(site.config), "--retry")
+            other.append(subprocess.run(retry, cwd=ROOT, check=False))
         return run(self, messages, changes)
 
     monkeypatch.setattr(Transactions, "run", slow)
@@ -301,7 +266,7 @@ def test_a_second_run_fences_the_first(
     assert len(list(site.read(site.topic))) == 20
 
 
-def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: Path) -> None:
+def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_path: Path) -> None:
     """A worker's transaction that began earlier and is still open hides the note of what was sent back."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     topic = site.settings.rejects_topic
@@ -321,20 +286,20 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     assert list(site.read(site.topic)) == []
 
 
-def test_a_topic_that_is_not_there_is_2(
+def test_exit_code_is_2_without_a_rejects_topic(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing was rejected by a worker that never ran; but the name may be misspelt."""
+    """A worker that never ran rejected nothing, but the name may be misspelled."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["rejects", "-c", str(site.config)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"topic {site.name}.rejects does not exist" in line
 
 
-def test_what_is_shown_is_one_line_each_and_safe(
+def test_shown_rejects_take_one_line_and_are_safe_to_print(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rejects are what anybody sent."""
+    """Any producer may have written a reject's content."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     capsys.readouterr()
     assert execute(["rejects", "-c", str(site.config)]) == 0
@@ -350,29 +315,14 @@ def test_what_is_shown_is_one_line_each_and_safe(
 
 
 def test_a_reject_reads_back_as_what_was_rejected() -> None:
-    """Headers of the record's own keep their names, their order, and what they are not allowed to pass for."""
+    """The record's own headers keep names and order, and cannot pass for the reject's."""
     own = [("reason", b"mine"), ("truncated", b"x"), ("h", None), ("h", b"\xff")]
-    made = rejected(
-        "r", b"key", b"value", reason="not JSON", source=("t", 3, 7), time_ms=5, further=own
-    )
+    source = "t", 3, 7
+    made = rejected("r", b"key", b"value", reason="not JSON", source=source, time_ms=5, further=own)
     read = read_reject(made.headers, made.key, made.value)
     assert read is not None
-    assert (read.reason, read.topic, read.partition, read.offset, read.time_ms) == (
-        "not JSON",
-        "t",
-        3,
-        7,
-        5,
-    )
-    assert (read.key, read.value, list(read.headers), read.truncated) == (
-        b"key",
-        b"value",
-        own,
-        False,
-    )
+    assert read == ("not JSON", "t", 3, 7, 5, b"key", b"value", own, False)
     assert read_reject([("reason", b"x")], None, None) is None
-    assert (
-        read_reject([*made.headers[:2], ("partition", b"one"), *made.headers[3:]], None, None)
-        is None
-    )
+    damaged = [*made.headers[:2], ("partition", b"one"), *made.headers[3:]]
+    assert read_reject(damaged, None, None) is None
     assert "value" not in repr(read)

@@ -33,16 +33,18 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
     if not len(sample):
         late = " within 15 s" if sample.stopped else ""
-        return _failure(sample, f"there are none{late}, so nothing can be checked")
+        print(
+            f"quietcount: {sample.name}: there are none{late}, so nothing can be checked",
+            file=sys.stderr,
+        )
+        return EXIT_NOTHING_ACCEPTED
     found = examine.examine(settings, sample)
     show(found, sample, settings, Console(highlight=False))
-    if not found.accepted:
-        return _failure(sample, f"none of {found.records:,} would be accepted")
-    return 0
-
-
-def _failure(sample: Sample, problem: str) -> int:
-    print(f"quietcount: {sample.name}: {problem}", file=sys.stderr)
+    if found.accepted:
+        return 0
+    print(
+        f"quietcount: {sample.name}: none of {found.records:,} would be accepted", file=sys.stderr
+    )
     return EXIT_NOTHING_ACCEPTED
 
 

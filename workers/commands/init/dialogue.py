@@ -103,13 +103,12 @@ def write_settings(options: InitOptions) -> int:
         asking = options.ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        answers = _answers(guess, options, range_, asking=asking)
-        draft = guess.draft(answers)
+        draft = guess.draft(_answers(guess, options, range_, asking=asking))
     except CannotGuess as nothing:
         print(f"quietcount: no settings for the topic {options.topic}: {nothing}", file=sys.stderr)
         return EXIT_NOTHING
     key_name = f"{output.stem}.key"
-    place = FileContext(
+    context = FileContext(
         bootstrap=options.bootstrap,
         topic=options.topic,
         client=client,
@@ -120,7 +119,7 @@ def write_settings(options: InitOptions) -> int:
         key_name=key_name,
         now=datetime.now(UTC),
     )
-    text = settings_text(draft, choose_tick(draft, now_ms), answers, place)
+    text = settings_text(draft, choose_tick(draft, now_ms), context)
     try:
         settings_of(tomllib.loads(text), base)
     except ValueError as error:
@@ -128,7 +127,7 @@ def write_settings(options: InitOptions) -> int:
     _write(output, text)
     if not asking:
         _show_fields(console, guess, roles_of(draft))
-    _show_draft(console, draft, place, text)
+    _show_draft(console, draft, context.file, text)
     return 0
 
 
@@ -260,7 +259,7 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
 
 
-def _show_draft(console: Console, draft: Draft, place: FileContext, text: str) -> None:
+def _show_draft(console: Console, draft: Draft, file: str, text: str) -> None:
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:
@@ -272,8 +271,8 @@ def _show_draft(console: Console, draft: Draft, place: FileContext, text: str) -
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
     say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
     console.print()
-    next_command = f"Next: quietcount check -c {place.file}"
-    for shown in (f"{line}.", f"{place.file}: written. {say}", next_command):
+    next_command = f"Next: quietcount check -c {file}"
+    for shown in (f"{line}.", f"{file}: written. {say}", next_command):
         console.print(Text(shown), soft_wrap=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -61,6 +61,7 @@ class Draft:
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
+        range_given: whether the operator gave the range of the buckets.
         key: stream key; None: one histogram for all events.
         user: None if events are protected.
         empty: whether events without items are events.
@@ -79,6 +80,7 @@ class Draft:
     time: TimeCandidate | None
     other_times: Sequence[TimeCandidate]
     grace: tuple[str, str]
+    range_given: bool
     key: Candidate | None
     other_keys: Sequence[Candidate]
     keys: str
@@ -106,7 +108,6 @@ class SampleGuesses:
         self._look(now_ms)
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
-        self.items, self.other_items = self._counted()
         having = self._having(self.items)
         if len(having) < _SOME * len(self._places):
             self.where = where_of(self.fields, having)
@@ -119,7 +120,6 @@ class SampleGuesses:
                 if field_label(column.get(n)) in values
             ]
             self._look(now_ms)
-            self.items, self.other_items = self._counted()
         self.time = self._usable_time()
 
     def _look(self, now_ms: int) -> None:
@@ -129,17 +129,18 @@ class SampleGuesses:
         self._logged = [record.time_ms for record in records]
         self._record_keys = [_key(record.key) for record in records]
         self.fields = survey(self.objects)
-        self.candidates = items_of(self.fields)
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
+        self.items, *self.other_items = self._counted()
 
-    def _counted(self) -> tuple[ItemsCandidate, list[ItemsCandidate]]:
-        """Return the items to count and the alternatives, likeliest first."""
+    def _counted(self) -> list[ItemsCandidate]:
+        """Return what can be counted, likeliest first."""
         times = {time.field.path.steps for time in self._times}
         good: list[ItemsCandidate] = []
-        for items in self.candidates[:_TRIED]:
+        for items in items_of(self.fields)[:_TRIED]:
             if items.field.path.steps in times:
                 continue
-            for tried in (items, replace(items, count=None))[: 1 + (items.count is not None)]:
+            without_count = [] if items.count is None else [replace(items, count=None)]
+            for tried in (items, *without_count):
                 fits = not list(complaints(Shape(one_view(view_of(tried)))))
                 if fits and self._having(tried):
                     good.append(tried)
@@ -149,12 +150,17 @@ class SampleGuesses:
                 "no field of the sampled records can be counted: "
                 "none holds lists, repeated texts or numbers"
             )
-        return good[0], good[1:]
+        return good
 
     def _having(self, items: ItemsCandidate) -> set[int]:
         """Return the places of the events that have items."""
-        seen_by_place = seen_by(self.objects, view_of(items), empty=True)
-        return {place for place, seen in seen_by_place if seen.labels}
+        projection = Projection(Shape(one_view(view_of(items)), empty=True))
+        events = enumerate(map(projection.event, self.objects))
+        return {
+            place
+            for place, event in events
+            if not isinstance(event, str) and event.views[0] is not None and event.views[0].labels
+        }
 
     def _usable_time(self) -> TimeCandidate | None:
         """Return the likeliest time that can be read beside the items."""
@@ -236,6 +242,7 @@ class SampleGuesses:
             time=self.time,
             other_times=self.other_times,
             grace=grace_of(of_fields, self._partitions),
+            range_given=answers.range is not None,
             key=key,
             other_keys=keys[1:] if key is not None else keys,
             keys=answers.keys if key is not None else "none",
@@ -269,15 +276,6 @@ def view_of(items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, 
 
 def one_view(view: View) -> Mapping[str, View]:
     return MappingProxyType({"": view})
-
-
-def seen_by(records: Sequence[object], view: View, *, empty: bool) -> Iterator[tuple[int, Seen]]:
-    """Yield a view's data of the records it accepts, with their places."""
-    projection = Projection(Shape(one_view(view), empty=empty))
-    for place, record in enumerate(records):
-        event = projection.event(record)
-        if not isinstance(event, str) and event.views[0] is not None:
-            yield place, event.views[0]
 
 
 def _amounts(view: Seen) -> dict[str, int]:

@@ -105,6 +105,10 @@ class Field:
     def number_of_values(self) -> int:
         return self.kinds.total()
 
+    def says(self, *tables: frozenset[str]) -> bool:
+        """Return whether the field's own name has a word of one of the tables."""
+        return names.says(self.path, *tables)
+
     @property
     def distinct(self) -> int:
         return len(self.values)
@@ -335,6 +339,6 @@ def where_of(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess
 
     def order(where: ConditionGuess) -> tuple[bool, int, str]:
         path = where.field.path
-        return not names.says(path, names.TYPE), len(path.steps), str(path)
+        return not where.field.says(names.TYPE), len(path.steps), str(path)
 
     return min(found, key=order, default=None)

@@ -102,7 +102,9 @@ class SchemaDecoder:
             raise SettingsError(
                 f"--schema-registry: install quietcount[formats]: {error}"
             ) from None
-        refusal = f"the schema registry at {access.url} did not answer within {_PATIENCE_S:g} s"
+        refusal = SettingsError(
+            f"the schema registry at {access.url} did not answer within {_PATIENCE_S:g} s"
+        )
         registry, waiting = Registry(access), CommandWait(_PATIENCE_S, refusal)
         # The registry itself asks again for an unknown id.
         self._schema = functools.cache(lambda schema_id: registry.schema(schema_id, waiting))

@@ -184,14 +184,13 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
     """Return the stream key candidates, likeliest first: fields with few values."""
     found = []
     for field in fields:
-        if not (field.everywhere and field.labels):
-            continue
         few = _is_few(field.distinct, field.number_of_values)
-        named = names.says(field.path, names.KEY)
-        other = names.says(field.path, names.MEASURE, names.COUNT, names.SOURCE) and not named
-        if not few or other or is_personal(field):
+        if not (field.everywhere and field.labels and few) or is_personal(field):
             continue
-        if not field.text and not named and not names.says(field.path, names.ID):
+        named = field.says(names.KEY)
+        if not named and field.says(names.MEASURE, names.COUNT, names.SOURCE):
+            continue
+        if not (named or field.text or field.says(names.ID)):
             continue
         score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
         found.append(_candidate(field, score))
@@ -224,16 +223,16 @@ def users_of(
             continue
         if who is UserKind.EVENT or not (who or is_key):
             continue
-        subject = names.says(field.path, names.KEY, names.ITEM)
-        if who is None and (subject or field.distinct > _UNIQUE * field.number_of_values):
+        unique = field.distinct > _UNIQUE * field.number_of_values
+        if who is None and (unique or field.says(names.KEY, names.ITEM)):
             continue  # records are often keyed by their subject, which is not a user
         values = ((place, field_label(value)) for place, value in field.column.items())
         users = {place: user for place, user in values if user is not None}
         partitioner = _partitioner(users, partitions, number)
-        score = (0.0 if who is None else _LIKENESS[who]) - len(field.path.steps) / 10
+        score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None)
         # An identifier stays when an address or a name changes.
-        score += 3.0 * names.says(field.path, names.ID)
-        score += 5.0 * (partitioner is not None) - 3.0 * names.says(field.path, names.CHANGING)
+        score += 3.0 * field.says(names.ID) - 3.0 * field.says(names.CHANGING)
+        score -= len(field.path.steps) / 10
         beside = ", the same as the record key" if is_key else ""
         found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
@@ -356,13 +355,12 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemsCandidate]:
 
 
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemsCandidate]:
-    is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
+    is_label = field.says(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
-    if names.says(field.path, names.COUNT) or _unique(field):
+    if field.says(names.COUNT) or _unique(field):
         return
-    score = 85.0 + 8.0 * names.says(field.path, names.ITEM)
-    score += 4.0 * names.says(field.path, names.ITEM_OF_LIST)
+    score = 85.0 + 8.0 * field.says(names.ITEM) + 4.0 * field.says(names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     beside = [
         other
@@ -372,16 +370,15 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and other.whole
         and min(other.numbers) >= 0
         and other.number_of_values >= field.number_of_values
-        and names.says(other.path, names.COUNT)
+        and other.says(names.COUNT)
     ]
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
-    yield ItemsCandidate(
-        field=field, count=beside[0] if beside else None, score=score, reason=reason
-    )
+    count = beside[0] if beside else None
+    yield ItemsCandidate(field=field, count=count, score=score, reason=reason)
 
 
 def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
-    measure = names.says(field.path, names.MEASURE)
+    measure = field.says(names.MEASURE)
     if field.labels and not (field.whole and measure) and _is_label(field):
         score = 50.0 if field.text else 35.0
         score = 15.0 if not field.text and not field.whole else score
@@ -390,24 +387,22 @@ def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
         reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
         yield ItemsCandidate(field=field, score=score, reason=reason)
-    named = names.says(field.path, names.PLACE, names.ID)
-    if not field.numeric or _counts_up(field) or named:
+    if not field.numeric or _counts_up(field) or field.says(names.PLACE, names.ID):
         return
     found = range_of(field.numbers)
     if found is not None:
-        whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
+        whole_name = field.whole and (field.says(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
         reason = f"a number, {where}: in buckets"
         yield ItemsCandidate(field=field, range=found, score=score, reason=reason)
 
 
 def _named(field: Field) -> float:
-    path = field.path
-    if names.says(path, names.SOURCE):
+    if field.says(names.SOURCE):
         return -25.0
-    if names.says(path, names.ITEM):
+    if field.says(names.ITEM):
         return 20.0
-    return -10.0 if names.says(path, names.KEY, names.TYPE) else 0.0
+    return -10.0 if field.says(names.KEY, names.TYPE) else 0.0
 
 
 def _is_label(field: Field) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from workers.commands.init.draft import Draft, OperatorAnswers
+from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, percent
 from workers.commands.init.tick_choice import DELTA, EPSILON, ITEMS_PER_USER, TickChoice
 from workers.mechanisms.config.views import ALL_KEYS
@@ -44,56 +44,54 @@ class FileContext:
     now: datetime
 
 
-def settings_text(
-    draft: Draft, pace: TickChoice, answers: OperatorAnswers, place: FileContext
-) -> str:
+def settings_text(draft: Draft, choice: TickChoice, context: FileContext) -> str:
     """Return the settings file; it states all sample data that it holds."""
     lines = _File()
     name = histogram_name(draft)
-    worker = worker_name(place.topic, name, draft.sample.topics)
-    _head(lines, draft, answers, place)
+    worker = worker_name(context.topic, name, draft.sample.topics)
+    _head(lines, draft, context)
     lines.section("worker")
     why = "prefix of the worker's own topics; none of them is on the cluster yet"
     lines.text("name", worker, why)
     why = "a copy of the state, beside this file; may be deleted while it is stopped"
     lines.text("data_dir", f"var/{worker}", why)
-    why = f"all noise comes from it: `quietcount key new {place.key_file}` makes it"
-    lines.text("key_file", place.key_name, why)
+    why = f"all noise comes from it: `quietcount key new {context.key_file}` makes it"
+    lines.text("key_file", context.key_name, why)
     lines.section("kafka")
-    lines.text("bootstrap", place.bootstrap, "as given to init")
-    client = {toml(name): value for name, value in place.client.items()}
-    for section, values in (("kafka.client", client), ("schema_registry", place.registry)):
+    lines.text("bootstrap", context.bootstrap, "as given to init")
+    client = {toml(name): value for name, value in context.client.items()}
+    for section, values in (("kafka.client", client), ("schema_registry", context.registry)):
         if values:
             lines.section(section)
             for setting, value in values.items():
                 lines.set(setting, value, "as given to init")
-    _events(lines, draft, place)
+    _events(lines, draft, context)
     lines.section("privacy")
     _unit(lines, draft)
-    _histogram(lines, draft, pace, answers, name)
+    _histogram(lines, draft, choice, name)
     return "\n".join(lines) + "\n"
 
 
-def _head(lines: _File, draft: Draft, answers: OperatorAnswers, place: FileContext) -> None:
+def _head(lines: _File, draft: Draft, context: FileContext) -> None:
     sample = draft.sample
     lines.note(
-        f'Settings for the topic "{place.topic}", guessed by `quietcount init` '
-        f"on {place.now.astimezone(UTC):%Y-%m-%d} from {len(sample.records):,} of its "
+        f'Settings for the topic "{context.topic}", guessed by `quietcount init` '
+        f"on {context.now.astimezone(UTC):%Y-%m-%d} from {len(sample.records):,} of its "
         f"{many(sample.total, 'record')}: {_of_sample(draft)}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
     lines.note("Next, in this order:")
     for command, why in (
-        (f"check -c {place.file}", "what these settings make of the newest events"),
-        (f"plan -c {place.file}", "what they promise, and how large the noise is"),
-        (f"key new {place.key_file}", "the key that all noise is derived from; keep it secret"),
-        (f"topics -c {place.file} --create", "the topics that the worker needs"),
-        (f"run -c {place.file}", "the worker"),
+        (f"check -c {context.file}", "what these settings make of the newest events"),
+        (f"plan -c {context.file}", "what they promise, and how large the noise is"),
+        (f"key new {context.key_file}", "the key that all noise is derived from; keep it secret"),
+        (f"topics -c {context.file} --create", "the topics that the worker needs"),
+        (f"run -c {context.file}", "the worker"),
     ):
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
-    found = " and ".join(_data_in(draft, answers))
+    found = " and ".join(_data_in(draft))
     held = f"From the values of events it holds {found}." if found else ""
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the "
@@ -101,13 +99,13 @@ def _head(lines: _File, draft: Draft, answers: OperatorAnswers, place: FileConte
     )
 
 
-def _data_in(draft: Draft, answers: OperatorAnswers) -> Iterable[str]:
+def _data_in(draft: Draft) -> Iterable[str]:
     if draft.keys == "declare":
         yield f"the {len(_declared(draft)):,} stream keys of the sample (keys)"
     if draft.where is not None:
         values = many(len(draft.where.values), "value")
         yield f"{values} of the field {draft.where.field.path} (where)"
-    if draft.items.range is not None and answers.range is None:
+    if draft.items.range is not None and not draft.range_given:
         yield "round numbers around those of the sample (buckets)"
 
 
@@ -122,11 +120,11 @@ def _of_sample(draft: Draft) -> str:
     return said
 
 
-def _events(lines: _File, draft: Draft, place: FileContext) -> None:
+def _events(lines: _File, draft: Draft, context: FileContext) -> None:
     lines.section("events")
     sample, items, where = draft.sample, draft.items, draft.where
     size = f"{many(sample.total, 'record')} in {many(sample.partitions, 'partition')}"
-    lines.text("topic", place.topic, size)
+    lines.text("topic", context.topic, size)
     if draft.format != "json":
         lines.text("format", draft.format, "by the schemas that the values name")
     if where is not None:
@@ -229,26 +227,23 @@ def _unit(lines: _File, draft: Draft) -> None:
         lines.set("rekey", "true", f"{why}, and counts these")
 
 
-def _histogram(
-    lines: _File, draft: Draft, pace: TickChoice, answers: OperatorAnswers, name: str
-) -> None:
+def _histogram(lines: _File, draft: Draft, choice: TickChoice, name: str) -> None:
     lines.section("[histogram]")
     items, (events, counts) = draft.items, draft.within
     unit = "event" if draft.user is None else "user"
     lines.text("name", name, "its snapshots go to the topic <worker.name>.<name>")
+    why = "the buckets are known before, so all of them are shown at every tick"
     if items.range is None:
         why = "items need not be known before: one is shown when enough of it was counted"
-        lines.text("mechanism", pace.mechanism, why)
-    else:
-        why = "the buckets are known before, so all of them are shown at every tick"
-        lines.text("mechanism", pace.mechanism, why)
+    lines.text("mechanism", choice.mechanism, why)
+    if items.range is not None:
         how = f"{CHOOSE}: round numbers around those of the sample, so data; better a range that you know without it"
-        if answers.range is not None:
+        if draft.range_given:
             how = "as given with --range"
         why = f"intervals, and one below and one above them; {how}"
         lines.set("buckets", str(items.range), why)
-    lines.text("tick", format_duration(pace.tick_ms), f"a snapshot each: {pace.tick_reason}")
-    lines.text("horizon", format_duration(pace.tick_ms * pace.horizon), pace.horizon_reason)
+    lines.text("tick", format_duration(choice.tick_ms), f"a snapshot each: {choice.tick_reason}")
+    lines.text("horizon", format_duration(choice.tick_ms * choice.horizon), choice.horizon_reason)
     one = items.field.form is Form.ONE
     most = "an event has one" if one else f"{percent(events)} of the sampled events have no more"
     why = f"most different items of one event that count: {most}"
@@ -264,7 +259,7 @@ def _histogram(
         why = "most pairs of stream key and item that count of one user in an epoch"
         lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
     tells = f"how much all snapshots of an epoch may tell of one {unit}"
-    why = f"{CHOOSE}: {tells}; smaller tells less, with more noise. {pace.noise}"
+    why = f"{CHOOSE}: {tells}; smaller tells less, with more noise. {choice.noise}"
     lines.set("epsilon", str(EPSILON), why)
     chance = f"the chance that they tell more; far below 1 / (number of {unit}s in an epoch)"
     lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")
