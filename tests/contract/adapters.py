@@ -147,8 +147,9 @@ class Sparse(Adapter):
         chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
         counts = _total(first.stream, range(1, t + 1))
         drawn, tested = first.probe.drawn, {}
-        for label in {label.decode() for label in self.mechanism.domain()} - chosen:
-            tested[label] = counts[label] + drawn[block(label, (TEST, t))][1]
+        for label in (label.decode() for label in self.mechanism.domain()):
+            if label not in chosen:
+                tested[label] = counts[label] + drawn[block(label, (TEST, t))][1]
         highest = max(tested, key=lambda label: tested[label])
         moved = items.get(highest, 0)
         reach = max(items.values(), default=0)
