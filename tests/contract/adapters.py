@@ -36,8 +36,7 @@ def counter_moves(
     """Return how an event of `amount` in `tick` changes the statistics of one item's counter.
 
     haar: in every level the block of 2^j ticks that holds the tick changes (left half) - (right
-    half), and so does the total;
-    blocks begin `offset` ticks before tick 1.
+    half), and so does the total; blocks begin `offset` ticks before tick 1.
     tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k,
     k) / 4^k), k = t - s.
     """
@@ -53,10 +52,8 @@ def counter_moves(
             yield (level, last // _int(public["radix"]) ** level), amount
     elif kind == "sqrt":
         for t in range(tick, _int(public["horizon"]) + 1):
-            coefficient = Fraction(comb(2 * (t - tick), t - tick), 4 ** (t - tick)) * 2 ** _int(
-                public["bits"]
-            )
-            yield (256, t), amount * int(coefficient + Fraction(1, 2))
+            k, scale = t - tick, 2 ** _int(public["bits"])
+            yield (256, t), amount * int(Fraction(comb(2 * k, k), 4**k) * scale + Fraction(1, 2))
     else:
         raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
 
@@ -89,24 +86,16 @@ class OneShots(Adapter):
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         found = Moves()
-        for place, ticks in {
-            place: ticks for tick, _ in events for place, ticks in self.places(tick)
-        }.items():
+        for place, ticks in dict(cell for tick, _ in events for cell in self.places(tick)).items():
             one, two = (_total(stream, ticks) for stream in (first.stream, other))
             for label in one.keys() | two.keys():
-                found.add(
-                    block(label, (USE_ITEMS << 56 | place[0] << 40, place[1])),
-                    one[label] - two[label],
-                )
+                cell = USE_ITEMS << 56 | place[0] << 40, place[1]
+                found.add(block(label, cell), one[label] - two[label])
             if self.algorithm in LIMITED:
                 kbar = _int(self.variant.options["kbar"])
-                bars = [
-                    sorted(counts.values(), reverse=True)[kbar:] or [0] for counts in (one, two)
-                ]
-                found.add(
-                    block(None, (USE_THRESHOLD << 56 | place[0] << 40, place[1])),
-                    bars[0][0] - bars[1][0],
-                )
+                bars = [[*sorted(n.values(), reverse=True)[kbar:], 0][0] for n in (one, two)]
+                cell = USE_THRESHOLD << 56 | place[0] << 40, place[1]
+                found.add(block(None, cell), bars[0] - bars[1])
         return found
 
     @property
@@ -141,43 +130,34 @@ class Sparse(Adapter):
                 for cell, change in counter_moves(public, tick, amount):
                     found.add(block(label, cell), -sign * change)
         for used in range(self.mechanism.config.switches):
-            # The choice is made at the end of the first of these ticks; only the last can stop the
-            # run.
-            ticks = [
-                t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used
-            ]
+            # The choice is made at the end of the first of these ticks; only the last can stop it.
+            ticks = [t for t, note in enumerate(first.notes[:-1], 1) if _note(note)[0] == used]
             if not ticks or ticks[-1] < tick:
                 continue
             reach = max(items.values(), default=0)
             stop = None
             if _note(first.notes[ticks[-1]])[0] > used:
                 stop = self._stop(first, ticks[-1], items, sign)
-            found.tests.append(
-                Test((block(None, (THRESHOLD, used)), reach if sign > 0 else 0), stop, reach)
-            )
+            threshold = block(None, (THRESHOLD, used)), reach if sign > 0 else 0
+            found.tests.append(Test(threshold, stop, reach))
         return found
 
     def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
         """Check that the highest outside item is the same again."""
         chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
         counts = _total(first.stream, range(1, t + 1))
-        outside = [
-            label.decode() for label in self.mechanism.domain() if label.decode() not in chosen
-        ]
-        tested = {
-            label: counts[label] + first.probe.drawn[block(label, (TEST, t))][1]
-            for label in outside
-        }
+        drawn, tested = first.probe.drawn, {}
+        for label in (label.decode() for label in self.mechanism.domain()):
+            if label not in chosen:
+                tested[label] = counts[label] + drawn[block(label, (TEST, t))][1]
         highest = max(tested, key=lambda label: tested[label])
         moved = items.get(highest, 0)
-        return block(highest, (TEST, t)), max(
-            items.values(), default=0
-        ) - moved if sign > 0 else moved
+        reach = max(items.values(), default=0)
+        return block(highest, (TEST, t)), reach - moved if sign > 0 else moved
 
 
 class Sketches(Adapter):
-    """misra_gries: sketch counters of the event's cells; "pmg" adds one common noise to all of
-    them.
+    """misra_gries: sketch counters of the event's cells; "pmg" adds one common noise to all.
 
     "pure": (k + 1) c less the sum of all c, at least 0, for every label of the domain.
     """
@@ -189,10 +169,8 @@ class Sketches(Adapter):
         if self.mechanism.config.release == "pure":
             domain = [label.decode() for label in self.mechanism.domain()]
             for place in before.keys() | after.keys():
-                old, new = (
-                    lowered(cells.get(place, {}), self.mechanism.config.size)
-                    for cells in (before, after)
-                )
+                size = self.mechanism.config.size
+                old, new = (lowered(cells.get(place, {}), size) for cells in (before, after))
                 assert old.keys() | new.keys() <= set(domain)
                 for label in domain:
                     change = new.get(label, 0) - old.get(label, 0)
@@ -207,9 +185,9 @@ class Sketches(Adapter):
             moved = {label: two[label] - one[label] for label in one.keys() & two.keys()}
             together = 0
             if self.mechanism.config.release == "pmg":
+                changes = moved.values()
                 together = min(
-                    {0, *moved.values()},
-                    key=lambda a: a * a + sum((d - a) ** 2 for d in moved.values()),
+                    {0, *changes}, key=lambda a: a * a + sum((d - a) ** 2 for d in changes)
                 )
                 found.add(block(None, cell), -together)
             for label, change in moved.items():
@@ -225,10 +203,9 @@ class Sketches(Adapter):
             run.step(t, tick)
             for (key, level), sketch in held.items():
                 if key == 0 and sketch is not None:
-                    labels = [label.decode() for label in sketch.labels]
-                    found[level, t // radix**level - 1] = dict(
-                        zip(labels, sketch.counts.tolist(), strict=True)
-                    )
+                    labels = (label.decode() for label in sketch.labels)
+                    counters = dict(zip(labels, sketch.counts.tolist(), strict=True))
+                    found[level, t // radix**level - 1] = counters
         return found
 
 
@@ -239,8 +216,9 @@ def lowered(counters: Mapping[str, int], size: int) -> dict[str, int]:
 
 
 def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]:
-    """Return the number and largest count of counters that only one neighbour may show (003 Lemmas
-    2 and 6, section 7).
+    """Return the number and largest count of counters that only one neighbour may show.
+
+    Source: 003 Lemmas 2 and 6, section 7.
     """
     together = variant.max_items * variant.max_count
     if mechanism.config.release == "pmg":
@@ -264,9 +242,8 @@ def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
 
 def _total(stream: Sequence[Tick], ticks: range) -> Counter[str]:
     total: Counter[str] = Counter()
-    for t in ticks:
-        if t <= len(stream):
-            total.update(stream[t - 1].get(NAME, {}))
+    for tick in stream[ticks.start - 1 : ticks.stop - 1]:
+        total.update(tick.get(NAME, {}))
     return total
 
 

@@ -36,17 +36,11 @@ Events = Sequence[tuple[int, Histogram]]
 
 @dataclass(frozen=True)
 class Test:
-    """One run of AboveThreshold.
+    """One run of AboveThreshold."""
 
-    Attributes:
-        threshold: block of the threshold's noise, and its move.
-        stop: the same for the test that stops the run; None if none does.
-        reach: largest difference of a compared value, paid for in either direction.
-    """
-
-    threshold: tuple[Block, int]
-    stop: tuple[Block, int] | None
-    reach: int
+    threshold: tuple[Block, int]  # block of the threshold's noise, and its move
+    stop: tuple[Block, int] | None  # the same for the test that stops the run, if any
+    reach: int  # largest difference of a compared value, paid for in either direction
 
 
 @dataclass
@@ -70,60 +64,38 @@ class Moves:
 
 @dataclass(frozen=True)
 class Price:
-    """Parts of a coupling's cost: standard deviations and scales in units of the move.
+    """Parts of a coupling's cost: standard deviations and scales in units of the move."""
 
-    Attributes:
-        gaussian: sigma / move of each moved discrete Gaussian.
-        laplace: scale / move of each moved discrete Laplace.
-        picks: e of each pick.
-        tests: (e1, e2) of each run of AboveThreshold.
-    """
-
-    gaussian: tuple[float, ...]
-    laplace: tuple[float, ...]
-    picks: tuple[float, ...]
-    tests: tuple[tuple[float, float], ...]
+    gaussian: tuple[float, ...]  # sigma / move of each moved discrete Gaussian
+    laplace: tuple[float, ...]  # scale / move of each moved discrete Laplace
+    picks: tuple[float, ...]  # e of each pick
+    tests: tuple[tuple[float, float], ...]  # (e1, e2) of each run of AboveThreshold
 
     @property
     def rho(self) -> float:
-        noise = sum(1 / (2 * s**2) for s in self.gaussian) + sum(
-            1 / (2 * b**2) for b in self.laplace
-        )
-        return (
-            noise
-            + sum(e**2 / 8 for e in self.picks)
-            + sum((e1 + 2 * e2) ** 2 / 8 for e1, e2 in self.tests)
-        )
+        noise = sum(1 / (2 * width**2) for width in (*self.gaussian, *self.laplace))
+        return noise + sum(e**2 / 8 for e in self._intervals)
 
     @property
     def epsilon(self) -> float:
         """Return the pure epsilon; infinite where there is Gaussian noise."""
         if self.gaussian:
             return float("inf")
-        return (
-            sum(1 / b for b in self.laplace)
-            + sum(self.picks)
-            + sum(e1 + 2 * e2 for e1, e2 in self.tests)
-        )
+        return sum(1 / b for b in self.laplace) + sum(self._intervals)
+
+    @property
+    def _intervals(self) -> list[float]:
+        return [*self.picks, *(e1 + 2 * e2 for e1, e2 in self.tests)]
 
 
 @dataclass(frozen=True)
 class World:
-    """Complete run of one of two neighbours.
+    """Complete run of one of two neighbours."""
 
-    Attributes:
-        stream: exact counts of each tick.
-        run: after the last tick.
-        probe: all noise.
-        transcript: all releases.
-        notes: the adapter's notes before the first tick and after every tick.
-    """
-
-    stream: Sequence[Tick]
-    run: Run
+    stream: Sequence[Tick]  # exact counts
     probe: Probe
     transcript: list[object]
-    notes: list[object]
+    notes: list[object]  # the adapter's, before the first tick and after every tick
 
 
 class Adapter(ABC):
@@ -152,7 +124,7 @@ def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -
         for t, tick in enumerate(stream, 1):
             transcript.append((run.named(run.step(t, tick)), adapter.private(run)))
             notes.append(adapter.note(run))
-    return World(stream, run, probe, transcript, notes)
+    return World(stream, probe, transcript, notes)
 
 
 def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, sign: int) -> Price:
@@ -180,13 +152,10 @@ def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -
     prices = [couple(adapter, stream, events, seed, sign) for sign in (1, -1)]
     mechanism = adapter.mechanism
     for price in prices:
-        assert price.rho <= mechanism.cost().rho * (1 + 1e-9), (
-            f"rho {price.rho}, stated {mechanism.cost().rho}"
-        )
+        stated, epsilon = mechanism.cost().rho, mechanism.guarantee.epsilon
+        assert price.rho <= stated * (1 + 1e-9), f"rho {price.rho}, stated {stated}"
         if pure(adapter.variant):
-            assert price.epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9), (
-                f"epsilon {price.epsilon}"
-            )
+            assert price.epsilon <= epsilon * (1 + 1e-9), f"epsilon {price.epsilon}"
     return prices
 
 
@@ -208,11 +177,9 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
                 laplace.append(float(_scale(table)) / abs(shift))
     tests = []
     for test in moves.tests:
-        scales = [
-            float(_scale(first.drawn[move[0]][0])) if move else float("inf")
-            for move in (test.threshold, test.stop)
-        ]
-        tests.append((test.reach / scales[0], test.reach / scales[1]))
+        tables = (first.drawn[move[0]][0] if move else None for move in (test.threshold, test.stop))
+        e1, e2 = (test.reach / float(_scale(table)) if table else 0.0 for table in tables)
+        tests.append((e1, e2))
     both = first.peels.keys() & second.peels.keys()
     picks = [e for word in both for e in _spans(first.peels[word], second.peels[word])]
     return Price(tuple(gaussian), tuple(laplace), tuple(picks), tuple(tests))
@@ -221,9 +188,8 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
 def _spans(one: Peel, other: Peel) -> Iterator[float]:
     """Return the loss interval's length for every pick, over the scores of all candidates."""
     assert one.scale == other.scale
-    moved = [
-        other.scores[name] - one.scores[name] for name in one.scores.keys() & other.scores.keys()
-    ]
+    both = one.scores.keys() & other.scores.keys()
+    moved = [other.scores[name] - one.scores[name] for name in both]
     span = (max(moved) - min(moved)) / float(one.scale)
     if span:
         yield from [span] * len(one.picked)

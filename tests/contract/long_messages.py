@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable
 from functools import cache, partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -68,18 +69,21 @@ def table(labels: Iterable[str]) -> Ledger:
 def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
     """Return state topic changes; names carry the histogram's prefix, generation and epoch."""
     prefix = b"h" * 100 + b"/2147483647/9223372036854775807/"
-    return [
-        Outgoing("state", 0, prefix + (name.encode() if isinstance(name, str) else name), value)
-        for name, value in pairs
-    ]
+    named = ((name.encode() if isinstance(name, str) else name, value) for name, value in pairs)
+    return [Outgoing("state", 0, prefix + name, value) for name, value in named]
+
+
+def paged(record: object) -> list[Outgoing]:
+    """Return the pages of a progress record."""
+    stored = pages(b"progress", msgspec.json.encode(record))
+    return [Outgoing("state", 0, name, value) for name, value in stored]
+
+
+Name = Callable[[int], str]
 
 
 def contributions(
-    keys: int,
-    rows: int,
-    ticks: int,
-    label: Callable[[int], str],
-    key: Callable[[int], str] = longest,
+    keys: int, rows: int, ticks: int, label: Name, key: Name = longest
 ) -> list[Outgoing]:
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
     made = messages(
@@ -99,12 +103,10 @@ def of_ledger() -> list[Outgoing]:
 
 
 def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
-    promise = Guarantee(
-        unit="event",
-        rho=0.12345678901234567,
-        epsilon=1.2345678901234567e-05,
-        delta=1.2345678901234567e-45,
-    )
+    rho, epsilon, delta = 0.12345678901234567, 1.2345678901234567e-05, 1.2345678901234567e-45
+    promise = Guarantee(unit="event", rho=rho, epsilon=epsilon, delta=delta)
+    # Beside counts alone; the maximum number, each number at its longest.
+    windows = {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20}
     shown = ReleasedTick(
         histogram="h" * 100,
         epoch=LARGEST,
@@ -115,53 +117,42 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         mechanism="m" * 30,
         id="f" * 32,
         release=release,
-        # Beside counts alone; the maximum number, each number at its longest.
-        windows={}
-        if isinstance(release, Answers)
-        else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
+        windows={} if isinstance(release, Answers) else windows,
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
 
 
 def snapshot_of_rows() -> list[Outgoing]:
-    columns = table(longest(i) for i in range(1_500))
-    return published(
-        Release(np.arange(1_500), np.full(1_500, -LARGEST), 1.2345e300, 2**62), columns
-    )
+    columns, counts = table(longest(i) for i in range(1_500)), np.full(1_500, -LARGEST)
+    return published(Release(np.arange(1_500), counts, 1.2345e300, 2**62), columns)
 
 
 def snapshot_of_items() -> list[Outgoing]:
-    labels = [longest(i).encode() for i in range(1_500)]
-    return published(
-        Items(np.zeros(1_500, np.int32), labels, np.full(1_500, -LARGEST), 1.2345e300, 2**62)
-    )
+    labels, counts = [longest(i).encode() for i in range(1_500)], np.full(1_500, -LARGEST)
+    return published(Items(np.zeros(1_500, np.int32), labels, counts, 1.2345e300, 2**62))
 
 
 def answers_to_all_queries() -> list[Outgoing]:
-    queries = [
-        "max",
-        "argmax",
-        "histogram",
-        "top_k:1000",
-        *(f"top_k_select:{k}" for k in range(905, 1_001)),
-    ]
-    found = Queries(queries, [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
+    selected = [f"top_k_select:{k}" for k in range(905, 1_001)]
+    found = answered(["max", "argmax", "histogram", "top_k:1000", *selected])
     return published(Answers({0: {"answers": found, "since": LARGEST, "error": 1.2345e300}}, None))
 
 
 def answer_to_one_query() -> list[Outgoing]:
-    [found] = Queries(["top_k_select:1000"], [longest(i) for i in range(1_000)]).answers(
-        np.full(1_000, -LARGEST)
-    )
+    [found] = answered(["top_k_select:1000"])
     return published(Answers({0: {**found, "since": LARGEST, "error": 1.2345e300}}, None))
+
+
+def answered(queries: list[str]) -> list[dict[str, object]]:
+    labels = [longest(i) for i in range(1_000)]
+    return Queries(queries, labels).answers(np.full(1_000, -LARGEST))
 
 
 def labels_for_a_budget() -> list[Outgoing]:
     fields = {"query": "top", "labels": [longest(i) for i in range(1_000)], "complete": True}
-    return published(
-        Answers({0: {**fields, "labels_left": LARGEST, "queries_left": LARGEST}}, None)
-    )
+    left = {"labels_left": LARGEST, "queries_left": LARGEST}
+    return published(Answers({0: fields | left}, None))
 
 
 def max_state() -> MaxState:
@@ -197,12 +188,8 @@ def sketch_state() -> SketchState:
     made, labels = SketchState(3_000), [longest(i).encode() for i in range(3_000)]
     made.show(2**20, 3, ((label, -LARGEST) for label in labels))
     [sketch] = made.opened(2**20, [3])
-    sketch.tags, sketch.labels, sketch.counts, sketch.total = (
-        KEY.tags("k", labels),
-        Texts.of(labels),
-        np.full(3_000, LARGEST),
-        LARGEST,
-    )
+    sketch.tags, sketch.labels = KEY.tags("k", labels), Texts.of(labels)
+    sketch.counts, sketch.total = np.full(3_000, LARGEST), LARGEST
     made.declare(2**20, KEY.tags("k", [b"%d" % i for i in range(70_000)]))
     assert isinstance(made.domain_of(2**20), DomainTags)
     return made
@@ -210,11 +197,8 @@ def sketch_state() -> SketchState:
 
 def users() -> list[Outgoing]:
     """Return ten users with maximal pairs and counts, in one commit."""
-    held, rng, rows = (
-        Users([LANE], Store(None, Changelog("state", 0)).open()),
-        np.random.default_rng(7),
-        10_000,
-    )
+    held = Users([LANE], Store(None, Changelog("state", 0)).open())
+    rng, rows = np.random.default_rng(7), 10_000
     batch = Batch(
         rng.integers(0, 2**64, (10, 2), dtype=np.uint64),
         np.arange(10) * rows,
@@ -252,10 +236,7 @@ def progress_of_release() -> list[Outgoing]:
         histograms={f"{i:0100d}": life for i in range(200)},
         retired=[(f"{i:0100d}", life) for i in range(200)],
     )
-    return [
-        Outgoing("state", 0, name, value)
-        for name, value in pages(b"progress", msgspec.json.encode(record))
-    ]
+    return paged(record)
 
 
 def progress_of_contribute() -> list[Outgoing]:
@@ -268,27 +249,20 @@ def progress_of_contribute() -> list[Outgoing]:
         sources=10_000,
         topic_id="x" * 36,
     )
-    return [
-        Outgoing("state", 0, name, value)
-        for name, value in pages(b"progress", msgspec.json.encode(record))
-    ]
+    return paged(record)
 
 
 def rejects() -> list[Outgoing]:
     reason = f"field {chr(0x10FFFE) * 1_000!r} has an item that is not a string"
     source = ("t" * 249, 2**31 - 1, LARGEST)
-    records = [
-        (b"\xff" * key, b"\xff" * value)
-        for key in (0, 90_000, 90_001, 10**6)
-        for value in (0, 899_999, 900_001, 10**7)
-    ]
-    return [
-        rejected(
-            "rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further
-        )
-        for key, value in records
-        for further in ((), [("h", b"x" * 16_370)], [("h", b"x" * 16_380)])
-    ]
+    further = ((), [("h", b"x" * 16_370)], [("h", b"x" * 16_380)])
+    sizes = (0, 90_000, 90_001, 10**6), (0, 899_999, 900_001, 10**7)
+    made = []
+    for key, value, own in itertools.product(*sizes, further):
+        record = "rejects", b"\xff" * key, b"\xff" * value
+        fields: Any = {"reason": reason, "source": source, "time_ms": LARGEST, "further": own}
+        made.append(rejected(*record, **fields))
+    return made
 
 
 def retries() -> list[Outgoing]:

@@ -21,70 +21,48 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import selection
-from workers.mechanisms.noise.discrete_laplace import (
-    DiscreteLaplace,
-    Geometric,
-    discrete_laplace,
-    geometric,
-)
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import Cell
 
 Block = tuple[int, int]
+Samples = list[tuple[Tags, Longs]]
 BOTTOM = "bottom"
 
 
 @dataclass(frozen=True)
 class Peel:
-    """One call of the exponential mechanism.
+    """One call of the exponential mechanism."""
 
-    Attributes:
-        scores: by an identity shared by both neighbours (BOTTOM among them).
-        picked: identities, in order; BOTTOM if it ended the picks.
-        scale: b.
-    """
-
-    scores: Mapping[object, int]
-    picked: tuple[object, ...]
-    scale: Fraction
+    scores: Mapping[object, int]  # by an identity shared by both neighbours (BOTTOM among them)
+    picked: tuple[object, ...]  # identities, in order; BOTTOM if it ended the picks
+    scale: Fraction  # b
 
 
 @dataclass
 class Probe:
-    """Changes to apply to noise, and a record of the noise seen.
+    """Changes to apply to noise, and a record of the noise seen."""
 
-    Args:
-        shifts: added to the noise values of these blocks.
-        script: picks to repeat: the other world's picks by a call's first word.
-        factor: planted error: multiplies the variance of all noise and picks.
-        silent: every noise value is 0 (picks stay).
-        keep_values: whether `drawn` is kept (an entry a value); else only `samples`.
-    """
-
-    shifts: Mapping[Block, int] = field(default_factory=dict)
-    script: Mapping[Block, Peel] | None = None
-    factor: Fraction = Fraction(1)
-    silent: bool = False
-    keep_values: bool = True
+    shifts: Mapping[Block, int] = field(default_factory=dict)  # of the noise values of blocks
+    script: Mapping[Block, Peel] | None = None  # picks to repeat, by a call's first word
+    factor: Fraction = Fraction(1)  # planted error: multiplies the variance of noise and picks
+    silent: bool = False  # whether every noise value is 0 (picks stay)
+    keep_values: bool = True  # whether `drawn` is kept (an entry a value); else only `samples`
     drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
-    samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(
-        default_factory=dict
-    )
+    samples: dict[InversionTable, Samples] = field(default_factory=dict)
     peels: dict[Block, Peel] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
-    _known: dict[int, tuple[InversionTable, list[tuple[Tags, NDArray[np.int64]]]]] = field(
-        default_factory=dict
-    )
+    _known: dict[int, tuple[InversionTable, Samples]] = field(default_factory=dict)
     _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
-    _ids: list[tuple[int, int]] = field(default_factory=list)
+    _ids: list[Block] = field(default_factory=list)
 
-    def drew(
-        self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
-    ) -> None:
+    def drew(self, table: InversionTable, cell: Block, tags: Tags, out: NDArray[Any]) -> None:
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
             known = self._known.get(id(table))
@@ -100,28 +78,20 @@ class Probe:
             self.drawn[high, low] = (table, int(out[row]))
 
     def peeled(
-        self,
-        counts: NDArray[np.int64],
-        bottom: int | None,
-        scale: Fraction,
-        k: int,
-        words: Sequence[tuple[int, int]],
-    ) -> tuple[NDArray[np.int64], bool]:
+        self, counts: Longs, bottom: int | None, scale: Fraction, k: int, words: Sequence[Block]
+    ) -> tuple[Longs, bool]:
         """Pick, or repeat the script's picks."""
         n = len(counts)
         ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
-        scores = dict(zip(ids, counts.tolist(), strict=True)) | (
-            {} if bottom is None else {BOTTOM: bottom}
-        )
+        scores = dict(zip(ids, counts.tolist(), strict=True))
+        scores |= {} if bottom is None else {BOTTOM: bottom}
         if self.script is None:
             picks, ended = _PEEL(counts, bottom, _times_root(scale, self.factor), k, words)
             names = [ids[i] for i in picks.tolist()] + ([BOTTOM] if ended else [])
         else:
-            names = (
-                list(self.script[words[0]].picked)
-                if words[0] in self.script
-                else _NOTHING[bottom is None]
-            )
+            names = _NOTHING[bottom is None]
+            if words[0] in self.script:
+                names = list(self.script[words[0]].picked)
             missing = [name for name in names if name not in scores]
             assert not missing, "the neighbour cannot pick what was picked"
             limit = min(k, n + (bottom is not None))
@@ -131,10 +101,10 @@ class Probe:
         self.peels[words[0]] = Peel(scores, tuple(names), scale)
         return picks, ended
 
-    def values(self, table: InversionTable) -> NDArray[np.int64]:
+    def values(self, table: InversionTable) -> Longs:
         blocks, values = (np.concatenate(parts) for parts in zip(*self.samples[table], strict=True))
         _, once = np.unique(np.ascontiguousarray(blocks).view("V16").ravel(), return_index=True)
-        found: NDArray[np.int64] = values[once]
+        found: Longs = values[once]
         return found
 
     @contextmanager
@@ -142,11 +112,7 @@ class Probe:
         """Route all noise through this probe."""
 
         def draw(
-            table: InversionTable,
-            stream: NoiseStream,
-            cell: tuple[int, int],
-            tags: Tags,
-            out: NDArray[Any],
+            table: InversionTable, stream: NoiseStream, cell: Block, tags: Tags, out: NDArray[Any]
         ) -> None:
             if self.silent:
                 out[:] = 0
@@ -163,7 +129,7 @@ class Probe:
             self.drew(table, cell, tags, out)
 
         def draw_cells(
-            table: InversionTable, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: Tags
+            table: InversionTable, stream: NoiseStream, cells: Sequence[Block], tags: Tags
         ) -> NDArray[Any]:
             if self.silent or self.factor != 1:
                 out: NDArray[Any] = np.empty((len(cells), len(tags)), dtype=table.dtype)
@@ -194,9 +160,9 @@ def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
     if isinstance(table, IntegerGaussian):
         return integer_gaussian(table.sigma_squared * factor)
     if isinstance(table, DiscreteLaplace):
-        return discrete_laplace(_times_root(table.scale, factor))
+        return laplace.discrete_laplace(_times_root(table.scale, factor))
     if isinstance(table, Geometric):
-        return geometric(_times_root(table.scale, factor))
+        return laplace.geometric(_times_root(table.scale, factor))
     raise TypeError(f"table = {table!r}: a law that this suite does not know")
 
 

@@ -13,7 +13,6 @@ import functools
 import gc
 import hashlib
 import pkgutil
-import random
 import sys
 import threading
 from collections import deque
@@ -38,9 +37,9 @@ import msgspec
 import numpy as np
 
 import workers
-from tests.contract.stage import KEYS, Run, Tick
-from tests.contract.test_purity import exactly
-from tests.contract.variants import DOMAIN, OTHERS, TICKS, Variant
+from tests.contract.stage import Run, Tick, random_stream
+from tests.contract.test_purity import stepped
+from tests.contract.variants import Variant
 from workers.mechanisms.mechanism import Mechanism
 from workers.runtime.frozen import Frozen
 
@@ -52,18 +51,8 @@ MAY_CHANGE: Mapping[type, str] = MappingProxyType(
 )
 
 _ATOMS = (
-    int,
-    float,
-    bool,
-    str,
-    bytes,
-    type(None),
-    Fraction,
-    np.generic,
-    np.dtype,
-    type,
-    ModuleType,
-    Enum,
+    *(int, float, bool, str, bytes, type(None), Fraction),
+    *(np.generic, np.dtype, type, ModuleType, Enum),
 )
 _CACHE = type(functools.lru_cache(lambda: None))
 _CONTAINERS = (list, dict, set, bytearray, deque)
@@ -72,34 +61,14 @@ _CONTAINERS = (list, dict, set, bytearray, deque)
 @functools.cache
 def stream_of(seed: int) -> Sequence[Tick]:
     """Return counts with gaps around 256 (a second table of weights) and 512; some empty ticks."""
-    rng = random.Random(seed)
-    found: list[Tick] = []
-    for t in range(TICKS):
-        labels = [*DOMAIN, *OTHERS[: t // 4]]
-        found.append(
-            {
-                key: {
-                    label: rng.choice([1, 1, 3, 40, 256, 257, 258, 513])
-                    for label in rng.sample(labels, rng.choice([0, 2, 5]))
-                }
-                for key in KEYS
-            }
-        )
-    return tuple(found)
+    return random_stream(seed, [1, 1, 3, 40, 256, 257, 258, 513])
 
 
 @functools.cache
 def modules() -> Sequence[ModuleType]:
     """Return all modules that run in a worker's threads: the product without its other commands."""
-    others = (
-        "cli",
-        "commands",
-        "dashboard",
-        "privacy.plan",
-        "privacy.spending",
-        "privacy.theorems",
-        "replay",
-    )
+    others = ["cli", "commands", "dashboard", "replay"]
+    others += [f"privacy.{name}" for name in ("plan", "spending", "theorems")]
     apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
     return tuple(import_module(name) for name in names if not name.startswith(apart))
@@ -157,19 +126,16 @@ def _digest(run: Run, seed: int) -> str:
     """Return the digest of the releases and all stored blocks of every tick."""
     found = hashlib.sha256()
     for t, tick in enumerate(stream_of(seed), 1):
-        found.update(exactly(run, run.step(t, tick)))
-        found.update(repr(sorted(run.store().items())).encode())
+        for part in stepped(run, t, tick):
+            found.update(part)
     return found.hexdigest()
 
 
 class Picture:
-    """Snapshot of every object reachable from some objects.
-
-    Attributes:
-        changeable: paths of mutable objects that are not in `MAY_CHANGE`.
-    """
+    """Snapshot of every object reachable from some objects."""
 
     def __init__(self, roots: Mapping[str, object]) -> None:
+        # Paths of mutable objects that are not in `MAY_CHANGE`.
         self.changeable: list[str] = []
         self._content: dict[int, tuple[str, object]] = {}
         self._held: list[object] = []  # so that no id is used again
@@ -179,25 +145,15 @@ class Picture:
     @classmethod
     def of(cls, mechanism: Mechanism) -> Picture:
         """Take the picture of a mechanism and of all cache contents."""
-        kept = [
-            part
-            for cache in caches()
-            for part in gc.get_referents(cache)
-            if not isinstance(part, (dict, type))
-        ]
-        of_caches = (part for part in kept if not isinstance(part, FunctionType))
-        return cls(
-            {mechanism.kind: mechanism} | {f"kept[{i}]": part for i, part in enumerate(of_caches)}
-        )
+        parts = (part for cache in caches() for part in gc.get_referents(cache))
+        kept = [part for part in parts if not isinstance(part, (dict, type, FunctionType))]
+        return cls({mechanism.kind: mechanism} | {f"kept[{i}]": p for i, p in enumerate(kept)})
 
     def changed(self, later: Picture) -> list[str]:
         """Return where entries were added, removed or replaced since; new objects are no change."""
         mine, other = self._content, later._content
-        return [
-            where
-            for key, (where, content) in mine.items()
-            if key in other and other[key][1] != content
-        ]
+        both = mine.keys() & other.keys()
+        return [where for key, (where, was) in mine.items() if key in both and other[key][1] != was]
 
     def _look(self, root: object, where: str) -> None:
         waiting: list[tuple[object, str]] = [(root, where)]
@@ -252,22 +208,13 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     elif not isinstance(value, tuple(MAY_CHANGE)):
-        yield from (
-            ((f".{name}", part) for name, part in vars(value).items())
-            if hasattr(value, "__dict__")
-            else ()
-        )
+        yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
         if isinstance(value, msgspec.Struct):
             yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
         elif is_dataclass(value):
             yield from ((f".{field.name}", getattr(value, field.name)) for field in fields(value))
         for kind in type(value).__mro__:
             if kind.__module__.startswith(("workers", "tests")):
-                shared = (
-                    (name, part) for name, part in vars(kind).items() if not name.startswith("__")
-                )
-                yield from (
-                    (f"::{name}", part)
-                    for name, part in shared
-                    if isinstance(part, (*_CONTAINERS, np.ndarray))
-                )
+                for name, part in vars(kind).items():
+                    if not name.startswith("__") and isinstance(part, (*_CONTAINERS, np.ndarray)):
+                        yield f"::{name}", part

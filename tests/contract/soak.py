@@ -32,14 +32,7 @@ INTERVALS_S = (1e-6, 5e-3)
 
 
 class Soak:
-    """Rounds over variants in random order.
-
-    Args:
-        seed: of the order, the threads and the intervals.
-
-    Attributes:
-        differences: a description of every failed round.
-    """
+    """Rounds over variants in random order; `differences` describes every failed round."""
 
     def __init__(self, seed: int, variants: Sequence[Variant] = VARIANTS) -> None:
         self.seed, self._variants = seed, variants
@@ -64,14 +57,11 @@ class Soak:
         self.rounds += 1
         self.threads += threads
         self._seen.add(str(variant))
-        wrong = [
-            seed
-            for seed, digest in zip(seeds, found, strict=True)
-            if digest != self._expected[str(variant), seed]
-        ]
+        expected = [self._expected[str(variant), seed] for seed in seeds]
+        wrong = sum(digest != right for digest, right in zip(found, expected, strict=True))
         if wrong:
             self.differences.append(
-                f"{variant}: {len(wrong)} of {threads} threads differ, switch interval {interval_s:.2e} s, "
+                f"{variant}: {wrong} of {threads} threads differ, switch interval {interval_s:.2e} s, "
                 f"seed {self.seed}, round {self.rounds}"
             )
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tests.bounding import bound
-from workers.arrays.tag_index import Tags
+from tests.contract.variants import DOMAIN, OTHERS, TICKS
 from workers.arrays.texts import Texts
+from workers.arrays.types import Codes, Tags
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.histogram import KEY_LABEL
+from workers.runtime.frozen import read_only
 
 KEY = NoiseKey(b"c" * 32)
 KEYS = ("s1", "s2")
@@ -40,31 +42,33 @@ def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]])
     return [dict(tick) for tick in more]
 
 
-def columns(
-    tick: Tick, keys: Sequence[str], parts: int = 1
-) -> list[tuple[Contributions, NDArray[np.int32]]]:
+def random_stream(seed: int, counts: Sequence[int]) -> list[Tick]:
+    """Return ticks of random labels with some of these counts; some empty ticks, late labels."""
+    rng, found = random.Random(seed), list[Tick]()
+    for t in range(TICKS):
+        labels, tick = [*DOMAIN, *OTHERS[: t // 4]], dict[str, Histogram]()
+        for key in KEYS:
+            chosen = rng.sample(labels, rng.choice([0, 2, 5]))
+            tick[key] = {label: rng.choice(counts) for label in chosen}
+        found.append(tick)
+    return found
+
+
+def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contributions, Codes]]:
     """Return a tick's contributions as `parts` read-only messages, each with part of the items."""
     found = []
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
         names = tuple(tick)
-        rows = [
-            (i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n
-        ]
-        rows = rows[part::parts]
-        labels = [label.encode() for _, label, _ in rows]
+        items = ((i, item) for i, name in enumerate(names) for item in tick[name].items())
+        rows = [(i, label, n) for i, (label, n) in items if n][part::parts]
+        labels = Texts.of([label.encode() for _, label, _ in rows])
         tags = [_tag(names[i], label) for i, label, _ in rows]
-        arrays = (
-            np.array([i for i, _, _ in rows], dtype=np.int32),
-            np.concatenate(tags) if tags else np.empty((0, 2), dtype=np.uint64),
-            np.array([n for _, _, n in rows], dtype=np.int64),
-            np.array([places[name] for name in names], dtype=np.int32),
-        )
-        for array in arrays:
-            array.flags.writeable = False
-        found.append(
-            (Contributions(names, arrays[0], arrays[1], Texts.of(labels), arrays[2]), arrays[3])
-        )
+        key_of_row = read_only(np.array([i for i, _, _ in rows], dtype=np.int32))
+        all_tags = read_only(np.concatenate([np.empty((0, 2), dtype=np.uint64), *tags]))
+        counts = read_only(np.array([n for _, _, n in rows], dtype=np.int64))
+        index = read_only(np.array([places[name] for name in names], dtype=np.int32))
+        found.append((Contributions(names, key_of_row, all_tags, labels, counts), index))
     return found
 
 
@@ -74,12 +78,7 @@ def _tag(name: str, label: str) -> Tags:
 
 
 class Run:
-    """One epoch of a mechanism.
-
-    Args:
-        seed: of the mechanism id, and so of all noise.
-        keys: the stream keys, all present from the beginning.
-    """
+    """One epoch of a mechanism with all stream keys; `seed` is of its id, so of all noise."""
 
     def __init__(self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS) -> None:
         self.mechanism, self.keys = mechanism, keys
@@ -87,17 +86,14 @@ class Run:
         self.noise = mechanism.noise(self._stream)
         self.state: State = mechanism.init()
         self.stored: dict[str, bytes] = {}
+        domain = mechanism.domain()
         for index, name in enumerate(keys):
             self.state.key_tags = np.concatenate((self.state.key_tags, KEY.tags(name, [KEY_LABEL])))
-            mechanism.meet_key(self.state, index, self.tags(name), mechanism.domain())
-
-    def tags(self, name: str) -> Tags:
-        return KEY.tags(name, list(self.mechanism.domain()))
+            mechanism.meet_key(self.state, index, KEY.tags(name, domain), domain)
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
-        self.state, shown = self.mechanism.step(
-            self.state, t, columns(tick, self.keys, parts) if tick else [], self.noise
-        )
+        contributions = columns(tick, self.keys, parts) if tick else []
+        self.state, shown = self.mechanism.step(self.state, t, contributions, self.noise)
         return shown
 
     def transcript(
@@ -132,12 +128,10 @@ class Run:
         self.load(self.store())
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        fresh = self.mechanism.init()
-        fresh.ledger = ledger_blocks.load(
-            (name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS"
-        )
+        fresh, stored = self.mechanism.init(), sorted(blocks.items())
+        fresh.ledger = ledger_blocks.load((n, block) for n, block in stored if n[0] in "LCS")
         fresh.key_tags = self.state.key_tags
-        for name, block in sorted(blocks.items()):
+        for name, block in stored:
             if name[0] not in "LCS":
                 fresh.restore(name, block)
         self.state, self.noise = fresh, self.mechanism.noise(self._stream)

@@ -64,16 +64,12 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     below = gap(built(variant))
     apart = {"a": 3_000, "b": 3_000 - below, "c": 2_000, "d": 500}
     if variant.mechanism in MAXIMA:
-        yield (
-            200 if variant.mechanism == "bounded_max" else 400,
-            [dict(tick[NAME]) for tick in worst(variant)[0]],
-        )
+        keys = 200 if variant.mechanism == "bounded_max" else 400
+        yield keys, [dict(tick[NAME]) for tick in worst(variant)[0]]
     elif variant.mechanism == "sparse_gumb":
         yield 1600, [apart]
-        yield (
-            400,
-            [{"a": 3_000}] * (TICKS - 6) + [{"c": 90_000}] + [{"c": 100}] * 4 + [{"e": 9_000_000}],
-        )
+        switching = [{"c": 90_000}, *[{"c": 100}] * 4, {"e": 9_000_000}]
+        yield 400, [{"a": 3_000}] * (TICKS - 6) + switching
     elif variant.mechanism == "pay_what_you_get":
         yield 400, [apart] + [{}] * (TICKS - 1)
     elif variant.mechanism in PER_TICK:
@@ -103,11 +99,8 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
             for t, histogram in enumerate(stream, 1):
                 tick: Tick = dict.fromkeys(keys, histogram)
                 shown = run.step(t, tick)
-                sums = (
-                    Counter(histogram)
-                    if variant.mechanism in PER_TICK
-                    else sums + Counter(histogram)
-                )
+                sums = Counter() if variant.mechanism in PER_TICK else sums
+                sums += Counter(histogram)
                 if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
                 elif not isinstance(shown, Answers) and t == len(stream) > 1:
@@ -123,12 +116,11 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
 
 def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[float]:
     """Estimate (released - exact)^2 / sd^2, averaged per stream key if noise is common."""
-    keys = shown.keys if isinstance(shown, Items) else run.state.ledger.keys[shown.rows]
-    labels = (
-        list(shown.labels)
-        if isinstance(shown, Items)
-        else [run.state.ledger.label(r) for r in shown.rows.tolist()]
-    )
+    ledger = run.state.ledger
+    if isinstance(shown, Items):
+        keys, labels = shown.keys, list(shown.labels)
+    else:
+        keys, labels = ledger.keys[shown.rows], [ledger.label(r) for r in shown.rows.tolist()]
     exact = np.array([sums[label.decode()] for label in labels])
     if isinstance(run.mechanism, PureMisraGries):
         # The sketch holds all of them, so that each lacks exactly 1/(k+1) of the sum; those above
@@ -149,11 +141,8 @@ def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) ->
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])
     for one in run.state.of:
         if one is not None and one.since == t:
-            variance = (
-                0.0
-                if mechanism.segments is None
-                else mechanism.segments.column_variance(one.segment)
-            )
+            segments = mechanism.segments
+            variance = segments.column_variance(one.segment) if segments else 0.0
             if one.interval > 1:
                 noise, n = mechanism.sum_noise(one.segment), one.interval - 1
                 if isinstance(noise, LaplaceTree):

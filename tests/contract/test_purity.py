@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -16,56 +17,36 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from tests.contract.stage import KEYS, Run, Shown, Tick
-from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
-from workers.mechanisms.mechanism import Items, Release
+from tests.contract.stage import Run, Shown, Tick, random_stream
+from tests.contract.variants import VARIANTS, Variant, built
+from workers.mechanisms.mechanism import Answers, Release
 
 pytestmark = pytest.mark.slow
 
 
 def stream_of(seed: int) -> list[Tick]:
     """Return large and small counts, ties, empty ticks and late labels."""
-    rng = random.Random(seed)
-    found: list[Tick] = []
-    for t in range(TICKS):
-        labels = [*DOMAIN, *OTHERS[: t // 4]]
-        found.append(
-            {
-                key: {
-                    label: rng.choice([1, 3, 3, 40, 300, 3000])
-                    for label in rng.sample(labels, rng.choice([0, 2, 5]))
-                }
-                for key in KEYS
-            }
-        )
-    return found
+    return random_stream(seed, [1, 3, 3, 40, 300, 3000])
 
 
-def exactly(run: Run, shown: Shown) -> bytes:
+def exactly(shown: Shown) -> bytes:
+    if isinstance(shown, Answers):
+        parts: list[object] = [(key, dict(answer)) for key, answer in shown.of_key.items()]
+        return repr((parts, shown.sd)).encode()
+    counts = shown.counts.tobytes(), shown.sd, shown.threshold
     if isinstance(shown, Release):
-        return repr(
-            (shown.rows.tobytes(), shown.counts.tobytes(), shown.sd, shown.threshold)
-        ).encode()
-    if isinstance(shown, Items):
-        return repr(
-            (
-                shown.keys.tobytes(),
-                list(shown.labels),
-                shown.counts.tobytes(),
-                shown.sd,
-                shown.threshold,
-            )
-        ).encode()
-    return repr(([(key, dict(answer)) for key, answer in shown.of_key.items()], shown.sd)).encode()
+        return repr((shown.rows.tobytes(), *counts)).encode()
+    return repr((shown.keys.tobytes(), list(shown.labels), *counts)).encode()
+
+
+def stepped(run: Run, t: int, tick: Tick) -> list[bytes]:
+    """Return the release of a tick, and all stored blocks after it."""
+    return [exactly(run.step(t, tick)), repr(sorted(run.store().items())).encode()]
 
 
 def whole(variant: Variant, seed: int) -> list[bytes]:
     run = Run(built(variant), seed)
-    found = []
-    for t, tick in enumerate(stream_of(seed), 1):
-        found.append(exactly(run, run.step(t, tick)))
-        found.append(repr(sorted(run.store().items())).encode())
-    return found
+    return [part for t, tick in enumerate(stream_of(seed), 1) for part in stepped(run, t, tick)]
 
 
 def digest() -> str:
@@ -92,33 +73,20 @@ def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_env
 ) -> None:
     """Anything else may differ when a tick is repeated: other noise under the same data."""
     expected = whole(variant, 1)
-    places = [
-        (time, "time"),
-        (time, "time_ns"),
-        (time, "monotonic"),
-        (time, "monotonic_ns"),
-        (time, "perf_counter"),
-        (os, "urandom"),
-        (os, "getenv"),
-        (random, "random"),
-        (random, "Random"),
-        (random, "SystemRandom"),
-        (np.random, "default_rng"),
-        (np.random, "random"),
-        (np.random, "normal"),
-        (uuid, "uuid4"),
-    ]
-    stream, run, found = stream_of(1), Run(built(variant), 1), []
-    patches = [patch.object(place, name, forbidden) for place, name in places]
-    for one in patches:
-        one.start()
-    try:
+    places: dict[Any, str] = {
+        time: "time time_ns monotonic monotonic_ns perf_counter",
+        os: "urandom getenv",
+        random: "random Random SystemRandom",
+        np.random: "default_rng random normal",
+        uuid: "uuid4",
+    }
+    stream, run, found = stream_of(1), Run(built(variant), 1), list[bytes]()
+    with ExitStack() as patches:
+        for place, names in places.items():
+            for name in names.split():
+                patches.enter_context(patch.object(place, name, forbidden))
         for t, tick in enumerate(stream, 1):
-            found.append(exactly(run, run.step(t, tick)))
-            found.append(repr(sorted(run.store().items())).encode())
-    finally:
-        for one in patches:
-            one.stop()
+            found += stepped(run, t, tick)
     assert found == expected
     assert whole(variant, 2)[::2] != expected[::2]
 
@@ -144,11 +112,10 @@ def test_the_check_of_clock_and_chance_sees_them() -> None:
 def test_runs_side_by_side_do_not_disturb_each_other(variant: Variant) -> None:
     """Shared state would make one partition's release depend on another's data."""
     alone = whole(variant, 1)
-    mine, others, found = Run(built(variant), 1), Run(built(variant), 9), []
+    mine, others, found = Run(built(variant), 1), Run(built(variant), 9), list[bytes]()
     for t, (tick, foreign) in enumerate(zip(stream_of(1), stream_of(9), strict=True), 1):
         others.step(t, foreign)
-        found.append(exactly(mine, mine.step(t, tick)))
-        found.append(repr(sorted(mine.store().items())).encode())
+        found += stepped(mine, t, tick)
     assert found == alone
 
 
@@ -158,8 +125,8 @@ def test_a_release_stays_what_it_was_and_inputs_are_left_alone(variant: Variant)
     run, kept = Run(built(variant), 1), []
     for t, tick in enumerate(stream_of(1), 1):
         shown = run.step(t, tick)
-        kept.append((shown, exactly(run, shown)))
-    assert all(exactly(run, shown) == then for shown, then in kept)
+        kept.append((shown, exactly(shown)))
+    assert all(exactly(shown) == then for shown, then in kept)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -173,16 +140,7 @@ def test_how_contributions_are_cut_into_messages_does_not_show(variant: Variant)
 def test_another_process_releases_and_stores_the_same_bytes() -> None:
     """Set order and other process differences must not show: a successor needs equal bytes."""
     code = "from tests.contract.test_purity import digest; print(digest())"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
-            "PYTHONPATH": str(ROOT),
-        },
-        check=True,
-    )
-    assert found.stdout.strip() == digest()
+    other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    env = os.environ | {"PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, text=True, cwd=ROOT, env=env).strip() == digest()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.mechanisms.small import SMALL
 from tests.pipeline.pipeline import Event, Partition, contribute
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
@@ -38,14 +39,8 @@ def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: b
 
 def made(name: str, **values: object) -> HistogramConfig:
     """Return a configuration with ticks of 10 ms, all in one epoch."""
-    usual: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 10,
-        "horizon": TICKS,
-        "delta": 1e-6,
-        "keys": "public",
-    }
-    return MECHANISMS[name](**(usual | values))
+    usual: Any = SMALL | {"tick_ms": 10, "horizon": TICKS} | values
+    return MECHANISMS[name](**usual)
 
 
 @pytest.mark.parametrize("crashing", [False, True])
@@ -89,15 +84,8 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 
 
 def sparse(switches: int, top_k: int) -> HistogramConfig:
-    return made(
-        "sparse_gumb",
-        max_items=1,
-        epsilon=20.0,
-        domain=DOMAIN,
-        top_k=top_k,
-        switches=switches,
-        eta=100,
-    )
+    options: dict[str, object] = {"domain": DOMAIN, "eta": 100, "epsilon": 20.0}
+    return made("sparse_gumb", **options, top_k=top_k, switches=switches)
 
 
 @cache

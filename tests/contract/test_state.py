@@ -102,11 +102,10 @@ def stored(variant: Variant) -> dict[str, bytes]:
 def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:
     """Return the block with another version, and truncated in several ways."""
     yield "version", bytes([block[0] ^ 0x80]) + block[1:]
-    for length in sorted(
-        {0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}
-    ):
-        if 0 <= length < len(block):
-            yield f"{length} of {len(block)} bytes", block[:length]
+    whole = len(block)
+    for length in sorted({0, 1, 2, 3, whole // 2, whole - 8, whole - 4, whole - 1}):
+        if 0 <= length < whole:
+            yield f"{length} of {whole} bytes", block[:length]
 
 
 def accepted(variant: Variant) -> list[tuple[str, str]]:
@@ -133,13 +132,8 @@ def test_blocks_whose_version_nobody_looks_at_are_seen(name: str) -> None:
     blocks, load = stored(variant), Run.load
 
     def careless(self: Run, given: Mapping[str, bytes]) -> None:
-        load(
-            self,
-            {
-                block: blocks[block][:1] + value[1:] if value else value
-                for block, value in given.items()
-            },
-        )
+        right = {block: blocks[block][:1] for block, value in given.items() if value}
+        load(self, {block: right.get(block, b"") + value[1:] for block, value in given.items()})
 
     with patch.object(Run, "load", careless):
         assert {block for block, how in accepted(variant) if how == "version"} == set(blocks)

@@ -6,6 +6,7 @@ import ast
 import functools
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
 from tests.events.reading import ANY, event_reader, one
+from tests.mechanisms.noise.tables import random_words
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
@@ -151,14 +153,8 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
 def test_what_caches_keep_is_looked_at() -> None:
     """Without caches, or with empty ones, the mutability test would check nothing."""
     names = {cache.__name__ for cache in caches()}
-    assert {
-        "_powers",
-        "integer_gaussian",
-        "discrete_laplace",
-        "geometric",
-        "counter_of",
-        "constants_of",
-    } <= names
+    assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric"} <= names
+    assert {"counter_of", "constants_of"} <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)
     race(mechanism, [1])
@@ -168,14 +164,12 @@ def test_what_caches_keep_is_looked_at() -> None:
 
 def test_no_module_holds_what_threads_could_change() -> None:
     """All threads share a module-level table, whichever thread fills it."""
+    held = (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType)
     roots = {
         f"{module.__name__}.{name}": value
         for module in modules()
         for name, value in vars(module).items()
-        if isinstance(
-            value, (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType)
-        )
-        and not name.startswith("__")
+        if isinstance(value, held) and not name.startswith("__")
     }
     assert len(roots) > 20
     # Skip annotations such as Annotated[...]: their arguments are not the product's.
@@ -192,13 +186,11 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                uses = [ast.unparse(decorator) for decorator in node.decorator_list]
-                lazy = any(
-                    word in use
-                    for use in uses
-                    for word in ("lru_cache", "cached_property", "functools.cache")
-                )
-                found += [(path.name, node.name)] if lazy or "cache" in uses else []
+                uses = "\n".join(ast.unparse(decorator) for decorator in node.decorator_list)
+                if re.search(
+                    r"lru_cache|cached_property|functools\.cache|^cache$", uses, re.MULTILINE
+                ):
+                    found.append((path.name, node.name))
     assert found == []
 
 
@@ -212,9 +204,7 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
     stream = KEY.stream(bytes(16))
 
     def words(seed: int) -> bytes:
-        tags = np.random.default_rng(seed).integers(
-            0, 2**63, (CHUNK_ROWS + seed, 2), dtype=np.uint64
-        )
+        tags = random_words(CHUNK_ROWS + seed, seed)
         return b"".join(stream.words(tags, (seed, cell)).tobytes() for cell in range(3))
 
     hammered(words)
@@ -222,36 +212,24 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
     """All threads of a worker share one event reader and one contribution codec."""
-    reader = event_reader(
-        EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None
-    )
+    events = EventsSettings(topic="t", key="shop", items="products", timestamp="ts")
+    reader = event_reader(events, None)
     lane = Lane(1000, 0, 2, 3)
 
     def read(seed: int) -> object:
         rng = random.Random(seed)
-        values = [
-            b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}'
-            % (rng.randrange(9), rng.randrange(99), i)
-            if rng.random() < 0.9
-            else b"{}"
-            for i in range(400)
-        ]
+        event, values = b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}', list[bytes]()
+        for i in range(400):
+            numbers = rng.randrange(9), rng.randrange(99), i
+            values.append(event % numbers if rng.random() < 0.9 else b"{}")
         events, rejects = one(SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values)))
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
-        messages = [
-            message.encoded()
-            for _, message in intake.commit(source=seed, sequences=[0], offset=seed)
-        ]
+        committed = intake.commit(source=seed, sequences=[0], offset=seed)
+        messages = [message.encoded() for _, message in committed]
         sections = [decode(message).sections for message in messages]
-        return (
-            events.views[""].keys.tolist(),
-            events.views[""].labels.tolist(),
-            events.times.tolist(),
-            rejects,
-            messages,
-            sections,
-        )
+        keys, labels = events.views[""].keys.tolist(), events.views[""].labels.tolist()
+        return keys, labels, events.times.tolist(), rejects, messages, sections
 
     hammered(read)
 
@@ -287,9 +265,7 @@ def test_a_short_soak_finds_no_difference() -> None:
 
 def test_a_soak_sees_the_planted_defect() -> None:
     """A clean soak means something only if a difference would be detected."""
-    soak = Soak(
-        seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"]
-    )
+    soak = Soak(seed=5, variants=[v for v in VARIANTS if v.mechanism == "known_gumbel"])
     soak.round()
     with lazy_powers():
         while not soak.differences and soak.rounds < 50:

@@ -30,16 +30,7 @@ from workers.cli import execute
 from workers.kafka import topics as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topics import (
-    ZERO_ID,
-    Existing,
-    checked_id,
-    create_missing,
-    describe,
-    lacks_ids,
-    plan_topics,
-    stream_name,
-)
+from workers.kafka.topics import ZERO_ID, Existing, describe, stream_name
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.progress import PROGRESS
@@ -47,13 +38,8 @@ from workers.pipeline.sources import Place, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)
-NAMES = (
-    "orders",
-    *(
-        f"orders.{part}"
-        for part in ("contributions", "contribute-state", "release-state", "rejects", "products")
-    ),
-)
+INNER = ("contributions", "contribute-state", "release-state", "rejects", "products")
+NAMES = ("orders", *(f"orders.{part}" for part in INNER))
 PATHS: dict[str, list[str]] = {
     "run": ["run"],
     "audit": ["audit"],
@@ -64,6 +50,9 @@ PATHS: dict[str, list[str]] = {
 }
 
 
+Futures = dict[str, Future[Any]]
+
+
 def done(value: object) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
@@ -72,40 +61,26 @@ def done(value: object) -> Future[Any]:
 
 @dataclass
 class Broker:
-    """Planted cluster answers: admin client and metadata in one.
-
-    Attributes:
-        ids: topic ids; a created topic gets `new`.
-        controllers: controller ids of successive answers; the last one repeats.
-    """
+    """Planted cluster answers: admin client and metadata in one."""
 
     ids: dict[str, Uuid | None]
-    new: Uuid | None = ZERO
-    controllers: list[int] = field(default_factory=lambda: [1])
+    new: Uuid | None = ZERO  # the id of a created topic
+    controllers: list[int] = field(default_factory=lambda: [1])  # successively, the last for ever
     cluster_id: str = "qWekw_-8T3mMKJmzheyagg"
 
     def list_topics(self, timeout: float = 0) -> SimpleNamespace:
-        topics = {
-            name: SimpleNamespace(partitions={0: None, 1: None}, error=None) for name in self.ids
-        }
+        topic = SimpleNamespace(partitions={0: None, 1: None}, error=None)
         controller = self.controllers.pop(0) if len(self.controllers) > 1 else self.controllers[0]
-        return SimpleNamespace(
-            topics=topics, brokers={1: None}, controller_id=controller, cluster_id=self.cluster_id
-        )
+        answer = {"brokers": {1: None}, "controller_id": controller, "cluster_id": self.cluster_id}
+        return SimpleNamespace(topics=dict.fromkeys(self.ids, topic), **answer)
 
-    def describe_topics(
-        self, names: TopicCollection, request_timeout: float
-    ) -> dict[str, Future[Any]]:
+    def describe_topics(self, names: TopicCollection, request_timeout: float) -> Futures:
         return {name: done(SimpleNamespace(topic_id=self.ids[name])) for name in names.topic_names}
 
-    def describe_configs(
-        self, _resources: object, request_timeout: float
-    ) -> dict[Any, Future[Any]]:
+    def describe_configs(self, _resources: object, request_timeout: float) -> Futures:
         return {}
 
-    def create_topics(
-        self, topics: Iterable[Any], operation_timeout: float
-    ) -> dict[str, Future[Any]]:
+    def create_topics(self, topics: Iterable[Any], operation_timeout: float) -> Futures:
         made = [topic.topic for topic in topics]
         self.ids |= dict.fromkeys(made, self.new)
         return {name: done(None) for name in made}
@@ -148,11 +123,8 @@ def test_a_cluster_without_topic_ids_is_refused_on_every_path(
     command, *options = PATHS[path]
     assert execute([command, "-c", str(config), *options]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert (
-        "gives it no topic id" in line
-        and "Kafka 2.8" in line
-        and "inter.broker.protocol.version" in line
-    )
+    for said in ("gives it no topic id", "Kafka 2.8", "inter.broker.protocol.version"):
+        assert said in line
 
 
 @pytest.mark.parametrize("planted", NAMES)
@@ -169,9 +141,7 @@ def test_one_topic_without_an_id_is_enough(
 def test_topics_with_ids_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: only the missing id is refused above, nothing else of the planted broker."""
     found = describe(Broker(ids()).serve(monkeypatch), NAMES)
-    assert {topic.topic_id for topic in found.values()} == {
-        str(topic_id) for topic_id in ids().values()
-    }
+    assert {topic.topic_id for topic in found.values()} == set(map(str, ids().values()))
 
 
 def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(
@@ -180,12 +150,12 @@ def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(
     """No existing topic can lack an id, so the worker would find out only at start."""
     for new, refused in ((ZERO, True), (Uuid(1, 0), False)):
         connection = Broker({}, new).serve(monkeypatch)
-        plan = plan_topics("orders", ["orders"], None, None, ["orders.products"], {})
+        plan = module.plan_topics("orders", ["orders"], None, None, ["orders.products"], {})
         if refused:
             with pytest.raises(SettingsError, match="no topic id"):
-                create_missing(connection, plan, {})
+                module.create_missing(connection, plan, {})
         else:
-            assert create_missing(connection, plan, {}) == [topic.name for topic in plan]
+            assert module.create_missing(connection, plan, {}) == [topic.name for topic in plan]
 
 
 def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(
@@ -232,21 +202,13 @@ def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
         with pytest.raises(SettingsError, match="no topic id"):
             stream_name(("t", planted))
     assert str(ZERO) == ZERO_ID, "Kafka's own way to write it"
-    assert checked_id("t", Uuid(0, 1)) != ZERO_ID
+    assert module.checked_id("t", Uuid(0, 1)) != ZERO_ID
 
 
 def histogram(stream: str) -> Histogram:
     config = unk()
-    return Histogram(
-        config,
-        build(config),
-        worker="w",
-        topic="w.h",
-        stream=stream,
-        events={"topic": "e"},
-        key=KEY,
-        owner=(0, 1),
-    )
+    names: Any = {"worker": "w", "topic": "w.h", "stream": stream, "events": {"topic": "e"}}
+    return Histogram(config, build(config), **names, key=KEY, owner=(0, 1))
 
 
 def test_state_that_was_made_without_ids_is_refused() -> None:
@@ -256,7 +218,7 @@ def test_state_that_was_made_without_ids_is_refused() -> None:
         f"w.contributions#{ZERO_ID} w.release-state#{ZERO_ID}",
         "w.contributions# w.release-state#",
     ):
-        assert lacks_ids(then)
+        assert module.lacks_ids(then)
         with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
             histogram(now).restore(histogram(then).life, [])
     other = stream_name(("w.contributions", str(Uuid(1, 0))), ("w.release-state", str(Uuid(3, 0))))
@@ -269,15 +231,8 @@ def restore(directory: Path, stored: str | None, events_id: str) -> None:
     """Restore stage 1 from progress made under id `stored`, where the topic has `events_id`."""
     shard = Scene(directory).contribute[0]
     shard._place = Place(0, SourceTopic("events", 2, events_id), 0)
-    progress = ContributeProgress(
-        version=VERSION,
-        offset=3,
-        watermark=None,
-        first=None,
-        sequences=[0],
-        sources=2,
-        topic_id=stored,
-    )
+    times: Any = {"watermark": None, "first": None, "sequences": [0], "sources": 2}
+    progress = ContributeProgress(version=VERSION, offset=3, topic_id=stored, **times)
     shard.store.open().write([(PROGRESS, msgspec.json.encode(progress))], 1)
     shard.restore()
 

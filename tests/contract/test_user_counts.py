@@ -7,19 +7,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.contract.test_price import partitions, tail
+from tests.contract.test_price import in_parts
 from tests.contract.variants import TICKS, Variant
+from tests.mechanisms.small import SMALL
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.mechanism import ticks_of_item
 from workers.mechanisms.one_shot.config import PositiveGaussConfig
 from workers.mechanisms.registry import build
 
-COUNTS: dict[str, object] = {
-    "max_items": 1,
-    "max_items_per_user": 3,
-    "max_count": 6,
-    "epsilon": 0.5,
-}
+COUNTS: dict[str, object] = {"max_items_per_user": 3, "max_count": 6}
+COUNTS |= {"max_items": 1, "epsilon": 0.5}
 DISCOVERING = [
     Variant("positive_gauss", "", COUNTS, "user"),
     Variant("positive_laplace", "", COUNTS, "user"),
@@ -30,14 +27,7 @@ DISCOVERING = [
 def shown(mechanism: Any, items: int, count: int) -> float:
     """Return the chance that a user's items are shown, for the dearest spread over ticks."""
     algorithm, levels = mechanism.algorithm, getattr(mechanism, "levels", 1)
-    return (
-        float(levels)
-        * items
-        * max(
-            sum(tail(algorithm.table, 1, algorithm.threshold + 1 - part) for part in parts)
-            for parts in partitions(count, count)
-        )
-    )
+    return float(levels) * items * in_parts(algorithm.table, algorithm.threshold, count)
 
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
@@ -60,31 +50,15 @@ def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
 
 
 def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:
-    """Mechanisms of earlier settings keep their ids and noise."""
-    common: Any = {
-        "name": "h",
-        "tick_ms": 1,
-        "max_items": 1,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "keys": "public",
-        "domain": ("a",),
-    }
-    for count, horizon, unit, expected in (
-        (1, TICKS, "user", 1),
-        (6, TICKS, "event", 1),
-        (6, TICKS, "user", 6),
-        (99, TICKS, "user", TICKS),
-    ):
-        config = KnownBaseConfig(**common, horizon=horizon, max_count=count, max_items_per_user=2)
-        assert ticks_of_item(config, unit) == expected
+    common: Any = SMALL | {"horizon": TICKS, "domain": ("a",), "max_items_per_user": 2}
+    cases = (1, "user", 1), (6, "event", 1), (6, "user", 6), (99, "user", TICKS)
+    for count, unit, expected in cases:
+        assert ticks_of_item(KnownBaseConfig(**common, max_count=count), unit) == expected
 
 
 def test_more_parts_need_a_higher_threshold_and_no_more_noise() -> None:
     """Parts shift noise by less than the whole; only their separate tests cost."""
-    common: Any = {"name": "h", "tick_ms": 1, "delta": 1e-6, "keys": "public", **COUNTS}
-    many, few = (
-        build(PositiveGaussConfig(**common, horizon=horizon), "user") for horizon in (TICKS, 1)
-    )
+    settings: list[Any] = [SMALL | COUNTS | {"horizon": horizon} for horizon in (TICKS, 1)]
+    many, few = (build(PositiveGaussConfig(**one), "user") for one in settings)
     assert many.sd(1) == few.sd(1)
     assert (many.threshold(1) or 0) > (few.threshold(1) or 0)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+from tests.mechanisms.small import SMALL
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -18,25 +19,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 # Every release depends on its own tick alone.
 PER_TICK = (
-    "known_gauss",
-    "known_gumbel",
-    "unk_gauss",
-    "limit_dom",
-    "limit_dom_laplace",
-    "positive_laplace",
-    "positive_gauss",
+    *("known_gauss", "known_gumbel", "unk_gauss", "limit_dom"),
+    *("limit_dom_laplace", "positive_laplace", "positive_gauss"),
 )
 
-_COMMON: dict[str, object] = {
-    "name": "h",
-    "tick_ms": 1,
-    "horizon": TICKS,
-    "max_items": 2,
-    "max_count": 3,
-    "epsilon": 8.0,
-    "delta": 1e-6,
-    "keys": "public",
-}
+_COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
 _COUNTS: dict[str, object] = _USER | {"max_count": 3}
@@ -63,44 +50,30 @@ class Variant:
 
     @property
     def max_items(self) -> int:
-        found = (
-            self.options.get("max_items_per_user") or (_COMMON | dict(self.options))["max_items"]
-        )
-        assert isinstance(found, int)
-        return found
+        options: Any = _COMMON | dict(self.options)
+        return int(options.get("max_items_per_user") or options["max_items"])
 
     @property
     def max_count(self) -> int:
-        found = (_COMMON | dict(self.options))["max_count"]
-        assert isinstance(found, int)
-        return found
+        options: Any = _COMMON | dict(self.options)
+        return int(options["max_count"])
 
 
 def _of(mechanism: str, base: dict[str, object], **variants: dict[str, object]) -> list[Variant]:
-    return [
-        Variant(
-            mechanism, label, base | options, "user" if "max_items_per_user" in options else "event"
-        )
-        for label, options in variants.items()
-    ]
+    found = []
+    for label, options in variants.items():
+        unit = "user" if "max_items_per_user" in options else "event"
+        found.append(Variant(mechanism, label, base | options, unit))
+    return found
 
 
 _KNOWN: dict[str, object] = {"domain": DOMAIN}
 _TREE: dict[str, object] = {"counter": "tree", "radix": 3}
 _END: dict[str, object] = {"end_share": 0.6}
 _PURE: dict[str, object] = {"accounting": "pure"}
-_SPARSE: dict[str, object] = {
-    "domain": DOMAIN,
-    "top_k": 1,
-    "switches": 2,
-    "max_items": 3,
-    "eta": 20,
-}
+_SPARSE = _KNOWN | {"top_k": 1, "switches": 2, "max_items": 3, "eta": 20}
 _PAY: dict[str, object] = {"k": 2, "labels": 8, "queries": 5, "every": 2}
-_SEVERAL: dict[str, object] = {
-    "domain": DOMAIN,
-    "queries": ("max", "quantile:0.5", "min", "top_k_select:2"),
-}
+_SEVERAL = _KNOWN | {"queries": ("max", "quantile:0.5", "min", "top_k_select:2")}
 
 VARIANTS = [
     *_of(
@@ -193,6 +166,10 @@ VARIANTS = [
         private={"kbar": "private", "kbar_max": 5, "labels": 12},
     ),
 ]
+
+
+def named(name: str) -> Variant:
+    return next(variant for variant in VARIANTS if str(variant) == name)
 
 
 @cache

@@ -27,42 +27,30 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
     # If a tree begins before tick 1, no tick shows tick 1 apart from those before it.
     first = 2 if "end_share" in variant.options else 1
     if variant.unit == "user":
-        return _steady(), [
-            (first + 2 * i, {label: most}) for i, label in enumerate(DOMAIN[: variant.max_items])
-        ]
+        items = enumerate(DOMAIN[: variant.max_items])
+        return _steady(), [(first + 2 * i, {label: most}) for i, label in items]
     if variant.mechanism == "sparse_gumb":
-        items = DOMAIN[: variant.max_items]
-        ever = -(-len(items) // 3)
-        stream: list[Tick] = [
-            {NAME: {label: 400 - 10 * i for i, label in enumerate(items[:ever])}}
-            for _ in range(TICKS)
-        ]
-        stream[4] = {NAME: dict.fromkeys(items[ever : 2 * ever], 20_000)}
-        stream[8] = {NAME: dict.fromkeys(items[2 * ever :], 200_000)}
-        return stream, [(first, dict.fromkeys(items, most))]
+        labels = DOMAIN[: variant.max_items]
+        ever = -(-len(labels) // 3)
+        stream = _each({label: 400 - 10 * i for i, label in enumerate(labels[:ever])})
+        stream[4] = {NAME: dict.fromkeys(labels[ever : 2 * ever], 20_000)}
+        stream[8] = {NAME: dict.fromkeys(labels[2 * ever :], 200_000)}
+        return stream, [(first, dict.fromkeys(labels, most))]
     if variant.mechanism == "misra_gries":
         # A full sketch of large counters, then unknown items.
-        labels = sorted(DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist())
-        heavy = {label: 500 - 10 * i for i, label in enumerate(labels[:4])}
-        if variant.options["release"] == "pure":
-            # All four exceed the subtracted fifth of their sum: one more of some lowers the others.
-            return [{NAME: heavy} for _ in range(TICKS)], [
-                (2, dict.fromkeys(labels[: variant.max_items], most))
-            ]
-        strangers = (
-            labels[4 : 4 + variant.max_items]
-            if variant.options["release"] == "pmg"
-            else labels[4:5]
-        )
-        return [{NAME: heavy} for _ in range(TICKS)], [(2, dict.fromkeys(strangers, most))]
+        order = sorted(DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist())
+        stream = _each({label: 500 - 10 * i for i, label in enumerate(order[:4])})
+        # "pure": all four exceed the subtracted fifth of their sum: one more of some lowers the
+        # others.
+        places = {"pure": slice(variant.max_items), "pmg": slice(4, 4 + variant.max_items)}
+        counted = order[places.get(str(variant.options["release"]), slice(4, 5))]
+        return stream, [(2, dict.fromkeys(counted, most))]
     if str(variant) in _RATES:
         rate, tick = _RATES[str(variant)]
-        whom = (
-            dict.fromkeys(DOMAIN, rate)
-            if "quantile" in str(variant)
-            else {"a": rate, "b": rate // 2}
-        )
-        return [{NAME: whom} for _ in range(TICKS)], [(tick, {"a": most, "b": most})]
+        counts = {"a": rate, "b": rate // 2}
+        if "quantile" in str(variant):
+            counts = dict.fromkeys(DOMAIN, rate)
+        return _each(counts), [(tick, {"a": most, "b": most})]
     second = "c" if variant.options.get("kbar") == "private" else "b"
     return _steady(), [(first, {"a": most, second: most})]
 
@@ -73,7 +61,9 @@ def fourfold(events: Sequence[tuple[int, Histogram]]) -> list[tuple[int, Histogr
 
 
 def _steady() -> list[Tick]:
-    return [
-        {NAME: {"a": 300, "b": 250, "c": 120, "d": 5, "e": 2}, KEYS[1]: {"a": 7, "x": 40}}
-        for _ in range(TICKS)
-    ]
+    return _each({"a": 300, "b": 250, "c": 120, "d": 5, "e": 2}, {"a": 7, "x": 40})
+
+
+def _each(*histograms: Histogram) -> list[Tick]:
+    """Return the same tick every time: histograms by stream key."""
+    return [dict(zip(KEYS, histograms, strict=False)) for _ in range(TICKS)]

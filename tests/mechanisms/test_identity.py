@@ -84,12 +84,3 @@ def test_the_correlation_test_sees_shared_noise() -> None:
     other = counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags)
     mixed = np.where(np.arange(ROWS) % 10 == 0, mine, other)
     assert abs(np.corrcoef(mine, mixed)[0, 1]) > 5 / math.sqrt(ROWS)
-
-
-def test_two_stream_keys_and_two_items_share_no_noise() -> None:
-    """A row is (stream key, label); neither alone determines its noise."""
-    counter, labels = make_counter("haar", 64, 0.01), [b"%d" % i for i in range(ROWS)]
-    stream = KEY.stream(an_id())
-    one = counter.draw(stream, 37, KEY.tags("k1", labels))
-    for other in (KEY.tags("k2", labels), KEY.tags("k1", [b"x" + label for label in labels])):
-        assert abs(np.corrcoef(one, counter.draw(stream, 37, other))[0, 1]) < 5 / math.sqrt(ROWS)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.running.test_histograms import KEY, known, part, shown, unk
-from tests.mechanisms.small import Silent, assert_variance
+from tests.mechanisms.small import Silent
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.counters.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
@@ -146,27 +146,6 @@ def test_error_is_that_of_the_design_in_spite_of_rounding(
     mean = sum(counter._squares) / horizon / counter._unit**2 * float(counter._sigma_squared)
     assert math.sqrt(counter.variance(horizon)) * unit == pytest.approx(worst, rel=0.01)
     assert math.sqrt(mean) * unit == pytest.approx(root_mean_square, rel=0.01)
-
-
-# n = 20,000 rows: a sample variance has relative sd 0.01, so five of them are 5 %; a covariance sd
-# sd' sqrt(2/n).
-@pytest.mark.parametrize(("rho_item", "ticks"), [(0.01, (1, 2, 77, 150)), (4.0, (1, 150))])
-def test_drawn_noise_has_the_stated_sd_and_not_half_or_double_the_variance(
-    rho_item: float, ticks: tuple[int, ...]
-) -> None:
-    """Of the published integer, rounding included; two ticks covary as the shared z say."""
-    counter = SqrtCounter(150, rho_item)
-    columns = counter.columns(STREAM)
-    tags = KEY.tags("sd", [b"%d" % number for number in range(20_000)])
-    drawn = {t: columns.at(t, tags) for t in ticks}
-    for t, noise in drawn.items():
-        assert_variance(noise.var(), counter.sd(t) ** 2)
-    first, last = ticks[0], ticks[-1]
-    g = [float(c) for c, _ in counter.terms(last)]
-    products = sum(g[first - 1 - s] * g[last - 1 - s] for s in range(first))
-    shared = products * float(counter._sigma_squared)
-    slack = 5 * counter.sd(first) * counter.sd(last) * math.sqrt(2 / 20_000)
-    assert np.cov(drawn[first], drawn[last])[0, 1] == pytest.approx(shared, abs=slack)
 
 
 def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() -> None:

@@ -175,3 +175,12 @@ def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
     allowed = delta / 2
     slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
     assert (noisy > 0.8 * threshold).mean() > allowed + slack
+
+
+@pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32])
+def test_an_epoch_without_an_end_shows_new_items_at_late_ticks(tick: int) -> None:
+    """Ticks of 1 ms pass 2^31 after 25 days; an int32 first tick stopped the worker repeatedly."""
+    mechanism = unk(horizon="unbounded", start="2026-01-01T00:00:00Z", epsilon=20.0)
+    state, noise = mechanism.init(), mechanism.noise(KEY.stream(bytes(16)))
+    assert list(shown(mechanism, state, tick, noise, [part([b"often"], [100_000])])) == [b"often"]
+    assert state.ledger.shown.tolist() == [tick]

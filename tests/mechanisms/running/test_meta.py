@@ -16,7 +16,6 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, OneShotNoise
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
-from workers.pipeline import ledger_blocks
 from workers.runtime.errors import HorizonExceeded, StateRefused
 
 NAMES = get_args(Name)
@@ -94,29 +93,6 @@ def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
                 n = sum(tick.get(label, 0) for tick in stream[first - 1 : last])
                 expected.update({label: n} if n > m else {})
         assert shown(mechanism, state, t, counts, noise) == expected
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
-    """Blocks hold all later releases need: reloaded every tick, they re-encode to nothing new."""
-    mechanism = meta(name, epsilon=20.0)
-    noise = mechanism.noise(STREAM)
-    assert isinstance(noise, OneShotNoise)
-    ticks = [{b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} for t in range(40)]
-    ticks[2::3] = [{}] * 13
-    whole, state = met(mechanism), met(mechanism)
-    stored: dict[str, bytes] = {}
-    for t, counts in enumerate(ticks, 1):
-        expected = shown(mechanism, whole, t, counts, noise)
-        assert shown(mechanism, state, t, counts, noise) == expected
-        stored |= dict([*ledger_blocks.changes(state.ledger), *state.changed()])
-        state = mechanism.init()
-        state.ledger = ledger_blocks.load((n, v) for n, v in stored.items() if n[0] in "LCS")
-        state.key_tags = whole.key_tags
-        for block, value in stored.items():
-            if block[0] == "m":
-                state.restore(block, value)
-        assert state.changed() == []
 
 
 def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:

@@ -73,7 +73,7 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 
 
-class CounterErrors(OnSplit):
+class CounterMechanism(OnSplit):
     """Base class of mechanisms whose published counts have the noise of `_counter`."""
 
     _counter: Counter
@@ -86,7 +86,7 @@ class CounterErrors(OnSplit):
         return self._counter.difference_sd(t, since)
 
 
-class OnCounters(CounterErrors):
+class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
     Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
@@ -94,8 +94,8 @@ class OnCounters(CounterErrors):
     cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
     to the private side.
 
-    It `discovers` items of an unknown domain, tested only at ticks that are multiples of `every`,
-    or none.
+    `discovers` says whether items of an unknown domain are shown; new ones are tested only at ticks
+    that are multiples of `every`.
 
     Raises:
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.

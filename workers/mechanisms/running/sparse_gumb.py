@@ -61,7 +61,7 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Split, split
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
-from workers.mechanisms.counters.counter import CounterErrors, counter_of
+from workers.mechanisms.counters.counter import CounterMechanism, counter_of
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
@@ -182,7 +182,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb(CounterErrors, Domained):
+class SparseGumb(CounterMechanism, Domained):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
