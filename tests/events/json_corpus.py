@@ -284,18 +284,11 @@ class Generator:
             )
         if kind < 0.5:
             return choice(STRINGS[:8])
+        inner = [self.value(depth + 1) for _ in range(self._random.randrange(4))]
         if kind < 0.7:
-            return (
-                b"["
-                + b",".join(self.value(depth + 1) for _ in range(self._random.randrange(4)))
-                + b"]"
-            )
+            return b"[%b]" % b",".join(inner)
         if kind < 0.9:
-            pairs = (
-                choice(STRINGS[:8]) + b":" + self.value(depth + 1)
-                for _ in range(self._random.randrange(4))
-            )
-            return b"{" + b",".join(pairs) + b"}"
+            return b"{%b}" % b",".join(choice(STRINGS[:8]) + b":" + each for each in inner)
         return choice(VALUES)
 
     def label(self) -> bytes:
@@ -376,12 +369,16 @@ class Generator:
     def batch(self, names: Sequence[bytes], size: int) -> list[bytes]:
         """Return events: a third unchanged, the rest mutated up to four times."""
         bases = [self.event(names) for _ in range(size // 4 + 1)]
+        return self.mutations(bases, size, (0, 0, 1, 1, 2, 4))
+
+    def mutations(self, bases: list[bytes], size: int, times: Sequence[int]) -> list[bytes]:
+        """Return `size` of the events, each mutated one of these times."""
         found = []
         for _ in range(size):
-            event = self._random.choice(bases)
-            for _ in range(self._random.choice((0, 0, 1, 1, 2, 4))):
-                event = self.mutated(event, self._random.choice(bases))
-            found.append(event)
+            made = self._random.choice(bases)
+            for _ in range(self._random.choice(times)):
+                made = self.mutated(made, self._random.choice(bases))
+            found.append(made)
         return found
 
 
@@ -395,18 +392,11 @@ def read_back(spans: EventSpans) -> list[Row]:
         [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
         for column in (spans.keys[0], spans.users)
     )
-    places = [
-        slice(at, at + more)
-        for at, more in zip(
-            spans.views[0].first.tolist(), spans.views[0].number.tolist(), strict=True
-        )
-    ]
-    return [
-        (index, time, key, user, labels[place], amounts[place])
-        for index, time, key, user, place in zip(
-            spans.index.tolist(), spans.times.tolist(), keys, users, places, strict=True
-        )
-    ]
+    view, rows = spans.views[0], []
+    columns = (spans.index.tolist(), spans.times.tolist(), keys, users, view.first, view.number)
+    for index, time, key, user, at, more in zip(*columns, strict=True):
+        rows.append((index, time, key, user, labels[at : at + more], amounts[at : at + more]))
+    return rows
 
 
 def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
@@ -416,39 +406,30 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
         the first record on which the two disagree, with both results; the number of records the
         scanner read; the number of events.
     """
-    keys: list[bytes | None] = [
-        None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)
-    ]
+    keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
     records = Records.of(values, keys, range(len(values)))
     fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))
-    scanned, events = (
-        len(values) - sum(spans.declined for spans, _, _ in fast),
-        sum(len(spans) for spans, _, _ in slow),
-    )
+    scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
+    events = sum(len(spans) for spans, _, _ in slow)
     for spans, _, _ in (*fast, *slow):
         if len(spans.columns[0].labels) != spans.views[0].number.sum():
             return "labels that belong to no event", scanned, events
-    (fast_rows, fast_rejects), (slow_rows, slow_rejects) = (
-        (
-            [row for spans, _, _ in parts for row in read_back(spans)],
-            [reject for _, rejects, _ in parts for reject in rejects],
-        )
-        for parts in (fast, slow)
-    )
-    if (fast_rows, fast_rejects) == (slow_rows, slow_rejects):
-        return None, scanned, events
-    said: tuple[dict[int, Row | Reject], ...] = tuple(
-        {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
-        for rows, rejects in ((fast_rows, fast_rejects), (slow_rows, slow_rejects))
-    )
+    said = []
+    for parts in (fast, slow):
+        found: dict[int, Row | Reject] = {}
+        for spans, rejects, _ in parts:
+            found |= {row[0]: row for row in read_back(spans)}
+            found |= {reject.index: reject for reject in rejects}
+        said.append(found)
     for i, value in enumerate(values):
-        if said[0].get(i) != said[1].get(i):
-            return (
-                f"{value!r}: {said[0].get(i)} with the scanner, {said[1].get(i)} without",
-                scanned,
-                events,
-            )
-    return "the order of the rows", scanned, events
+        with_it, without = said[0].get(i), said[1].get(i)
+        if with_it != without:
+            return f"{value!r}: {with_it} with the scanner, {without} without", scanned, events
+    orders = [
+        [[row[0] for row in read_back(spans)] for spans, _, _ in parts] for parts in (fast, slow)
+    ]
+    ordered = all(sum(each, []) == sorted(sum(each, [])) for each in orders)
+    return None if ordered else "the order of the rows", scanned, events
 
 
 def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
@@ -474,11 +455,8 @@ def main() -> int:
     begun, scanned, events, records = time.monotonic(), 0, 0, 0
     for reader, values in mutations(options.records, options.seed):
         found, more_scanned, more_events = difference(reader, values)
-        scanned, events, records = (
-            scanned + more_scanned,
-            events + more_events,
-            records + len(values),
-        )
+        scanned, events = scanned + more_scanned, events + more_events
+        records += len(values)
         if found is not None:
             print(f"seed {options.seed}, after {records:,} records: {found}")
             return 1

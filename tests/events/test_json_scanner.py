@@ -232,7 +232,7 @@ DEFECTS = {
     "leading zeros": (" or (zero and end > at + 1)", ""),
     "no digits": ("if end == at or (zero", "if (zero"),
     "no digits behind the point": (
-        "if end == at:\n            return REFUSED, NUMBER\n        ",
+        "if end == at:\n            return REFUSED, kinds.NUMBER\n        ",
         "",
     ),
     "no digits of an exponent that is wanted": ("(end if end > at else REFUSED)", "end"),
@@ -277,7 +277,7 @@ DEFECTS = {
     ),
     "something behind the record": ("space(data, at, stop) == stop", "True"),
     "items of several sorts": (" or sort == SEVERAL:", ":"),
-    "null is an element": ("byte == NULL_WORD[0] and row == NONE:", "byte == NULL_WORD[0]:"),
+    "null is an element": ("byte == NULL[0] and row == NONE:", "byte == NULL[0]:"),
     "elements are not counted": ("log[row, START] += 1", "pass"),
     "items are not counted": ("count += 1", "pass"),
     "the level around is forgotten": ("node = stack[level - 1, HELD_NODE]", "pass"),
@@ -313,10 +313,13 @@ DEFECTS = {
     "a control character behind an escape": ("byte < SPACE or length == 0", "length == 0"),
     "invalid UTF-8 behind an escape": ("or length == 0", "or (length := max(length, 1)) == 0"),
     "an escaped name as it is written": (
-        "child_named(decoded, filled, more, nodes",
-        "child_named(data, at + 1, end, nodes",
+        "child_named(decoded, filled, more, walk.nodes",
+        "child_named(data, at + 1, end, walk.nodes",
     ),
-    "an escaped name is no child": ("child_named(decoded, filled, more, nodes", "NONE and (nodes"),
+    "an escaped name is no child": (
+        "child_named(decoded, filled, more, walk.nodes",
+        "NONE and (walk.nodes",
+    ),
     "an escaped name of items twice": (
         "return same(decoded, behind, behind + length, decoded, beyond, beyond + length)",
         "return False",

@@ -393,7 +393,10 @@ DEFECTS = {
     "not_in means in": ("found == (asks == IN)", "found"),
     "absent is in": ("return int(asks == NOT_IN)", "return 1"),
     "absent is not outside": ("return int(asks == NOT_IN)", "return 0"),
-    "null is there": ("row >= 0 and log[row, KIND] != NULL\n    if", "row >= 0\n    if"),
+    "null is there": (
+        "row >= 0 and logs.rows[row, KIND] != kinds.NULL\n    if",
+        "row >= 0\n    if",
+    ),
     "exists is turned round": ("int(there == (first == 1))", "int(there != (first == 1))"),
     "min is exclusive": (
         "low >= reals[first], high >= reals[first]",
@@ -430,8 +433,8 @@ DEFECTS = {
     "any count": ("done if labels[used, 0] >= 0 and times >= 0", "done if labels[used, 0] >= 0"),
     "any label": ("done if labels[used, 0] >= 0 and times >= 0", "done if times >= 0"),
     "counts are those of the element before": (
-        "times = amount(data, log, count)\n            count += 1",
-        "times = amount(data, log, count)",
+        "times = amount(logs.data, log, count)\n            count += 1",
+        "times = amount(logs.data, log, count)",
     ),
     "an element without a count": (
         "if count == stop:\n                return DECLINED, used",
@@ -442,20 +445,20 @@ DEFECTS = {
         "if item == stop:\n            break",
     ),
     "null elements are none": (
-        "if log[item, KIND] != NULL or not empty:",
-        "if log[item, KIND] != NULL:",
+        "if log[item, KIND] != kinds.NULL or not to.empty:",
+        "if log[item, KIND] != kinds.NULL:",
     ),
     "null in a list is none": (
-        "if log[item, KIND] == NULL and empty:",
-        "if log[item, KIND] == NULL:",
+        "if log[item, KIND] == kinds.NULL and to.empty:",
+        "if log[item, KIND] == kinds.NULL:",
     ),
     "a count beside a list": (
-        "if kind == LIST:\n        if column[COUNT] >= 0 or",
-        "if kind == LIST:\n        if",
+        "if kind == kinds.LIST:\n        if column[COUNT] >= 0 or",
+        "if kind == kinds.LIST:\n        if",
     ),
     "one value where a list is wanted": (
-        "if column[ONLY_LIST] or kind == OTHER:",
-        "if kind == OTHER:",
+        "if column[ONLY_LIST] or kind == kinds.OTHER:",
+        "if kind == kinds.OTHER:",
     ),
     "an object beside a count": (
         "if column[COUNT] >= 0 or column[BUCKETS] or",
@@ -466,7 +469,7 @@ DEFECTS = {
         "if count < 0:\n            return done, used",
     ),
     "missing items are none": (
-        "if not empty:\n                    status[event] = DECLINED",
+        "if not program.empty:\n                    status[event] = DECLINED",
         "pass",
     ),
     "any key": (
@@ -486,10 +489,13 @@ DEFECTS = {
         "elif status[event] == READ:\n                    status[event] = SKIPPED",
         "else:\n                    pass",
     ),
-    "true is a user": ("if place < 0 or log[place, KIND] in (TRUE, FALSE):", "if place < 0:"),
+    "true is a user": (
+        "if place < 0 or log[place, KIND] in (kinds.TRUE, kinds.FALSE):",
+        "if place < 0:",
+    ),
     "no user": (
-        "if place < 0 or log[place, KIND] in (TRUE, FALSE):",
-        "if log[place, KIND] in (TRUE, FALSE):",
+        "if place < 0 or log[place, KIND] in (kinds.TRUE, kinds.FALSE):",
+        "if log[place, KIND] in (kinds.TRUE, kinds.FALSE):",
     ),
     "any user": (
         "if users[event, 0] < 0:\n                        status[event] = DECLINED",
@@ -528,8 +534,8 @@ DEFECTS = {
         "if at < stop:\n        at += data[at + 1] == 45\n        power += digits_of(",
     ),
     "counts of any length": (
-        "if stop - start <= COUNT_DIGITS and data[start] != 45",
-        "if data[start] != 45",
+        "few = stop - start <= COUNT_DIGITS and data[start] != 45",
+        "few = data[start] != 45",
     ),
     "times beyond the greatest": (
         "found if 0 <= found <= TIME_MAX else -1",
