@@ -394,8 +394,8 @@ def read_back(spans: EventSpans) -> list[Row]:
     )
     view, rows = spans.views[0], []
     columns = (spans.index.tolist(), spans.times.tolist(), keys, users, view.first, view.number)
-    for index, time, key, user, at, more in zip(*columns, strict=True):
-        rows.append((index, time, key, user, labels[at : at + more], amounts[at : at + more]))
+    for *event, at, more in zip(*columns, strict=True):
+        rows.append((*event, labels[at : at + more], amounts[at : at + more]))
     return rows
 
 
@@ -416,13 +416,76 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
             return "labels that belong to no event", scanned, events
     said = []
     for parts in (fast, slow):
-        found: dict[int, Row | Reject] = {}
-        for spans, rejects, _ in parts:
-            found |= {row[0]: row for row in read_back(spans)}
-            found |= {reject.index: reject for reject in rejects}
-        said.append(found)
+        rows = [row for spans, _, _ in parts for row in read_back(spans)]
+        said.append((rows, [reject for _, rejects, _ in parts for reject in rejects]))
+    if said[0] == said[1]:
+        return None, scanned, events
+    by_record: list[dict[int, Row | Reject]] = [
+        {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
+        for rows, rejects in said
+    ]
     for i, value in enumerate(values):
-        with_it, without = said[0].get(i), said[1].get(i)
+        with_it, without = (found.get(i) for found in by_record)
+        if with_it != without:
+            return f"{value!r}: {with_it} with the scanner, {without} without", scanned, events
+    return "the order of the rows", scanned, events
+
+
+def mutations(self, bases: list[bytes], size: int, times: Sequence[int]) -> list[bytes]:
+    """Return `size` of the events, each mutated one of these times."""
+    found = []
+    for _ in range(size):
+        made = self._random.choice(bases)
+        for _ in range(self._random.choice(times)):
+            made = self.mutated(made, self._random.choice(bases))
+        found.append(made)
+    return found
+
+
+def read_back(spans: EventSpans) -> list[Row]:
+    """Return events as (record, time, stream key, user, labels, amounts)."""
+    data = spans.data.tobytes()
+    labels = [data[start:stop] for start, stop in spans.columns[0].labels.tolist()]
+    amounts = spans.columns[0].amounts.tolist()
+    n = len(spans)
+    keys, users = (
+        [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
+        for column in (spans.keys[0], spans.users)
+    )
+    view, rows = spans.views[0], []
+    columns = (spans.index.tolist(), spans.times.tolist(), keys, users, view.first, view.number)
+    for *event, at, more in zip(*columns, strict=True):
+        rows.append((*event, labels[at : at + more], amounts[at : at + more]))
+    return rows
+
+
+def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
+    """Read records with and without the scanner.
+
+    Returns:
+        the first record on which the two disagree, with both results; the number of records the
+        scanner read; the number of events.
+    """
+    keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
+    records = Records.of(values, keys, range(len(values)))
+    fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))
+    scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
+    events = sum(len(spans) for spans, _, _ in slow)
+    for spans, _, _ in (*fast, *slow):
+        if len(spans.columns[0].labels) != spans.views[0].number.sum():
+            return "labels that belong to no event", scanned, events
+    said = []
+    for parts in (fast, slow):
+        rows = [row for spans, _, _ in parts for row in read_back(spans)]
+        said.append((rows, [reject for _, rejects, _ in parts for reject in rejects]))
+    if said[0] == said[1]:
+        return None, scanned, events
+    by_record: list[dict[int, Row | Reject]] = [
+        {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
+        for rows, rejects in said
+    ]
+    for i, value in enumerate(values):
+        with_it, without = (found.get(i) for found in by_record)
         if with_it != without:
             return f"{value!r}: {with_it} with the scanner, {without} without", scanned, events
     orders = [
