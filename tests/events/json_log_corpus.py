@@ -77,7 +77,10 @@ TREES = {
     ),
     "several": tree("m", "m.x", "l", "l[].y", "b.c", "b[].c", "ts", many=["m", "l"]),
     "prefixes": tree(
-        *"i it ite item items smeti é žluťoučký \x7f".split(), "", "a b", many=["items"]
+        *("i", "it", "ite", "item", "items", "smeti", "é", "žluťoučký", "\x7f"),
+        "",
+        "a b",
+        many=["items"],
     ),
     "names as no TOML has them": DOTTED,
     "many fields": tree(*(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))),

@@ -36,7 +36,11 @@ from workers.kafka.records import Records
 from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
-NAMES = (*"a b c ab shop item n é x.y $t [] schlüssel".split(), "a b", "long" * 8)
+NAMES = (
+    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "[]", "schlüssel"),
+    "a b",
+    "long" * 8,
+)
 UNITS = ("ms", "s", "us", "ns", "iso")
 WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
