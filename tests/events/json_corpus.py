@@ -58,154 +58,51 @@ def readers() -> list[EventReader]:
 
 # Valid and invalid values, and bytes that resemble values.
 NUMBERS = [
-    b"0",
-    b"-0",
-    b"00",
-    b"01",
-    b"-01",
-    b"1",
-    b"-1",
-    b"7.0",
-    b"1.0",
-    b"-1.5",
-    b"1.",
-    b".5",
-    b"-.5",
-    b"-",
-    b"--1",
-    b"+1",
-    b"1e3",
-    b"1E3",
-    b"1e+3",
-    b"1e-3",
-    b"1e",
-    b"1e+",
-    b"1.5e3",
-    b"0e0",
-    b"0.0",
-    b"0x10",
-    b"1_000",
     b"1 2",
-    b"1,2",
-    b"1n",
-    b"NaN",
-    b"-NaN",
-    b"Infinity",
-    b"-Infinity",
-    b"inf",
-    b"1e308",
-    b"1e309",
-    b"-1e999",
-    b"1e-999",
-    b"0.1e1",
+    *(
+        b"0 -0 00 01 -01 1 -1 7.0 1.0 -1.5 1. .5 -.5 - --1 +1 1e3 1E3 1e+3 1e-3 1e 1e+ 1.5e3 "
+        b"0e0 0.0 0x10 1_000 1,2 1n NaN -NaN Infinity -Infinity inf 1e308 1e309 -1e999 1e-999 "
+        b"0.1e1"
+    ).split(),
     *(b"9" * n for n in (12, 13, 15, 16, 17, 18, 19, 20, 30, 309, 400)),
     *(b"1" + b"0" * n for n in (11, 12, 15, 16, 17, 18)),
     *(b"-" + b"9" * n for n in (15, 16, 19, 20)),
     *(b"0." + b"3" * n for n in (15, 16, 30, 31, 40, 41)),
     b"1" * 41,
-    b"0.1e+07",
-    b"1e-7",
-    b"2E99",
-    b"2E100",
-    b"1e+",
-    b"-1.5e-05",
-    b"1e1.5",
+    *b"0.1e+07 1e-7 2E99 2E100 1e+ -1.5e-05 1e1.5".split(),
     *(str(2**n + d).encode() for n in (31, 32, 40, 53, 62, 63, 64) for d in (-1, 0, 1)),
-    b"1795296236471",
-    b"\xd9\xa1\xd9\xa2",
-    b"\xef\xbc\x91",
+    *b"1795296236471 \xd9\xa1\xd9\xa2 \xef\xbc\x91".split(),
 ]
 UTF8 = [
     "é".encode(),
     "žluť".encode(),
     "語".encode(),
     "\U0001f600".encode(),
-    b"\x7f",
-    b"\xc2\x80",
-    b"\xdf\xbf",
-    b"\xe0\xa0\x80",
-    b"\xed\x9f\xbf",
-    b"\xee\x80\x80",
-    b"\xef\xbf\xbf",
-    b"\xf0\x90\x80\x80",
-    b"\xf4\x8f\xbf\xbf",
-    b"\xef\xbb\xbf",
-    b"\xe2\x80\xa8",
+    *(
+        b"\x7f \xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf "
+        b"\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf \xef\xbb\xbf \xe2\x80\xa8"
+    ).split(),
 ]
-NOT_UTF8 = [
-    b"\x80",
-    b"\xbf",
-    b"\xff",
-    b"\xfe",
-    b"\xc0\x80",
-    b"\xc1\xbf",
-    b"\xc2",
-    b"\xc3(",
-    b"\xdf",
-    b"\xe0\x80\x80",
-    b"\xe0\x9f\xbf",
-    b"\xe1\x80",
-    b"\xe1\x80(",
-    b"\xed\xa0\x80",
-    b"\xed\xbf\xbf",
-    b"\xed\xa0\xbd\xed\xb8\x80",
-    b"\xf0\x80\x80\x80",
-    b"\xf0\x8f\xbf\xbf",
-    b"\xf1\x80\x80",
-    b"\xf4\x90\x80\x80",
-    b"\xf5\x80\x80\x80",
-    b"\xf8\x88\x80\x80\x80",
-    b"\xfc\x84\x80\x80\x80\x80",
-]
+NOT_UTF8 = (
+    b"\x80 \xbf \xff \xfe \xc0\x80 \xc1\xbf \xc2 \xc3( \xdf \xe0\x80\x80 \xe0\x9f\xbf "
+    b"\xe1\x80 \xe1\x80( \xed\xa0\x80 \xed\xbf\xbf \xed\xa0\xbd\xed\xb8\x80 "
+    b"\xf0\x80\x80\x80 \xf0\x8f\xbf\xbf \xf1\x80\x80 \xf4\x90\x80\x80 \xf5\x80\x80\x80 "
+    b"\xf8\x88\x80\x80\x80 \xfc\x84\x80\x80\x80\x80"
+).split()
 ESCAPES = [
-    rb"\"",
-    rb"\\",
-    rb"\/",
-    rb"\b",
-    rb"\f",
-    rb"\n",
-    rb"\r",
-    rb"\t",
-    rb"\u0061",
-    rb"\u00e9",
-    rb"\u0000",
-    rb"\ud83d\ude00",
-    rb"\ud800",
-    rb"\udc00",
-    rb"\ud800x",
-    rb"\ud800\u0061",
-    rb"\ud83d\ud83d",
-    rb"\ude00\ud83d",
-    rb"\u12",
-    rb"\u",
-    rb"\uzzzz",
-    rb"\U0061",
-    rb"\x61",
-    rb"\a",
-    rb"\v",
-    rb"\0",
-    rb"\'",
-    b"\\",
     b"\\\n",
-    b"\\\x00",
-    b"\\\xc3\xa9",
-    b"\\\xff",
-    rb"\\\"",
+    *(
+        b'\\" \\\\ \\/ \\b \\f \\n \\r \\t \\u0061 \\u00e9 \\u0000 \\ud83d\\ude00 \\ud800 '
+        b"\\udc00 \\ud800x \\ud800\\u0061 \\ud83d\\ud83d \\ude00\\ud83d \\u12 \\u \\uzzzz "
+        b"\\U0061 \\x61 \\a \\v \\0 \\' \\ \\\x00 \\\xc3\xa9 \\\xff \\\\\\\""
+    ).split(),
 ]
 CONTROLS = [b"\x00", b"\x01", b"\t", b"\n", b"\r", b"\r\n", b"\x0b", b"\x0c", b"\x1f"]
 INSIDE = [
     b"",
-    b"a",
     b"a b",
-    b"item17",
-    b"'",
-    b"{",
-    b"}",
-    b"[1]",
-    b",",
-    b":",
-    b"//",
     b"/* */",
+    *b"a item17 ' { } [1] , : //".split(),
     b"x" * 1024,
     b"x" * 1025,
     "é".encode() * 512,
@@ -220,99 +117,32 @@ STRINGS = [b'"' + inside + b'"' for inside in INSIDE]
 ODD = [
     b"",
     b" ",
-    b'"',
-    b'"a',
-    b'a"',
-    b"'a'",
-    b"a",
-    b"true",
-    b"false",
-    b"null",
-    b"True",
-    b"nul",
-    b"nulll",
-    b"tru",
-    b"truee",
-    b"t",
-    b"n",
-    b"f",
-    b"undefined",
-    b"/**/1",
     b"//\n1",
     b"\x0b1",
-    b"\xc2\xa01",
-    b"\xef\xbb\xbf1",
     b" \t\r\n1 \t\r\n",
-    b"1\x00",
-    b"\x001",
-    b'"a""b"',
     b'"a" "b"',
+    *(
+        b'" "a a" \'a\' a true false null True nul nulll tru truee t n f undefined /**/1 '
+        b'\xc2\xa01 \xef\xbb\xbf1 1\x00 \x001 "a""b"'
+    ).split(),
 ]
 NESTED = [
-    b"[]",
-    b"{}",
     b"[ ]",
     b"{ }",
-    b"[",
-    b"]",
-    b"{",
-    b"}",
-    b"[]]",
-    b"{}}",
-    b"[}",
-    b"{]",
-    b"[,]",
-    b"{,}",
-    b"[1,]",
-    b"[,1]",
-    b"[1,,2]",
     b"[1 2]",
-    b"[1]",
-    b"[[]]",
-    b"[[],[]]",
-    b"[[][]]",
-    b"[{}]",
-    b"[{},[]]",
-    b"[{}{}]",
-    b'["a"]',
-    b'["a","b"]',
-    b'["a","a"]',
-    b'["a",]',
     b'["a" "b"]',
-    b'["a";"b"]',
-    b'["a",1]',
-    b'["a",null]',
-    b'["a",["b"]]',
     b'[ "a" , "b" ]',
-    b'["a"',
-    b'["a",',
-    b'["a"}',
-    b'{"a":1}',
-    b'{"a":1,}',
-    b'{,"a":1}',
-    b'{"a":1,,"b":2}',
     b'{"a":1 "b":2}',
-    b'{"a":1;"b":2}',
     b'{"a" 1}',
-    b'{"a"::1}',
-    b'{"a":}',
-    b'{"a"}',
-    b"{a:1}",
-    b"{'a':1}",
-    b"{1:1}",
-    b"{null:1}",
-    b'{"a":1',
-    b'{"a":1]',
-    b'{"a":1,"a":2}',
-    b'{"a":1,"b":3,"a":2}',
-    b'{"a":1,"\\u0061":2}',
     b'{ "a" : 1 , "b" : 2 }',
-    b'{"":0}',
-    b'{"a":{}}',
-    b'{"a":[]}',
-    b'{"a":[{"b":[{}]}]}',
-    b'{"a":{"b":{"c":[1,2,{"d":null}]}}}',
-    b'[1,"a",true,null,[{"x":-1.5}]]',
+    *(
+        b"[] {} [ ] { } []] {}} [} {] [,] {,} [1,] [,1] [1,,2] [1] [[]] [[],[]] [[][]] [{}] "
+        b'[{},[]] [{}{}] ["a"] ["a","b"] ["a","a"] ["a",] ["a";"b"] ["a",1] ["a",null] '
+        b'["a",["b"]] ["a" ["a", ["a"} {"a":1} {"a":1,} {,"a":1} {"a":1,,"b":2} {"a":1;"b":2} '
+        b'{"a"::1} {"a":} {"a"} {a:1} {\'a\':1} {1:1} {null:1} {"a":1 {"a":1] {"a":1,"a":2} '
+        b'{"a":1,"b":3,"a":2} {"a":1,"\\u0061":2} {"":0} {"a":{}} {"a":[]} {"a":[{"b":[{}]}]} '
+        b'{"a":{"b":{"c":[1,2,{"d":null}]}}} [1,"a",true,null,[{"x":-1.5}]]'
+    ).split(),
     *(b"[" * n + b"]" * n for n in (31, 32, 33, 200, 511, 512, 1_500)),
     *(b'{"a":' * n + b"1" + b"}" * n for n in (31, 32, 33, 400)),
     *((b'[{"a":' * n + b"1" + b"}]" * n) for n in (15, 16, 17)),
@@ -454,18 +284,11 @@ class Generator:
             )
         if kind < 0.5:
             return choice(STRINGS[:8])
+        inner = [self.value(depth + 1) for _ in range(self._random.randrange(4))]
         if kind < 0.7:
-            return (
-                b"["
-                + b",".join(self.value(depth + 1) for _ in range(self._random.randrange(4)))
-                + b"]"
-            )
+            return b"[%b]" % b",".join(inner)
         if kind < 0.9:
-            pairs = (
-                choice(STRINGS[:8]) + b":" + self.value(depth + 1)
-                for _ in range(self._random.randrange(4))
-            )
-            return b"{" + b",".join(pairs) + b"}"
+            return b"{%b}" % b",".join(choice(STRINGS[:8]) + b":" + each for each in inner)
         return choice(VALUES)
 
     def label(self) -> bytes:
@@ -546,12 +369,16 @@ class Generator:
     def batch(self, names: Sequence[bytes], size: int) -> list[bytes]:
         """Return events: a third unchanged, the rest mutated up to four times."""
         bases = [self.event(names) for _ in range(size // 4 + 1)]
+        return self.mutations(bases, size, (0, 0, 1, 1, 2, 4))
+
+    def mutations(self, bases: list[bytes], size: int, times: Sequence[int]) -> list[bytes]:
+        """Return `size` of the events, each mutated one of these times."""
         found = []
         for _ in range(size):
-            event = self._random.choice(bases)
-            for _ in range(self._random.choice((0, 0, 1, 1, 2, 4))):
-                event = self.mutated(event, self._random.choice(bases))
-            found.append(event)
+            made = self._random.choice(bases)
+            for _ in range(self._random.choice(times)):
+                made = self.mutated(made, self._random.choice(bases))
+            found.append(made)
         return found
 
 
@@ -565,18 +392,11 @@ def read_back(spans: EventSpans) -> list[Row]:
         [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
         for column in (spans.keys[0], spans.users)
     )
-    places = [
-        slice(at, at + more)
-        for at, more in zip(
-            spans.views[0].first.tolist(), spans.views[0].number.tolist(), strict=True
-        )
-    ]
-    return [
-        (index, time, key, user, labels[place], amounts[place])
-        for index, time, key, user, place in zip(
-            spans.index.tolist(), spans.times.tolist(), keys, users, places, strict=True
-        )
-    ]
+    view, rows = spans.views[0], []
+    columns = (spans.index.tolist(), spans.times.tolist(), keys, users, view.first, view.number)
+    for *event, at, more in zip(*columns, strict=True):
+        rows.append((*event, labels[at : at + more], amounts[at : at + more]))
+    return rows
 
 
 def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
@@ -586,38 +406,28 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
         the first record on which the two disagree, with both results; the number of records the
         scanner read; the number of events.
     """
-    keys: list[bytes | None] = [
-        None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)
-    ]
+    keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
     records = Records.of(values, keys, range(len(values)))
     fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))
-    scanned, events = (
-        len(values) - sum(spans.declined for spans, _, _ in fast),
-        sum(len(spans) for spans, _, _ in slow),
-    )
+    scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
+    events = sum(len(spans) for spans, _, _ in slow)
     for spans, _, _ in (*fast, *slow):
         if len(spans.columns[0].labels) != spans.views[0].number.sum():
             return "labels that belong to no event", scanned, events
-    (fast_rows, fast_rejects), (slow_rows, slow_rejects) = (
-        (
-            [row for spans, _, _ in parts for row in read_back(spans)],
-            [reject for _, rejects, _ in parts for reject in rejects],
-        )
-        for parts in (fast, slow)
-    )
-    if (fast_rows, fast_rejects) == (slow_rows, slow_rejects):
+    said = []
+    for parts in (fast, slow):
+        rows = [row for spans, _, _ in parts for row in read_back(spans)]
+        said.append((rows, [reject for _, rejects, _ in parts for reject in rejects]))
+    if said[0] == said[1]:
         return None, scanned, events
-    said: tuple[dict[int, Row | Reject], ...] = tuple(
+    by_record: list[dict[int, Row | Reject]] = [
         {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
-        for rows, rejects in ((fast_rows, fast_rejects), (slow_rows, slow_rejects))
-    )
+        for rows, rejects in said
+    ]
     for i, value in enumerate(values):
-        if said[0].get(i) != said[1].get(i):
-            return (
-                f"{value!r}: {said[0].get(i)} with the scanner, {said[1].get(i)} without",
-                scanned,
-                events,
-            )
+        with_it, without = (found.get(i) for found in by_record)
+        if with_it != without:
+            return f"{value!r}: {with_it} with the scanner, {without} without", scanned, events
     return "the order of the rows", scanned, events
 
 
@@ -644,11 +454,8 @@ def main() -> int:
     begun, scanned, events, records = time.monotonic(), 0, 0, 0
     for reader, values in mutations(options.records, options.seed):
         found, more_scanned, more_events = difference(reader, values)
-        scanned, events, records = (
-            scanned + more_scanned,
-            events + more_events,
-            records + len(values),
-        )
+        scanned, events = scanned + more_scanned, events + more_events
+        records += len(values)
         if found is not None:
             print(f"seed {options.seed}, after {records:,} records: {found}")
             return 1

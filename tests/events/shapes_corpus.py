@@ -37,19 +37,8 @@ from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
 NAMES = (
-    "a",
-    "b",
-    "c",
-    "ab",
-    "shop",
-    "item",
-    "n",
-    "é",
-    "x.y",
-    "$t",
+    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "[]", "schlüssel"),
     "a b",
-    "[]",
-    "schlüssel",
     "long" * 8,
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
@@ -165,10 +154,8 @@ class Maker:
         choose = self.choose
         own, roles = self.looked()
         buckets = own.pop("buckets", None)
-        events: dict[str, Any] = {
-            "key": choose.choice((self.path(), self.path(), "$key", "$all")),
-            **own,
-        }
+        key = choose.choice((self.path(), self.path(), "$key", "$all"))
+        events: dict[str, Any] = {"key": key, **own}
         if choose.random() < 0.7:
             events["timestamp"], events["timestamp_unit"] = self.path(), choose.choice(UNITS)
             roles.append(Role(events["timestamp"], a_time(events["timestamp_unit"])))
@@ -249,9 +236,8 @@ class Maker:
             other, place = choose.choice(places)
             holder[name], other[place] = deepcopy(other[place]), deepcopy(holder[name])
         elif kind == 4 and isinstance(holder[name], list):
-            holder[name].insert(
-                choose.randrange(len(holder[name]) + 1), deepcopy(choose.choice(ODD))
-            )
+            place = choose.randrange(len(holder[name]) + 1)
+            holder[name].insert(place, deepcopy(choose.choice(ODD)))
         elif kind == 5:
             holder[name] = choose.choice((a_label, a_number, a_count, a_user))(choose)
         elif isinstance(holder[name], dict):
@@ -287,13 +273,8 @@ def document(
     events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
 ) -> dict[str, Any]:
     """Return a complete settings file with these fields."""
-    bounds: dict[str, Any] = {
-        "tick": "10s",
-        "horizon": 10,
-        "max_items": 3,
-        "epsilon": 1.0,
-        "delta": 1e-9,
-    }
+    bounds: dict[str, Any] = {"tick": "10s", "horizon": 10, "max_items": 3}
+    bounds |= {"epsilon": 1.0, "delta": 1e-9}
     if user is not None:
         bounds["max_items_per_user"] = 5
     sections = []
@@ -337,21 +318,12 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         named = [span[0] for span in labels] if bucketed else [text(span) for span in labels]
         column = spans.keys[layout.key_of[place]]
         keys = [None] * len(spans) if column is None else [text(span) for span in column.tolist()]
-        views.append(
-            [
-                Looked(key, list(zip(named[at : at + more], amounts[at : at + more], strict=True)))
-                if more >= 0
-                else None
-                for key, at, more in zip(
-                    keys, view.first.tolist(), view.number.tolist(), strict=True
-                )
-            ]
-        )
-    users = (
-        [None] * len(spans)
-        if spans.users is None
-        else [text(span) for span in spans.users.tolist()]
-    )
+        counted = list(zip(named, amounts, strict=True))
+        rows = zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
+        views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
+    users = [None] * len(spans)
+    if spans.users is not None:
+        users = [text(span) for span in spans.users.tolist()]
     found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}
     for row, (index, at) in enumerate(zip(spans.index.tolist(), spans.times.tolist(), strict=True)):
         seen = tuple(views[place][row] for place in of)
@@ -391,13 +363,8 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
                 why = [reject.reason for reject in slow_rejects if reject.index == place]
                 differs = f"{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}"
                 return f"{case.shown}\n{value!r}, key {key!r}:\n{differs}", scanned, events
-    if fast_rejects != slow_rejects:
-        return (
-            f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without",
-            scanned,
-            events,
-        )
-    return None, scanned, events
+    said_both = f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without"
+    return None if fast_rejects == slow_rejects else said_both, scanned, events
 
 
 def main() -> int:
@@ -405,23 +372,13 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    maker, begun, scanned, events, records, cases = (
-        Maker(options.seed),
-        time.monotonic(),
-        0,
-        0,
-        0,
-        0,
-    )
+    maker, begun = Maker(options.seed), time.monotonic()
+    scanned = events = records = cases = 0
     while records < options.events:
         case = maker.case()
         found, more_scanned, more_events = difference(case, maker.batch(case))
-        scanned, events, records, cases = (
-            scanned + more_scanned,
-            events + more_events,
-            records + BATCH,
-            cases + 1,
-        )
+        scanned, events = scanned + more_scanned, events + more_events
+        records, cases = records + BATCH, cases + 1
         if found is not None:
             print(f"seed {options.seed}, after {records:,} records: {found}")
             return 1

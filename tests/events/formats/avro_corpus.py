@@ -5,41 +5,36 @@ python -m tests.events.formats.avro_corpus --records 10000000     the long run
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
-import random
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import fastavro
-import numpy as np
 
-from tests.events.formats.walking import content, expected
-from workers.arrays.texts import readonly_contiguous
-from workers.events.field_spans import parts
+from tests.events.formats import corpus
+from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_program import AvroSchema, parse
 from workers.events.formats.fitting import Refused
-from workers.events.log import DECLINED
 from workers.events.schemas import Schema
-from workers.events.tree import Node, Wanted, build
+from workers.events.tree import Node
 
 FLAT = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-NAMES = ("a", "b", "c", "d", "e", "shop", "lines")
 TEXTS = ("", "a", "\u00e4\u20ac", "\U0001f600", "x" * 70, "b\u0000c", "shop")
 WHOLES = (0, 1, -1, 63, 64, -64, -65, 2**31 - 1, -(2**31))
 LONGS = (*WHOLES, 2**63 - 1, -(2**63), 1_800_000_000_000)
-# What a byte of a broken record becomes, most often: ends of blocks, counts, long numbers.
-BYTES = (0, 1, 2, 3, 0x7F, 0x80, 0x81, 0xFE, 0xFF, 0xC2, 0xED, 0xF4)
 
 
-class Generator:
+class Generator(corpus.Draw):
     """Schemas and values of one sequence of random numbers."""
 
+    # Ends of blocks, counts, long numbers.
+    BYTES = (0, 1, 2, 3, 0x7F, 0x80, 0x81, 0xFE, 0xFF, 0xC2, 0xED, 0xF4)
+
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        super().__init__(seed)
         self._named: list[Any] = []
 
     def schema(self) -> dict[str, Any]:
@@ -136,44 +131,12 @@ class Generator:
 
     def tree(self, schema: Any) -> Node:
         """Return a tree of some paths through the schema; now and then one that cannot be in it."""
-        paths: dict[tuple[tuple[str, ...], int | None], bool] = {}
+        paths: Paths = {}
         self._paths(schema, (), None, paths, 0)
-        draw = self.random
-        taken = draw.sample(list(paths), min(len(paths), draw.randint(1, 5))) or [(("a",), None)]
-        # What is opened and looked into as well is the general reader's.
-        opened = [steps for steps, at in taken if paths.get((steps, at)) and draw.random() < 0.9]
-        taken = [
-            path
-            for path in taken
-            if not any(path[0][: len(steps)] == steps and path != (steps, None) for steps in opened)
-        ]
-        if draw.random() < 0.1:
-            taken.append((("a", "nowhere"), None))
-        wanted = {path: slot for slot, path in enumerate(dict.fromkeys(taken))}
-        lists = {
-            steps[:at]: len(wanted) + i for i, (steps, at) in enumerate(wanted) if at is not None
-        }
-        return build(
-            [
-                Wanted(
-                    steps,
-                    at,
-                    slot,
-                    at is None
-                    and (draw.random() < 0.03) != paths.get((steps, at), draw.random() < 0.5),
-                    -1 if at is None else lists[steps[:at]],
-                )
-                for (steps, at), slot in wanted.items()
-            ]
-        )
+        return self.tree_of(paths)
 
     def _paths(
-        self,
-        schema: Any,
-        steps: tuple[str, ...],
-        at: int | None,
-        paths: dict[Any, bool],
-        depth: int,
+        self, schema: Any, steps: tuple[str, ...], at: int | None, paths: Paths, depth: int
     ) -> None:
         """Add the paths to values, and whether they have to be opened there."""
         if isinstance(schema, str):
@@ -249,26 +212,6 @@ class Generator:
             made["fields"] = fields
         return made
 
-    def broken(self, payload: bytes) -> bytes:
-        """Return a record with a few bytes changed, lost or doubled."""
-        draw, made = self.random, bytearray(payload)
-        for _ in range(draw.choice((1, 1, 1, 2, 3))):
-            at = draw.randrange(len(made) + 1)
-            what = draw.random()
-            if what < 0.5 and at < len(made):
-                made[at] = draw.choice(BYTES) if draw.random() < 0.6 else draw.randrange(256)
-            elif what < 0.65:
-                del made[at : at + draw.randint(1, 4)]
-            elif what < 0.8:
-                made[at:at] = draw.choice(
-                    (b"\x80" * draw.randint(1, 11), draw.randbytes(draw.randint(1, 4)))
-                )
-            elif what < 0.9:
-                made[at:at] = made[max(0, at - 4) : at]
-            else:
-                del made[at:]
-        return bytes(made)
-
 
 def written(schema: Any, value: Any) -> bytes:
     """Return a value as Avro bytes."""
@@ -278,83 +221,42 @@ def written(schema: Any, value: Any) -> bytes:
 
 
 def difference(
-    tree: Node,
-    schema: Any,
-    payloads: Sequence[bytes],
-    reader: AvroSchema | None = None,
-    way: Any = None,
-) -> tuple[str | None, int, int]:
-    """Return the first record of which scanner and fastavro say different things.
-
-    Returns:
-        what they say; how many records fastavro could read; how many of these the scanner did.
-    """
+    tree: Node, schema: Any, payloads: Sequence[bytes], reader: AvroSchema | None = None
+) -> Outcome:
+    """Compare the scanner with fastavro."""
     form = AvroFormat(tree, reader)
     try:
         number = form.add(Schema("AVRO", json.dumps(schema)))
     except Refused:
         return None, 0, 0
-    lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
-    stops = np.cumsum(lengths)
-    values, roots = (
-        readonly_contiguous(np.stack((stops - lengths, stops), axis=1)),
-        readonly_contiguous(np.full(len(payloads), form.roots[number])),
-    )
-    data = np.frombuffer(b"".join(payloads) + form.texts.tobytes(), dtype=np.uint8)
-    scan = form.logs(data, values, roots, int(stops[-1]))
-    if way is not None:
-        scan = partial(way, *scan.args)  # type: ignore[attr-defined]
-    [logs] = parts(values, lambda *to: (data, scan(*to)), lambda row: row)
-    before = readable = scanned = 0
-    for i, payload in enumerate(payloads):
+    return corpus.difference(form, number, tree, payloads)
+
+
+def _case(seed: int, good: int, *, evolving: bool) -> Case | int:
+    generator = Generator(seed)
+    schema = generator.schema()
+    reader, wanted = None, schema
+    if evolving:
+        wanted = generator.evolved(schema)
         try:
-            found = form.decode(number, payload)
+            reader = parse(json.dumps(wanted))
         except ValueError:
-            if logs.status[i] == 0:
-                return f"{schema} {payload!r}: read, though fastavro does not", 0, 0
-            continue
-        readable += 1
-        if logs.status[i] == DECLINED:
-            continue
-        scanned += 1
-        said, right = content(logs.rows[before : logs.ends[i]], data), expected(found, tree)
-        before = int(logs.ends[i])
-        if said != right:
-            return f"{schema} {tree} {payload!r}: {said}, not {right}", 0, 0
-    return None, readable, scanned
+            return 0
+    tree = generator.tree(wanted)
+    form = AvroFormat(tree, reader)
+    try:
+        number = form.add(Schema("AVRO", json.dumps(schema)))
+    except Refused:
+        return 15 * good
+    payloads = [written(schema, generator.value(schema)) for _ in range(good)]
+    payloads += [generator.broken(payload) for payload in payloads for _ in range(14)]
+    return Case(f"{schema} read as {wanted}", form, number, tree, payloads)
 
 
-def run(
-    records: int, seed: int, *, evolving: bool = False, way: Any = None
-) -> tuple[str | None, int, int]:
-    """Compare the two over many schemas, with readers' schemas too; return what `difference` does, in all."""
-    readable = scanned = 0
-    left = records
-    while left > 0:
-        generator = Generator(seed)
-        seed += 1
-        schema = generator.schema()
-        reader, wanted = None, schema
-        if evolving:
-            wanted = generator.evolved(schema)
-            try:
-                reader = parse(json.dumps(wanted))
-            except ValueError:
-                continue
-        tree = generator.tree(wanted)
-        good = [written(schema, generator.value(schema)) for _ in range(min(left, 20))]
-        broken = [generator.broken(payload) for payload in good for _ in range(14)]
-        said, more, read = difference(tree, schema, [*good, *broken], reader, way)
-        if said is not None:
-            return f"seed {seed - 1}: {said}", readable, scanned
-        readable, scanned, left = readable + more, scanned + read, left - len(good) - len(broken)
-    return None, readable, scanned
+def run(records: int, seed: int, *, evolving: bool = False, way: Any = None) -> Outcome:
+    """Compare the two over many schemas, with readers' schemas too if `evolving`."""
+    return corpus.run(partial(_case, evolving=evolving), records, seed, way)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1_000_000)
-    options = parser.parse_args()
-    print(run(options.records // 2, options.seed))
-    print(run(options.records // 2, options.seed, evolving=True))
+    corpus.main(run, partial(run, evolving=True))
