@@ -152,15 +152,8 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     begin = 1_800_000_000_000
     events = [line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40) for i in range(3_000)]
     (tmp_path / "events.jsonl").write_bytes(b"".join(events))
-    command = [
-        "replay",
-        "-c",
-        "settings.toml",
-        "--input",
-        "events.jsonl",
-        "--snapshots",
-        "out.jsonl",
-    ]
+    names = ["-c", "settings.toml", "--input", "events.jsonl", "--snapshots", "out.jsonl"]
+    command = ["replay", *names]
     done = subprocess.run(
         [sys.executable, "-c", COUNTED, *command],
         cwd=tmp_path,
@@ -201,10 +194,8 @@ def test_what_other_versions_compiled_stays_up_to_a_number(
     assert own is not None and own.name == compiled._name()
     os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
     assert compiled._kept() == own
-    assert {path.name for path in own.parent.iterdir()} == {
-        own.name,
-        *(path.name for path in others[3:]),
-    }
+    kept = {path.name for path in own.parent.iterdir()}
+    assert kept == {own.name, *(path.name for path in others[3:])}
 
 
 def test_a_complete_directory_need_not_be_writable(

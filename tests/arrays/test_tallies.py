@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from tests.arrays.uncompiled import WAYS
 from workers.arrays import tallies
 
-EVENTS = st.lists(
-    st.tuples(
-        st.integers(0, 3),
-        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique_by=lambda row: row[0]),
-    ),
-    max_size=12,
-)
+LABELS = st.tuples(st.integers(0, 5), st.integers(0, 9))
+ROWS = st.lists(LABELS, unique_by=lambda row: row[0])
+EVENTS = st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=12)
 SECRET = np.uint64(0x0123456789ABCDEF)
 
 
@@ -86,10 +82,9 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
     ]
     random.shuffle(rows)
     rows.sort(key=lambda row: row[1] >= 0)
-    pairs = np.array(
-        [key << 32 | (tallies.NO_LABEL if label < 0 else label) for key, label in rows],
-        dtype=np.uint64,
-    )
+    own = tallies.NO_LABEL  # of the key itself
+    encoded = [key << 32 | (own if label < 0 else label) for key, label in rows]
+    pairs = np.array(encoded, dtype=np.uint64)
     counts = np.arange(100, 100 + len(rows))
     met = [key for key, label in rows if label < 0]
     order = sorted(met, key=owner_of.__getitem__)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -26,17 +27,9 @@ VISIT = st.tuples(
     st.integers(0, 150),
 )
 EVENTS = st.lists(VISIT, max_size=30).map(lambda events: sorted(events, key=lambda e: e[2]))
-KNOWN = KnownBaseConfig(
-    name="known",
-    tick_ms=20,
-    horizon=4,
-    max_items=1,
-    rho=2.0,
-    delta=1e-6,
-    keys=("k1", "k2"),
-    domain=("a", "zz"),
-    counter="tree",
-)
+BOUNDED: dict[str, Any] = {"tick_ms": 20, "horizon": 4, "max_items": 1, "rho": 2.0, "delta": 1e-6}
+DOMAIN: dict[str, Any] = {"keys": ("k1", "k2"), "domain": ("a", "zz"), "counter": "tree"}
+KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
 
 
 @settings(deadline=None, max_examples=60)

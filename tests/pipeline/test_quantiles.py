@@ -160,18 +160,9 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
 def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     """The interval relies on its sd and independence between buckets; 1,500 stream keys."""
     buckets = parse_buckets({"from": 0, "to": 400, "count": 16})
-    config: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 10,
-        "horizon": 64,
-        "max_items": 1,
-        "epsilon": 1.0,
-        "delta": 1e-9,
-        "keys": "public",
-        "counter": counter,
-        "buckets": buckets,
-        "domain": buckets.labels,
-    }
+    config: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": 64, "keys": "public"}
+    config |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-9, "counter": counter}
+    config |= {"buckets": buckets, "domain": buckets.labels}
     mechanism = build(KnownBaseConfig(**config))
     counts = np.histogram(
         np.random.default_rng(2).gamma(2, 60, 20_000), bins=[-np.inf, *buckets.edges, np.inf]

@@ -80,16 +80,12 @@ def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
     """Guesses cover a block of events; later events must see what earlier ones add."""
     rng = np.random.default_rng(3)
     for most, max_count in ((4, 1), (4, 3), (10_000, 1_000_000)):
-        batches = [
-            [
-                (
-                    int(rng.zipf(1.3)) % 3_000,
-                    [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)],
-                )
-                for _ in range(4_000)
-            ]
-            for _ in range(3)
-        ]
+
+        def visit() -> Event:
+            user = int(rng.zipf(1.3)) % 3_000
+            return user, [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)]
+
+        batches = [[visit() for _ in range(4_000)] for _ in range(3)]
         epoch = UserEpoch(lane(most, max_count), keeps=False)
         assert [n for b in batches for n in take(epoch, b)] == by_hand(batches, most, max_count)
 

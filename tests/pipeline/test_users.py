@@ -289,13 +289,10 @@ def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
             "name": "h",
             "tick_ms": 10,
             "horizon": 8,
-            "max_items": 1,
-            "max_items_per_user": 7,
-            "epsilon": 1.0,
-            "delta": 1e-6,
             "keys": "public",
             "counter": counter,
         }
+        shared |= {"max_items": 1, "max_items_per_user": 7, "epsilon": 1.0, "delta": 1e-6}
         yield UnkBaseConfig(**shared)
         yield KnownBaseConfig(domain=("a", "b"), **shared)
 

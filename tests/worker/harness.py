@@ -84,16 +84,9 @@ def sale(items: object, at: int, key: object = "k", **more: object) -> dict[str,
 
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """Return an unk_base histogram with so little noise that items show."""
-    return {
-        "name": name,
-        "mechanism": "unk_base",
-        "tick": "1s",
-        "horizon": HORIZON,
-        "max_items": 2,
-        "epsilon": 20.0,
-        "delta": 1e-6,
-        "keys": "public",
-    } | changes
+    made: dict[str, object] = {"name": name, "mechanism": "unk_base", "keys": "public"}
+    made |= {"tick": "1s", "horizon": HORIZON, "max_items": 2, "epsilon": 20.0, "delta": 1e-6}
+    return made | changes
 
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
@@ -200,22 +193,11 @@ class Site:
             None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
         )
         self.document: dict[str, Any] = {
-            "worker": {
-                "name": self.name,
-                "data_dir": "data",
-                "key_file": "key",
-                "commit_interval": "500ms",
-                "owner_partitions": owners,
-                **(worker or {}),
-            },
+            "worker": {"name": self.name, "data_dir": "data", "key_file": "key"}
+            | {"commit_interval": "500ms", "owner_partitions": owners, **(worker or {})},
             "kafka": {"bootstrap": bootstrap},
-            "events": {
-                "topic": named,
-                "key": "key",
-                "items": "items",
-                "timestamp": "ts",
-                **(events or {}),
-            },
+            "events": {"topic": named, "key": "key", "items": "items", "timestamp": "ts"}
+            | {**(events or {})},
             "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
         }
@@ -312,6 +294,12 @@ class Site:
         for source in sources:
             self.produce(source, [sale(label, at)])
         self.run_until(at)
+
+    def burst(self, number: int, make: Callable[[int], object]) -> int:
+        """Send `number` events to every partition; return the time when all are there."""
+        for partition in range(self.partitions):
+            self.produce(partition, map(make, range(number)))
+        return now_ms()
 
     def run_to_end(self) -> subprocess.CompletedProcess[str]:
         return quietcount("run", "-c", str(self.write(self.document)))

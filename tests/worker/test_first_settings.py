@@ -203,11 +203,8 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
     [histogram] = settings.histograms
     topic = settings.output_topic(histogram)
     partitions = admin_of(connection).list_topics(topic, timeout=60).topics[topic].partitions
-    return [
-        json.loads(m.value() or b"")
-        for partition in partitions
-        for m in read_partition(connection, topic, partition)
-    ]
+    values = (read_partition(connection, topic, partition) for partition in partitions)
+    return [json.loads(m.value() or b"") for messages in values for m in messages]
 
 
 def published_to(settings: Settings) -> int:

@@ -54,10 +54,8 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     monkeypatch.setattr(shard.transactions, "_insist", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
-    values, offsets = (
-        [record.value() for record in records],
-        [record.offset() or 0 for record in records],
-    )
+    values = [record.value() for record in records]
+    offsets = [record.offset() or 0 for record in records]
     batch = Batch(start, offsets[-1] + 1, Records.of(values, offsets=offsets))
     with pytest.raises(Died):
         shard.feed(batch)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, unk, until
+from tests.worker.harness import Site, known, now_ms, sale, unk, until
 
 pytestmark = pytest.mark.waits
 
@@ -17,12 +17,7 @@ pytestmark = pytest.mark.waits
 def burst(site: Site, number: int) -> int:
     """Send current events to every partition; return the time when all are there."""
     at = now_ms()
-    for partition in range(site.partitions):
-        site.produce(
-            partition,
-            ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)),
-        )
-    return now_ms()
+    return site.burst(number, lambda i: sale(["a", f"x{i % 7}"], at, f"k{i % 3}"))
 
 
 def total(site: Site) -> int:

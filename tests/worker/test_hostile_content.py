@@ -18,12 +18,8 @@ import pytest
 
 from tests.worker.harness import Site, known, now_ms, produce, sale, unk, until
 
-pytestmark = [
-    pytest.mark.waits,
-    pytest.mark.skipif(
-        sys.platform != "linux", reason="RLIMIT_DATA counts all private memory on Linux only"
-    ),
-]
+ONLY_LINUX = "RLIMIT_DATA counts all private memory on Linux only"
+pytestmark = [pytest.mark.waits, pytest.mark.skipif(sys.platform != "linux", reason=ONLY_LINUX)]
 
 LIMIT = 1 << 30
 HONEST = 300
@@ -44,13 +40,8 @@ def listed(one: bytes, number: int) -> bytes:
 
 def one_batch_of(values: list[bytes | None]) -> tuple[list[bytes | None], dict[str, object]]:
     """Return values, and producer options that send them as one record batch."""
-    together: dict[str, object] = {
-        "batch.size": 120_000_000,
-        "message.max.bytes": 120_000_000,
-        "batch.num.messages": 1_000_000,
-        "linger.ms": 2_000,
-    }
-    return values, together
+    together: dict[str, object] = {"batch.size": 120_000_000, "message.max.bytes": 120_000_000}
+    return values, together | {"batch.num.messages": 1_000_000, "linger.ms": 2_000}
 
 
 def many_long() -> tuple[list[bytes | None], dict[str, object]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, now_ms, unk, until
+from tests.worker.harness import Site, now_ms, unk
 
 pytestmark = pytest.mark.waits
 
@@ -58,9 +58,6 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
 def goes_on(site: Site, at: int) -> None:
     site.produce(0, [{"key": "other", "items": ["a"], "ts": at}])
     with site.worker() as worker:
-        until(
-            lambda: not worker.running() or min(site.published_to().values()) > at,
-            "the next tick is published",
-        )
+        site.published_or_ended(worker, at + 1)
         assert worker.running(), worker.output()
         assert worker.stop() == 0

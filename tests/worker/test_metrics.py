@@ -40,20 +40,13 @@ def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def total(name: str, *workers: Worker, **labels: str) -> float:
-    return sum(
-        value
-        for worker in workers
-        for found, value in metrics(worker).get(name, [])
-        if labels.items() <= found.items()
-    )
+    samples = [each for worker in workers for each in metrics(worker).get(name, [])]
+    return sum(value for found, value in samples if labels.items() <= found.items())
 
 
 def owned(worker: Worker, stage: str) -> set[str]:
-    return {
-        labels["partition"]
-        for labels, _ in metrics(worker).get("quietcount_commit_age_seconds", [])
-        if labels["stage"] == stage
-    }
+    samples = metrics(worker).get("quietcount_commit_age_seconds", [])
+    return {labels["partition"] for labels, _ in samples if labels["stage"] == stage}
 
 
 def ready(worker: Worker) -> bool:
@@ -82,15 +75,9 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
         until(lambda: total("quietcount_events_total", one) == sent, "every event is counted")
         assert total("quietcount_partitions_assigned", one, stage="contribute") == 4
         with site.worker("two") as two:
-            until(
-                lambda: ready(two) and owned(two, "contribute") and ready(one),
-                "the second has its share",
-            )
+            until(lambda: ready(two) and owned(two, "contribute") and ready(one), "it has a share")
             send(500)
-            until(
-                lambda: total("quietcount_events_total", one, two) >= sent,
-                "what came since is counted",
-            )
+            until(lambda: total("quietcount_events_total", one, two) >= sent, "all is counted")
             for stage, number in (("contribute", 4), ("release", 2)):
                 shown = [str(partition) for partition in range(number)]
                 until(

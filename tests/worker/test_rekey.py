@@ -39,18 +39,9 @@ GRACE_MS = 2_000
 USERS = [f"user-{i}" for i in range(1_000)]
 KEYS = ["k0", "k1", "k2"]
 LABELS = [f"item-{i}" for i in range(200)]
-HISTOGRAMS = (
-    unk("seen", horizon=16, max_items_per_user=3),
-    known(
-        "known",
-        tick="2s",
-        horizon=16,
-        max_items_per_user=5,
-        max_count=3,
-        keys=KEYS,
-        domain=LABELS[:20],
-    ),
-)
+OF_USERS: dict[str, Any] = {"tick": "2s", "max_items_per_user": 5, "max_count": 3}
+KNOWN = known("known", horizon=16, keys=KEYS, domain=LABELS[:20], **OF_USERS)
+HISTOGRAMS = unk("seen", horizon=16, max_items_per_user=3), KNOWN
 
 
 def place(user: str) -> int:
@@ -58,15 +49,12 @@ def place(user: str) -> int:
 
 
 def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
-    return Site(
-        bootstrap,
-        directory,
-        HISTOGRAMS,
-        topics=TOPICS,
-        events={"user": "who", "grace": f"{GRACE_MS}ms"} | events,
-        worker={"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
-        privacy={"unit": "user", "rekey": True},
-    )
+    kinds: dict[str, Any] = {
+        "events": {"user": "who", "grace": f"{GRACE_MS}ms"} | events,
+        "worker": {"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
+        "privacy": {"unit": "user", "rekey": True},
+    }
+    return Site(bootstrap, directory, HISTOGRAMS, topics=TOPICS, **kinds)
 
 
 def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
@@ -207,19 +195,13 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """Record keys used as stream keys must survive; unused events need no user."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [unk(max_items_per_user=50)],
-        topics=(1, 2),
-        owners=1,
-        events={
-            "user": "who",
-            "key": "$key",
-            "where": Bare('[{ field = "type", not_in = ["ping"] }]'),
-        },
-        privacy={"unit": "user", "rekey": True},
-    )
+    where = Bare('[{ field = "type", not_in = ["ping"] }]')
+    kinds: dict[str, Any] = {
+        "events": {"user": "who", "key": "$key", "where": where},
+        "privacy": {"unit": "user", "rekey": True},
+    }
+    histograms = [unk(max_items_per_user=50)]
+    site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=1, **kinds)
     at = now_ms() - 5_000
     one, two = site.topics
     escaped = (
@@ -261,10 +243,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         assert worker.stop() == 0
     counts = {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2}
     assert counted(site) == counts | {("session-3", "d"): 1}
-    rejects = Counter(
-        (headers["topic"].removeprefix(site.name), headers["reason"])
-        for _, headers in site.rejects()
-    )
+    found_in = [(h["topic"].removeprefix(site.name), h["reason"]) for _, h in site.rejects()]
+    rejects = Counter(found_in)
     assert rejects == {
         ("-events-1", "field 'who' is not a string or a whole number"): 1,
         ("-events-1", "missing field 'who'"): 1,

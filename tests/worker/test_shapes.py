@@ -189,15 +189,12 @@ def test_every_way_in_counts_what_plain_python_counts(
 
     lines, table = tmp_path / "events.jsonl", tmp_path / "events.parquet"
     lines.write_text("".join(json.dumps(event) + "\n" for event in events + broken[1:]))
-    key = site.key
-    assert replayed(site.settings, key, lambda: open_source(site.settings, str(lines))) == (
-        wanted,
-        1,
-    )
-    assert replayed(site.settings, key, lambda: open_topic(site.settings, None, None)) == (
-        wanted,
-        2,
-    )
+
+    def counted_from(opening: Callable[[], Any]) -> tuple[Counts, int]:
+        return replayed(site.settings, site.key, opening)
+
+    assert counted_from(lambda: open_source(site.settings, str(lines))) == (wanted, 1)
+    assert counted_from(lambda: open_topic(site.settings, None, None)) == (wanted, 2)
     # A column has one type: the shop that is `true` would be 1 in a column of numbers.
     rows = [event for event in events if event["order"]["shop"] is not True]
     if unit == "s":
@@ -207,7 +204,4 @@ def test_every_way_in_counts_what_plain_python_counts(
         ]
     floats = [row | {"latency": float(row["latency"])} for row in rows]
     pq.write_table(pa.Table.from_pylist(floats), table, row_group_size=97)
-    assert replayed(site.settings, key, lambda: open_source(site.settings, str(table))) == (
-        reference(rows),
-        0,
-    )
+    assert counted_from(lambda: open_source(site.settings, str(table))) == (reference(rows), 0)

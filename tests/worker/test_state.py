@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, unk
+from tests.worker.harness import Site, known, now_ms, sale, unk
 
 pytestmark = pytest.mark.waits
 
 
 def burst(site: Site) -> None:
     at = now_ms()
-    for partition in range(site.partitions):
-        site.produce(
-            partition,
-            ({"key": f"k{i % 5}", "items": [f"x{i % 1_500}", "a"], "ts": at} for i in range(3_000)),
-        )
+    site.burst(3_000, lambda i: sale([f"x{i % 1_500}", "a"], at, f"k{i % 5}"))
     # a busy broker may have taken longer than a tick
     site.wait_published(now_ms())
 

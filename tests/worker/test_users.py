@@ -72,26 +72,15 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
 ) -> None:
     """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [
-            unk("seen", horizon=16, max_items_per_user=3),
-            known(
-                "known",
-                tick="2s",
-                horizon=16,
-                max_items_per_user=5,
-                max_count=3,
-                keys=KEYS,
-                domain=LABELS[:20],
-            ),
-        ],
-        partitions=SOURCES,
-        events={"user": "who"},
-        worker={"commit_interval": "100ms"},
-        privacy={"unit": "user"},
-    )
+    of_users: dict[str, Any] = {"tick": "2s", "max_items_per_user": 5, "max_count": 3}
+    of_known = known("known", horizon=16, keys=KEYS, domain=LABELS[:20], **of_users)
+    kinds: dict[str, Any] = {
+        "events": {"user": "who"},
+        "worker": {"commit_interval": "100ms"},
+        "privacy": {"unit": "user"},
+    }
+    histograms = [unk("seen", horizon=16, max_items_per_user=3), of_known]
+    site = Site(bootstrap, tmp_path, histograms, partitions=SOURCES, **kinds)
     now = now_ms()
     sent = events(rng, now - 2_000)
     for partition, event in sent:
