@@ -22,17 +22,15 @@ from workers.runtime.sizes import VALUE_BYTES
 
 
 def tick(release: Any) -> ReleasedTick:
-    return ReleasedTick(
-        histogram="products",
-        epoch=3,
-        tick=42,
-        start_ms=1795219200000,
-        end_ms=1795219210000,
-        guarantee=Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9),
-        mechanism="unk_base",
-        id="ab" * 16,
-        release=release,
-    )
+    times: dict[str, Any] = {
+        "epoch": 3,
+        "tick": 42,
+        "start_ms": 1795219200000,
+        "end_ms": 1795219210000,
+    }
+    names: dict[str, Any] = {"histogram": "products", "mechanism": "unk_base", "id": "ab" * 16}
+    guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
+    return ReleasedTick(guarantee=guarantee, release=release, **times, **names)
 
 
 def pages(

@@ -16,9 +16,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -91,6 +91,22 @@ def unk(name: str = "items", **changes: object) -> dict[str, object]:
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
     return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
+
+
+def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counter[Contributed]:
+    """Return what counts of events, given the time at which each does, where users are bounded."""
+    total: Counter[Contributed] = Counter()
+    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for (event, at), lane in product(events, list(lanes)):
+        tick = (at - lane.start_ms) // lane.tick_ms + 1
+        used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
+        for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
+            pair = event["key"], label
+            if pair in used or len(used) < (lane.max_items_per_user or 0):
+                added = min(event["items"].count(label), lane.max_count - used[pair])
+                used[pair] += added
+                total[Contributed(lane, tick, *pair)] += added
+    return +total
 
 
 def contents(messages: Iterable[Contributions]) -> Counter[Contributed]:
@@ -282,11 +298,17 @@ class Site:
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
+    @contextlib.contextmanager
+    def running(self, data: str = "data", runner: Sequence[str] | None = None) -> Iterator[Worker]:
+        """Run a worker while the `with` block lasts, and stop it with status 0."""
+        with self.worker(data, runner) as worker:
+            yield worker
+            assert worker.stop() == 0, worker.output()[-3000:]
+
     def run_until(self, time_ms: int) -> None:
         """Run a worker until it has published up to a time, and stop it."""
-        with self.worker() as worker:
+        with self.running():
             self.wait_published(time_ms)
-            assert worker.stop() == 0
 
     def run_once(self, label: str = "a", sources: Iterable[int] = (0,)) -> None:
         """Send one current event to each of some source partitions, and run until it is published."""

@@ -55,11 +55,10 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     nothing = command.json(site)
     assert (nothing["state"], nothing["histograms"], nothing["total"]) == ("empty", [], None)
     assert nothing["not_begun"] == ["items", "known", "gone"]
-    with site.worker() as worker:
+    with site.running():
         burst(site)
         running = command.json(site)  # a live topic has an end for it all the same
         assert {one["name"] for one in running["histograms"]} == {"items", "known", "gone"}
-        assert worker.stop() == 0
     published = site.snapshots()
     status, text, _ = command(site.config)
     assert status == 0 and "generation 1: unk_base, running" in text and "secret-" not in text
@@ -74,9 +73,8 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     assert states == {("items", "left out"), ("known", "running"), ("gone", "left out")}
     assert before["not_begun"] == ["items"]
     assert execute(["retire", "-c", str(site.config), "gone"]) == 0
-    with site.worker() as worker:
+    with site.running():
         burst(site)
-        assert worker.stop() == 0
     found = command.json(site)
     gone = [s for s in published if s["histogram"] == "gone"]
     assert_equal_to_snapshots(found, site.snapshots() + gone)

@@ -57,7 +57,6 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
 
 def goes_on(site: Site, at: int) -> None:
     site.produce(0, [{"key": "other", "items": ["a"], "ts": at}])
-    with site.worker() as worker:
+    with site.running() as worker:
         site.published_or_ended(worker, at + 1)
         assert worker.running(), worker.output()
-        assert worker.stop() == 0

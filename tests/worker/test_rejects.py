@@ -99,10 +99,9 @@ def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Pa
     site.rewrite()
     for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
         site.produce(0, [{"items": "a"}], key=key)
-    with site.worker() as worker:
+    with site.running():
         until(lambda: len(site.rejects()) >= 4, "all rejects")
         until(lambda: site.contributed().total() >= 2, "the good ones")
-        assert worker.stop() == 0
     reasons = [headers["reason"] for _, headers in site.rejects()]
     assert reasons == ["record key is no label"] * 3 + ["key not declared"]
     assert site.contributed().total() == 2

@@ -24,9 +24,7 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
         site.rewrite()
         reached = now_ms()  # later than every tick that an earlier run has published
         site.produce(0, [sale("a", reached)])
-        with site.worker() as worker:
-            site.wait_published(reached)
-            assert worker.stop() == 0
+        site.run_until(reached)
         found = [
             tuple(window["ms"] for window in body.get("windows", ())) for body in site.snapshots()
         ]
