@@ -125,19 +125,14 @@ def test_each_histogram_serves_its_own_keys() -> None:
     events, rejects = read(
         reader, ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}
     )
-    assert [(reject.index, reject.reason) for reject in rejects] == [
-        (2, "key not declared"),
-        (3, "key not declared"),
-    ]
+    assert rejects == [Reject(index, "key not declared") for index in (2, 3)]
     assert len(events) == 2
 
 
 def test_users_are_bounded_in_each_lane_by_itself() -> None:
     """Views have separate user bounds; within a view the bound covers all events."""
-    own: list[dict[str, Any]] = [
-        {"max_items_per_user": 2, "max_count": 2},
-        {"items": "country", "max_items_per_user": 1},
-    ]
+    own: list[dict[str, Any]] = [{"max_items_per_user": 2, "max_count": 2}]
+    own.append({"items": "country", "max_items_per_user": 1})
     given, reader, intake = worker(own, user="who")
     of_17 = ORDER | {"who": 17}
     more = {"lines": [{"sku": "c", "qty": 5}]}, {"country": "cz"}, {"who": "ann", "country": "cz"}
