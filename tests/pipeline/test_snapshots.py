@@ -13,6 +13,7 @@ import pytest
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
 from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays.types import Longs
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
@@ -103,6 +104,13 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
     assert json.loads(value)["items"] == [list(item) for item in expected]
 
 
+def in_order(rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: str) -> list[Any]:
+    """Return the shown items of a stream key, largest first, ties by label."""
+    items = [(*rows[row], n) for row, n in zip(shown, counts.tolist(), strict=True)]
+    own = [[name, n] for number, name, n in items if str(number) == key]
+    return sorted(own, key=lambda item: (-item[1], item[0]))
+
+
 def test_the_order_is_the_same_however_labels_were_met() -> None:
     """Labels arrive singly and in bulk, under several stream keys, with counts too wide to pack."""
     rng = random.Random(3)
@@ -120,13 +128,7 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
         counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
         release = Release(np.array(known), counts, 1.0, None)
         for key, value in snapshots(tick(release), table, ["0", "1", "2"], cache):
-            own = [
-                (name, n)
-                for (k, name), n in zip((rows[i] for i in known), counts.tolist(), strict=True)
-                if str(k) == key
-            ]
-            expected = sorted(own, key=lambda item: (-item[1], item[0]))
-            assert json.loads(value)["items"] == [list(item) for item in expected]
+            assert json.loads(value)["items"] == in_order(rows, known, counts, key)
 
 
 def test_items_are_written_as_a_json_library_writes_them() -> None:
@@ -140,12 +142,7 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
         counts = np.array([numbers[row % len(numbers)] for row in shown], dtype=np.int64)
         made = tick(Release(np.array(shown, np.int64), counts, 1.0, None))
         for key, value in snapshots(made, table, ["0", "1", "2"], cache):
-            own = [
-                (rows[row][1], n)
-                for row, n in zip(shown, counts.tolist(), strict=True)
-                if str(rows[row][0]) == key
-            ]
-            own.sort(key=lambda item: (-item[1], item[0]))
+            own = in_order(rows, shown, counts, key)
             assert b'"items":' + orjson.dumps(own) + b',"sd"' in value
 
 

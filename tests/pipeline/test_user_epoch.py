@@ -114,13 +114,11 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
         for name in ("index_users", "index_pairs", "entries"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
     rng = np.random.default_rng(4)
-    batches = [
-        [
-            (int(rng.integers(0, 40)), [(int(p), 1) for p in rng.integers(0, 5, 2)])
-            for _ in range(300)
-        ]
-        for _ in range(2)
-    ]
+
+    def visit() -> Event:
+        return int(rng.integers(0, 40)), [(int(p), 1) for p in rng.integers(0, 5, 2)]
+
+    batches = [[visit() for _ in range(300)] for _ in range(2)]
     plain: Any = getattr(kernels.spread, "py_func", None)
     spreads = [kernels.spread] if compiled else [plain, flat(0), flat(2**31 - 1)]
     for spread in spreads:

@@ -402,6 +402,9 @@ class Site:
             total[what.label] += count
         return total
 
+    def reasons(self) -> list[str]:
+        return [headers["reason"] for _, headers in self.rejects()]
+
     def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
         """Return (value, headers but the record's own) of all rejects, by place of the original."""
         found = []

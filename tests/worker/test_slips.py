@@ -154,10 +154,8 @@ def test_durations_count_ticks_where_they_are_whole(site: Site) -> None:
     histogram: dict[str, Any] = dict(site.document["histogram"][0])
 
     def with_horizon(horizon: str) -> Path:
-        return site.write(
-            site.document | {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]},
-            "ticks.toml",
-        )
+        changed = {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]}
+        return site.write(site.document | changed, "ticks.toml")
 
     assert 'nearest: "5999s" and "6006s"' in refused(
         quietcount("run", "-c", str(with_horizon("100m"))), STEPS
