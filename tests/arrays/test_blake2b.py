@@ -73,7 +73,7 @@ def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
         assert found == by_hashlib(prefix, texts, key=KEY)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=300),
     st.lists(st.binary(max_size=300), max_size=6),

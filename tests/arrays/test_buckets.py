@@ -31,7 +31,7 @@ def expected(value: float, edges: list[float]) -> int:
     return next(k for k in range(len(edges) + 1) if bounds[k] <= value < bounds[k + 1])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(EDGES, st.lists(st.floats(), max_size=8))
 @example([0.0, 1.0], [-0.0, math.nan, math.inf, -math.inf])
 def test_each_number_is_in_the_interval_that_holds_it(
@@ -49,7 +49,7 @@ def test_each_number_is_in_the_interval_that_holds_it(
         assert found.tolist() == wanted
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(MANY, st.integers(-201, 201))
 def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
     edges: list[int], value: int
@@ -95,7 +95,7 @@ def quantile_in_columns(
     return bucket, -left / (right - left) if right > left else 0.0, *ends
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.integers(-50, 500), min_size=3, max_size=14),
     st.sampled_from([0.0, 0.5, 3.3, 20.123]),

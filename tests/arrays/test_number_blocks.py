@@ -26,7 +26,7 @@ WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]
 
 
 @pytest.mark.parametrize(("kind", "numbers"), [(np.int32, EDGES), (np.int64, WIDE)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_each_block_has_the_bytes_that_it_has_alone(
     kind: Any, numbers: list[int], data: st.DataObject

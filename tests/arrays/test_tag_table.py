@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tags=TAGS, entered=st.integers(0, 40), bits=st.sampled_from([6, 7, 12]))
 def test_a_tag_has_the_row_that_a_dictionary_says(
     tags: list[tuple[int, int]], entered: int, bits: int
@@ -61,7 +61,7 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -
     assert row_of(slots, of_rows, *of_rows[1]) == -1 - 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 3_000), max_size=5), st.integers(0, 1 << 32))
 def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> None:
     """A full table re-enters all rows, with shorter fingerprints."""

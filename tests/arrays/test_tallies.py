@@ -19,7 +19,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=12)
 SECRET = np.uint64(0x0123456789ABCDEF)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(EVENTS, st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
     events: list[tuple[int, list[tuple[int, int]]]], max_items: int, max_count: int, weighted: bool
@@ -60,7 +60,7 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         assert +again == +expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), unique=True, max_size=20),
     st.lists(st.integers(0, 2), min_size=5, max_size=5),
@@ -102,7 +102,7 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=15),
     st.integers(0, 70),

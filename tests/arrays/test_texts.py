@@ -13,7 +13,6 @@ from workers.arrays.texts import Texts, readonly_contiguous
 LISTS = st.lists(st.binary(max_size=6), max_size=12)
 
 
-@settings(deadline=None)
 @given(LISTS, st.data())
 def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.DataObject) -> None:
     column = Texts.of(texts)
@@ -77,7 +76,7 @@ def test_the_loops_do_the_same_uncompiled() -> None:
 BYTES = st.sampled_from([0, 1, 8, 9, 10, 11, 14, 26, 42, 74, 127, 128, 137, 138, 139, 255])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(BYTES, max_size=80).map(bytes), st.integers(0, 12))
 def test_lines_are_what_splitting_gives(text: bytes, room: int) -> None:
     """A missed newline joins two events into a reject; an extra one cuts an event."""

@@ -1,7 +1,7 @@
 """Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reading import rows
@@ -27,7 +27,6 @@ def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[by
     return [message.encoded() for message in found]
 
 
-@settings(deadline=None)
 @given(st.lists(TALLY, max_size=4), st.sampled_from([1_700, 2_500, 5_000, 900_000]))
 def test_what_is_decoded_is_what_was_counted(
     tallies: list[dict[str, dict[str, int]]], max_bytes: int

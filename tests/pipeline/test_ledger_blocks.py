@@ -40,7 +40,7 @@ def test_what_was_written_block_by_block_is_what_is_loaded(
         assert not list(ledger_blocks.changes(again))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(2_000, 9_000))
 def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
     """With millions of rows a commit must cost what changed, not what exists."""
@@ -84,7 +84,6 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
     columns.mark_shown(rows, tick)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6))
 def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[list[int]]) -> None:
     """However a block grows, no stale part remains and none is written needlessly."""

@@ -32,7 +32,7 @@ DOMAIN: dict[str, Any] = {"keys": ("k1", "k2"), "domain": ("a", "zz"), "counter"
 KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
 def test_crashes_anywhere_change_no_byte(
     partitions: list[list[Event]], data: st.DataObject
@@ -69,7 +69,7 @@ def test_crashes_anywhere_change_no_byte(
     assert sorted(published, key=lambda each: each[0]) == sorted(whole, key=lambda each: each[0])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(1, 3))
 def test_released_minus_noise_is_the_exact_bounded_count(
     partitions: list[list[Event]], owners: int

@@ -74,7 +74,7 @@ def test_the_value_by_hand(counts: tuple[int, ...], expected: dict[str, Any]) ->
     assert {name: found[name] for name in expected} == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(-3_000, 10_000), min_size=5, max_size=5), Q, st.floats(0.5, 3_000))
 def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float) -> None:
     """For any noise in the counts; nothing is reported where all counts may be noise."""
@@ -90,7 +90,7 @@ def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float)
         assert EDGES[place - 1] <= found["value"] <= EDGES[place]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
 def test_the_interval_is_what_the_test_does_not_reject(
     counts: list[int], q: float, sd: float
