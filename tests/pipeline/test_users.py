@@ -230,12 +230,8 @@ def test_pairs_of_another_version_are_refused() -> None:
     source.run([("u", "k", ["a"], 5)])
     ((name, value),) = source.store.items(b"U")
     changed = value[:29] + b"\2\0\0\0"
-    for broken, says in (
-        (b"\x02" + value[1:], "another version"),
-        (value[:-1], "another version"),
-        (b"", "another version"),
-        (changed, "more than their settings allow"),
-    ):
+    others = [(other, "another version") for other in (b"\x02" + value[1:], value[:-1], b"")]
+    for broken, says in (*others, (changed, "more than their settings allow")):
         store = Store(None, Changelog("state", 0)).open()
         store.write([(name, broken)], 1)
         with pytest.raises(StateRefused, match=says):
@@ -297,10 +293,8 @@ def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
 
 def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
     """D0 := m in every formula: noise and thresholds are those of max_items = 7 at event level."""
-    for config in [
-        *configs(),
-        *(msgspec.structs.replace(config, max_count=3) for config in configs()),
-    ]:
+    weighted = [msgspec.structs.replace(config, max_count=3) for config in configs()]
+    for config in (*configs(), *weighted):
         of_users = build(config, "user")
         of_events = build(msgspec.structs.replace(config, max_items=7, max_items_per_user=None))
         assert of_users.guarantee.unit == "user"
