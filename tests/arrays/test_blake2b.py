@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from workers.arrays import blake2b
 from workers.arrays.blake2b import State, digests, start
+from workers.arrays.types import Bytes, Longs
 from workers.mechanisms.noise.keyed import NoiseKey
 
 BYTES = np.random.default_rng(12).integers(0, 256, 8_000, dtype=np.uint8)
 KEY = bytes(range(7, 39))
 
 
-def whole(
-    state: State, data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
-) -> list[bytes]:
+def whole(state: State, data: Bytes, starts: Longs, stops: Longs) -> list[bytes]:
     out = np.zeros((len(starts), 2), dtype=np.uint64)
     digests(*state, data, starts, stops, out)
     return [row.tobytes() for row in out]
@@ -37,22 +35,15 @@ def by_hashlib(prefix: bytes, texts: list[bytes], **fields: Any) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}],
-)
+FIELDS = [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
 def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) -> None:
     """hashlib made earlier versions' pairs and tags: one wrong bit counts a user again."""
     stops = np.arange(5_001) + 17
     starts = np.full(5_001, 17, np.int64)
-    prefixes = [
-        b"",
-        b"a",
-        bytes(11),
-        BYTES[:127].tobytes(),
-        BYTES[:128].tobytes(),
-        BYTES[:129].tobytes(),
-    ]
+    prefixes = [b"", b"a", bytes(11), *(BYTES[:n].tobytes() for n in (127, 128, 129))]
     for prefix in prefixes:
         found = whole(start(prefix, digest_size=16, **fields), BYTES, starts, stops)
         assert found == by_hashlib(prefix, [BYTES[17:stop].tobytes() for stop in stops], **fields)
@@ -77,14 +68,12 @@ def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
     starts = np.random.default_rng(6).integers(0, len(BYTES) - 300, len(lengths))
     for prefix in (b"", bytes(12), BYTES[:120].tobytes()):
         found = whole(start(prefix, key=KEY, digest_size=16), BYTES, starts, starts + lengths)
-        texts = [
-            BYTES[a : a + n].tobytes()
-            for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)
-        ]
+        spans = zip(starts.tolist(), lengths.tolist(), strict=True)
+        texts = [BYTES[first : first + n].tobytes() for first, n in spans]
         assert found == by_hashlib(prefix, texts, key=KEY)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=300),
     st.lists(st.binary(max_size=300), max_size=6),
@@ -109,10 +98,9 @@ def test_any_key_person_and_size_give_the_first_words_of_hashlibs_digest(
 def test_one_bit_of_anything_makes_another_digest() -> None:
     """Control: the comparisons above would miss a digest that ignores its text."""
     data, one = BYTES[:200].copy(), np.array([0])
-    seen = {
-        whole(start(b"p", digest_size=16, **f), data, one, one + 200)[0]
-        for f in ({}, {"key": b"\1"}, {"person": b"q"})
-    }
+    kinds: Any = ({}, {"key": b"\1"}, {"person": b"q"})
+    states = [start(b"p", digest_size=16, **fields) for fields in kinds]
+    seen = {whole(state, data, one, one + 200)[0] for state in states}
     seen |= {whole(start(b"q", digest_size=16), data, one, one + 200)[0]}
     for at in range(200):
         data[at] ^= 1
@@ -150,12 +138,8 @@ def test_a_state_is_frozen_and_secret() -> None:
     for column in (state.words, state.rest):
         with pytest.raises(ValueError, match="read-only"):
             column[:1] = 0
-    for wrong in (
-        {"key": bytes(65)},
-        {"person": bytes(17)},
-        {"digest_size": 0},
-        {"digest_size": 65},
-    ):
+    sizes = {"digest_size": 0}, {"digest_size": 65}
+    for wrong in ({"key": bytes(65)}, {"person": bytes(17)}, *sizes):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             start(b"", **cast(Any, {"digest_size": 16, **wrong}))
 

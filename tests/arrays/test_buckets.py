@@ -15,9 +15,9 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Floats
 from workers.events.view_kernels import bucket_of
 
-EDGES = st.lists(
-    st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True
-).map(sorted)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+EDGES = st.lists(FINITE, min_size=2, max_size=12, unique=True).map(sorted)
+MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted)
 
 
 def expected(value: float, edges: list[float]) -> int:
@@ -30,7 +30,7 @@ def expected(value: float, edges: list[float]) -> int:
     return next(k for k in range(len(edges) + 1) if bounds[k] <= value < bounds[k + 1])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(EDGES, st.lists(st.floats(), max_size=8))
 @example([0.0, 1.0], [-0.0, math.nan, math.inf, -math.inf])
 def test_each_number_is_in_the_interval_that_holds_it(
@@ -42,29 +42,22 @@ def test_each_number_is_in_the_interval_that_holds_it(
     for way in WAYS:
         found = np.empty(len(values), dtype=np.int64)
         with patch.object(buckets, "bucket", way(buckets.bucket)):
-            way(buckets.buckets)(
-                readonly_contiguous(np.array(values)), readonly_contiguous(np.array(edges)), found
-            )
-            assert [
-                way(buckets.bucket)(value, readonly_contiguous(np.array(edges))) for value in values
-            ] == wanted
+            of_edges = readonly_contiguous(np.array(edges))
+            way(buckets.buckets)(readonly_contiguous(np.array(values)), of_edges, found)
+            assert [way(buckets.bucket)(value, of_edges) for value in values] == wanted
         assert found.tolist() == wanted
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted),
-    st.integers(-201, 201),
-)
+@settings(max_examples=80)
+@given(MANY, st.integers(-201, 201))
 def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
     edges: list[int], value: int
 ) -> None:
     """Bisection ends in a linear scan; other views' edges lie around them."""
     around = readonly_contiguous(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
-        assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(
-            edge <= value for edge in edges
-        )
+        found = way(bucket_of)(float(value), around, 2, 2 + len(edges))
+        assert found == sum(edge <= value for edge in edges)
 
 
 def quantile_in_columns(
@@ -89,25 +82,19 @@ def quantile_in_columns(
 
     upper, lower = g + reach >= 0, g - reach <= 0
     low = buckets.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else buckets.EDGE
-    high = (
-        buckets.OPEN
-        if lower[-1]
-        else n - int(np.argmax(lower[::-1]))
-        if lower.any()
-        else buckets.EDGE
-    )
+    passed = n - int(np.argmax(lower[::-1])) if lower.any() else buckets.EDGE
+    high = buckets.OPEN if lower[-1] else passed
     ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
     bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
     if bucket in (0, n):
         return bucket, 0.0, *ends
     left = max(float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()), -q * total)
-    right = min(
-        float((np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()), (1 - q) * total
-    )
+    least = (np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()
+    right = min(float(least), (1 - q) * total)
     return bucket, -left / (right - left) if right > left else 0.0, *ends
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.integers(-50, 500), min_size=3, max_size=14),
     st.sampled_from([0.0, 0.5, 3.3, 20.123]),
@@ -126,6 +113,5 @@ def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
         parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
         with patch.multiple(buckets, **parts):
             scratch = np.empty(len(column) - 1)
-            assert (
-                way(buckets.quantile)(readonly_contiguous(column), sd, q, 1.96, scratch) == wanted
-            )
+            found = way(buckets.quantile)(readonly_contiguous(column), sd, q, 1.96, scratch)
+            assert found == wanted

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler import Flags
 
 from tests import ROOT
+from tests.arrays.test_imports import python
 from workers.arrays import compiled
 from workers.arrays.texts import readonly_contiguous
 from workers.commands.compiling import _flags_at_once
@@ -49,14 +48,7 @@ sys.exit(f"imported: {found}" if found else 0)
 
 def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
     """numba imports an installed SciPy at the first call, half as long as numba's own import."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = python(WITHOUT)
     assert done.returncode == 0, done.stderr
 
 
@@ -81,15 +73,11 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
 
 
 def kernel_nodes(path: Path) -> Iterator[ast.AST]:
-    decorators = {
-        name
-        for name, each in vars(compiled).items()
-        if callable(each) and "function" in getattr(each, "__annotations__", ())
-    }
+    functions = [(name, each) for name, each in vars(compiled).items() if callable(each)]
+    decorators = {n for n, each in functions if "function" in getattr(each, "__annotations__", ())}
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and any(
-            getattr(d, "id", "") in decorators for d in node.decorator_list
-        ):
+        used = {getattr(each, "id", "") for each in getattr(node, "decorator_list", ())}
+        if isinstance(node, ast.FunctionDef) and used & decorators:
             yield from ast.walk(node)
 
 
@@ -100,11 +88,9 @@ def test_no_kernel_counts_from_the_end_of_an_array() -> None:
         for node in kernel_nodes(path):
             if isinstance(node, ast.Subscript):
                 indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-                found += [
-                    f"{path.name}:{node.lineno}"
-                    for index in indices
-                    if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
-                ]
+                signs = [index.op for index in indices if isinstance(index, ast.UnaryOp)]
+                if any(isinstance(sign, ast.USub) for sign in signs):
+                    found.append(f"{path.name}:{node.lineno}")
     assert not found
 
 
@@ -152,24 +138,10 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     begin = 1_800_000_000_000
     events = [line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40) for i in range(3_000)]
     (tmp_path / "events.jsonl").write_bytes(b"".join(events))
-    command = [
-        "replay",
-        "-c",
-        "settings.toml",
-        "--input",
-        "events.jsonl",
-        "--snapshots",
-        "out.jsonl",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED, *command],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    names = ["-c", "settings.toml", "--input", "events.jsonl", "--snapshots", "out.jsonl"]
+    command = ["replay", *names]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)}
+    done = python(COUNTED, *command, cwd=tmp_path, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.jsonl").stat().st_size > 10_000
 
@@ -201,10 +173,8 @@ def test_what_other_versions_compiled_stays_up_to_a_number(
     assert own is not None and own.name == compiled._name()
     os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
     assert compiled._kept() == own
-    assert {path.name for path in own.parent.iterdir()} == {
-        own.name,
-        *(path.name for path in others[3:]),
-    }
+    kept = {path.name for path in own.parent.iterdir()}
+    assert kept == {own.name, *(path.name for path in others[3:])}
 
 
 def test_a_complete_directory_need_not_be_writable(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,12 @@ sys.exit(f"imported: {found}" if found else 0)
 """
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, *arguments: str, cwd: Path = ROOT, timeout: int = 120, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=timeout, **more
     )
 
 
@@ -57,8 +56,6 @@ def test_what_needs_a_broker_does_not_import_it_either() -> None:
 
 
 def test_the_check_sees_a_kernel() -> None:
-    done = python(
-        "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table" + RUN,
-        "--version",
-    )
+    imports = "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table"
+    done = python(imports + RUN, "--version")
     assert "imported: ['numba'" in done.stderr

@@ -26,7 +26,7 @@ WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]
 
 
 @pytest.mark.parametrize(("kind", "numbers"), [(np.int32, EDGES), (np.int64, WIDE)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_each_block_has_the_bytes_that_it_has_alone(
     kind: Any, numbers: list[int], data: st.DataObject
@@ -83,10 +83,8 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
     guide = np.array(
         [_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)], dtype=kind
     )
-    drawn = [
-        int(upper) << 64 | int(low)
-        for upper, low in rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
-    ]
+    uppers_and_lows = rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
+    drawn = [int(upper) << 64 | int(low) for upper, low in uppers_and_lows]
     numbers = (
         [*drawn, *(edge + beside for edge in edges for beside in (-1, 0, 1))] if number else []
     )
@@ -96,10 +94,7 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
     expected = [lowest + sum(edge <= each for edge in edges) for each in numbers]
     for way in WAYS:
         out = np.empty(len(words), dtype=kind)
-        high, low = (
-            readonly_contiguous(halves[:, 0].copy()),
-            readonly_contiguous(halves[:, 1].copy()),
-        )
+        high, low = (readonly_contiguous(half.copy()) for half in halves.T)
         given, of_words = readonly_contiguous(guide), readonly_contiguous(words)
         way(look_up)(given, np.uint64(60), mark, high, low, lowest, of_words, out)
         assert out.tolist() == expected
@@ -107,10 +102,8 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
 
 def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
     """Return the words' value from `first` on, by upper four bits; `mark` where it differs."""
-    below, within = (
-        sum(edge <= first for edge in edges),
-        sum(edge < first + (1 << 124) for edge in edges),
-    )
+    below = sum(edge <= first for edge in edges)
+    within = sum(edge < first + (1 << 124) for edge in edges)
     return mark if below != within else lowest + below
 
 
@@ -134,10 +127,8 @@ def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
 ) -> None:
     """Narrow noise times a large factor needs the wide type; tiles must not leak into the next."""
     noise = np.array([-32_767, -1, 0, 1, 32_767, 12])
-    narrow, wide = (
-        np.stack((noise[::-1], noise)).astype(np.int16),
-        np.stack((2 * noise, -noise)).astype(np.int32),
-    )
+    narrow = np.stack((noise[::-1], noise)).astype(np.int16)
+    wide = np.stack((2 * noise, -noise)).astype(np.int32)
     a, b, c, d = factors
     terms = readonly_contiguous(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
     # The first two terms, half of which and more are carried into a sum of 32 bits where the

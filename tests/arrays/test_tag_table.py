@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tags=TAGS, entered=st.integers(0, 40), bits=st.sampled_from([6, 7, 12]))
 def test_a_tag_has_the_row_that_a_dictionary_says(
     tags: list[tuple[int, int]], entered: int, bits: int
@@ -44,23 +44,16 @@ def test_a_tag_has_the_row_that_a_dictionary_says(
         assert rows.tolist() == expected
         totals = np.full(len(tags), 1 << 60)
         room = np.empty(tag_table.AT_ONCE, dtype=np.int64)
-        assert (
-            way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows, room)
-            == len(tags) - entered
-        )
+        left = way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows, room)
+        assert left == len(tags) - entered
         assert rows.tolist() == expected
-        assert (totals - (1 << 60)).tolist() == [
-            *range(1, entered + 1),
-            *[0] * (len(tags) - entered),
-        ]
+        assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * left]
 
 
 def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -> None:
     """It is the first free one from the tag's own slot on, wrapping at the end."""
-    slots, of_rows = (
-        np.zeros(8, dtype=np.uint32),
-        np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64),
-    )
+    slots = np.zeros(8, dtype=np.uint32)
+    of_rows = np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)
     row_of = way(tag_table.row_of)
     assert row_of(slots, of_rows, *of_rows[0]) == -1 - 7
     way(tag_table.enter_rows)(slots, of_rows, 0, 1)
@@ -68,7 +61,7 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -
     assert row_of(slots, of_rows, *of_rows[1]) == -1 - 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 3_000), max_size=5), st.integers(0, 1 << 32))
 def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> None:
     """A full table re-enters all rows, with shorter fingerprints."""

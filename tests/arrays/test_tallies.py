@@ -13,17 +13,13 @@ from hypothesis import strategies as st
 from tests.arrays.uncompiled import WAYS
 from workers.arrays import tallies
 
-EVENTS = st.lists(
-    st.tuples(
-        st.integers(0, 3),
-        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique_by=lambda row: row[0]),
-    ),
-    max_size=12,
-)
+LABELS = st.tuples(st.integers(0, 5), st.integers(0, 9))
+ROWS = st.lists(LABELS, unique_by=lambda row: row[0])
+EVENTS = st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=12)
 SECRET = np.uint64(0x0123456789ABCDEF)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(EVENTS, st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
     events: list[tuple[int, list[tuple[int, int]]]], max_items: int, max_count: int, weighted: bool
@@ -31,9 +27,8 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
     """l0 and l-infinity sensitivity; the first labels are kept, and every key is reported."""
     ends = np.cumsum([len(rows) for _, rows in events], dtype=np.int64)
     labels = np.array([label for _, rows in events for label, _ in rows], dtype=np.int32)
-    amounts = np.array(
-        [n for _, rows in events for _, n in rows] if weighted else [], dtype=np.int64
-    )
+    given_amounts = [n for _, rows in events for _, n in rows] if weighted else []
+    amounts = np.array(given_amounts, dtype=np.int64)
     keys = np.array([key for key, _ in events], dtype=np.int32)
     expected: Counter[tuple[int, int]] = Counter()
     for key, rows in events:
@@ -45,17 +40,14 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         used, told = 0, np.zeros(4, dtype=np.bool_)
         # A tally continues across batches, and its table may change between them.
         for part, bits in zip(np.array_split(np.arange(len(events)), 2), tables, strict=True):
-            slots = np.full(
-                4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length(), -1, dtype=np.int32
-            )
+            of_slots = 4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length()
+            slots = np.full(of_slots, -1, dtype=np.int32)
             table = tallies.Table(SECRET, bits, slots, told, pairs, counts)
             batch = tallies.LabelledEvents(np.empty(0, dtype=np.bool_), keys, ends, labels, amounts)
             way(tallies.refill)(table, used)
             used = way(tallies.count_events)(part, batch, max_items, max_count, table, used)
-        found = {
-            (int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n)
-            for pair, n in zip(pairs[:used], counts, strict=False)
-        }
+        table_rows = zip(pairs[:used].tolist(), counts[:used].tolist(), strict=True)
+        found = {(pair >> 32, pair & tallies.NO_LABEL): n for pair, n in table_rows}
         assert len(found) == used
         assert {key for key, label in found if label == tallies.NO_LABEL} == set(keys.tolist())
         assert {row: n for row, n in found.items() if row[1] != tallies.NO_LABEL} == +expected
@@ -68,7 +60,7 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         assert +again == +expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), unique=True, max_size=20),
     st.lists(st.integers(0, 2), min_size=5, max_size=5),
@@ -79,17 +71,12 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
 ) -> None:
     """A label of -1 is the key itself, which precedes its labels."""
     met = list(dict.fromkeys(key for key, _ in rows))
-    rows = [
-        each
-        for key in met
-        for each in ((key, -1), *(row for row in rows if row[0] == key and row[1] >= 0))
-    ]
+    rows = [(key, -1) for key in met] + [row for row in rows if row[1] >= 0]
     random.shuffle(rows)
     rows.sort(key=lambda row: row[1] >= 0)
-    pairs = np.array(
-        [key << 32 | (tallies.NO_LABEL if label < 0 else label) for key, label in rows],
-        dtype=np.uint64,
-    )
+    own = tallies.NO_LABEL  # of the key itself
+    encoded = [key << 32 | (own if label < 0 else label) for key, label in rows]
+    pairs = np.array(encoded, dtype=np.uint64)
     counts = np.arange(100, 100 + len(rows))
     met = [key for key, label in rows if label < 0]
     order = sorted(met, key=owner_of.__getitem__)
@@ -104,13 +91,10 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         keys, bounds, starts = way(tallies.group_by_owner)(table, len(rows), owners, 3, out)
         assert keys.tolist() == order
         assert bounds.tolist() == [sum(owner_of[key] < owner for key in met) for owner in range(4)]
-        found = [
-            (int(pair) >> 32, label, n)
-            for pair, label, n in zip(of_rows, labels.tolist(), sums.tolist(), strict=True)
-        ]
-        of_labels = [
-            (*row, count) for row, count in zip(rows, counts.tolist(), strict=True) if row[1] >= 0
-        ]
+        columns = zip(of_rows.tolist(), labels.tolist(), sums.tolist(), strict=True)
+        found = [(pair >> 32, label, n) for pair, label, n in columns]
+        counted = zip(rows, counts.tolist(), strict=True)
+        of_labels = [(*row, count) for row, count in counted if row[1] >= 0]
         assert found == [row for key in order for row in of_labels if row[0] == key]
         assert [int(pair) & tallies.NO_LABEL for pair in of_rows] == labels.tolist()
         assert starts.tolist() == [
@@ -118,7 +102,7 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=15),
     st.integers(0, 70),

@@ -1,4 +1,4 @@
-"""A column of texts equals a list of bytes."""
+"""A column of texts equals a list of bytes; lines are split exactly at newlines."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from tests.arrays.uncompiled import uncompiled
 from workers.arrays import text_columns
-from workers.arrays.texts import Texts
+from workers.arrays.text_columns import find_lines
+from workers.arrays.texts import Texts, readonly_contiguous
 
 LISTS = st.lists(st.binary(max_size=6), max_size=12)
 
 
-@settings(deadline=None)
 @given(LISTS, st.data())
 def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.DataObject) -> None:
     column = Texts.of(texts)
@@ -25,10 +25,8 @@ def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.D
     start = data.draw(st.integers(0, len(texts)))
     stop = data.draw(st.integers(start, len(texts)))
     assert list(column.part(start, stop)) == texts[start:stop]
-    assert (
-        list(column.part(start, stop).take(np.arange(stop - start)[::-1]))
-        == texts[start:stop][::-1]
-    )
+    backwards = column.part(start, stop).take(np.arange(stop - start)[::-1])
+    assert list(backwards) == texts[start:stop][::-1]
 
 
 @given(st.lists(LISTS, max_size=4))
@@ -72,3 +70,20 @@ def test_the_loops_do_the_same_uncompiled() -> None:
     uncompiled(text_columns.take_text)(column.text, column.ends, rows, text)
     assert text.tobytes() == b"zxyxy" and ends.tolist() == [1, 3, 5, 5]
     assert uncompiled(text_columns.taken_ends)(column.ends, np.array([3]), ends) == -1
+
+
+# Includes bytes that differ from a newline in one bit, or carry into the next byte.
+BYTES = st.sampled_from([0, 1, 8, 9, 10, 11, 14, 26, 42, 74, 127, 128, 137, 138, 139, 255])
+
+
+@settings(max_examples=300)
+@given(st.lists(BYTES, max_size=80).map(bytes), st.integers(0, 12))
+def test_lines_are_what_splitting_gives(text: bytes, room: int) -> None:
+    """A missed newline joins two events into a reject; an extra one cuts an event."""
+    places = np.full((room + 1, 2), -1, dtype=np.int64)
+    found = find_lines(readonly_contiguous(np.frombuffer(text, dtype=np.uint8)), places[:room])
+    expected = text.split(b"\n")[:-1]
+    assert found == len(expected)
+    got = [text[start:stop] for start, stop in places[: min(found, room)].tolist()]
+    assert got == expected[:room]
+    assert (places[min(found, room) :] == -1).all()

@@ -19,19 +19,14 @@ from workers.arrays.words import (
 
 PLAIN = frozenset(range(0x20, 0x80)) - set(b'"\\')
 DIGITS = frozenset(b"0123456789")
+OTHERS = b'\x00\x1f !"#[]\x7f\x80\xa2\xdc\xff'
 
 
 def texts() -> list[NDArray[np.uint8]]:
     """Return texts around a word's length, special and other bytes in every place."""
     rng, made = np.random.default_rng(5), []
     for length in range(26):
-        for kinds in (
-            b"aZ ~\x7f",
-            b"0123456789",
-            b'a"\\\x1f\x80',
-            b"0:/9",
-            b'\x00\x1f !"#[]\x7f\x80\xa2\xdc\xff',
-        ):
+        for kinds in (b"aZ ~\x7f", b"0123456789", b'a"\\\x1f\x80', b"0:/9", OTHERS):
             made += [rng.choice(np.frombuffer(kinds, dtype=np.uint8), length) for _ in range(20)]
     for byte in range(256):
         for place in range(8):
@@ -70,15 +65,8 @@ def test_the_first_mark_is_that_of_the_first_byte_that_is_meant() -> None:
 
 def test_up_to_eight_digits_are_their_number() -> None:
     rng = np.random.default_rng(6)
-    for number in [
-        0,
-        1,
-        10,
-        99_999_999,
-        12_345_678,
-        90_000_009,
-        *rng.integers(0, 10**8, 1_000).tolist(),
-    ]:
+    drawn = rng.integers(0, 10**8, 1_000).tolist()
+    for number in [0, 1, 10, 99_999_999, 12_345_678, 90_000_009, *drawn]:
         for digits in range(1, 9):
             written = (b"%08d" % number)[-digits:]
             text = np.frombuffer(b"x" + written + b',"\xff0z{}9', dtype=np.uint8)

@@ -34,16 +34,8 @@ Event = tuple[str, Items, int]
 
 
 def unk(**changes: object) -> UnkBaseConfig:
-    values: dict[str, object] = {
-        "name": "h",
-        "tick_ms": 10,
-        "horizon": 8,
-        "max_items": 2,
-        "max_count": 1,
-        "epsilon": 40.0,
-        "delta": 0.1,
-        "keys": "public",
-    } | changes
+    values: dict[str, object] = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public"}
+    values |= {"max_items": 2, "max_count": 1, "epsilon": 40.0, "delta": 0.1} | changes
     return UnkBaseConfig(**values)  # type: ignore[arg-type]  # checked by the record itself
 
 
@@ -81,12 +73,8 @@ def contribute(
 
 def histogram_of(config: HistogramConfig, **changes: Any) -> Histogram:
     """Return a histogram of the only owner partition, before its first tick."""
-    given: dict[str, Any] = {
-        "topic": f"w.{config.name}",
-        "stream": "test",
-        "events": {"items": "items"},
-    }
-    given |= {"worker": "w", "key": KEY, "owner": (0, 1)}
+    given: dict[str, Any] = {"worker": "w", "topic": f"w.{config.name}", "stream": "test"}
+    given |= {"events": {"items": "items"}, "key": KEY, "owner": (0, 1)}
     return Histogram(config, build(config), **given | changes)
 
 

@@ -47,10 +47,8 @@ def test_a_change_is_said_in_the_words_of_the_settings(
         return
     (tmp_path / "changed.toml").write_text(text.replace(old, new))
     stored = msgspec.json.decode(msgspec.json.encode(before.life), type=HistogramProgress)
-    with pytest.raises(
-        StateRefused,
-        match=r"another mechanism \((.*)\): change the settings back, or set generation = 2",
-    ) as caught:
+    why = r"another mechanism \((.*)\): change the settings back, or set generation = 2"
+    with pytest.raises(StateRefused, match=why) as caught:
         histogram(tmp_path / "changed.toml").check(stored)
     assert f"({said})" in str(caught.value)
     before.check(stored)

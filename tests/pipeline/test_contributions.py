@@ -1,7 +1,7 @@
 """Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reading import rows
@@ -15,29 +15,18 @@ pytestmark = pytest.mark.slow
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(1000, 0, 3, 1)
-TALLY = st.dictionaries(
-    st.text(max_size=8),
-    st.dictionaries(st.text(max_size=40), st.integers(0, 2**62), max_size=30),
-    max_size=12,
-)
+COUNTS = st.dictionaries(st.text(max_size=40), st.integers(0, 2**62), max_size=30)
+TALLY = st.dictionaries(st.text(max_size=8), COUNTS, max_size=12)
 
 
 def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[bytes]:
     counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
-    found = messages(
-        counted,
-        source=3,
-        sequence=70,
-        offset=12,
-        watermark=5,
-        first=None,
-        key=KEY.fingerprint,
-        max_bytes=max_bytes,
-    )
+    numbers = {"source": 3, "sequence": 70, "offset": 12, "watermark": 5}
+    key = KEY.fingerprint
+    found = messages(counted, **numbers, first=None, key=key, max_bytes=max_bytes)
     return [message.encoded() for message in found]
 
 
-@settings(deadline=None)
 @given(st.lists(TALLY, max_size=4), st.sampled_from([1_700, 2_500, 5_000, 900_000]))
 def test_what_is_decoded_is_what_was_counted(
     tallies: list[dict[str, dict[str, int]]], max_bytes: int
@@ -55,15 +44,11 @@ def test_what_is_decoded_is_what_was_counted(
             for key, label, n in rows_of(section):
                 assert (section.tick, key, label) not in got
                 got[section.tick, key, label] = n
-    expected = {
-        (t, k, i): n
-        for t, tally in enumerate(tallies, 1)
-        for k, items in tally.items()
-        for i, n in items.items()
-        if n
-    }
+    ticks = list(enumerate(tallies, 1))
+    items = [(t, key, *item) for t, tally in ticks for key in tally for item in tally[key].items()]
+    expected = {(t, key, label): n for t, key, label, n in items if n}
     assert got == expected
-    assert seen_keys == {(t, k) for t, tally in enumerate(tallies, 1) for k in tally}
+    assert seen_keys == {(t, key) for t, tally in ticks for key in tally}
 
 
 @given(TALLY)
@@ -73,9 +58,8 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
         for section in decode(value).sections:
             part = section.contributions()
             for row, label in enumerate(part.labels):
-                assert (
-                    part.tags[row] == KEY.tags(part.keys[part.key_of_row[row]], [label])[0]
-                ).all()
+                key = part.keys[part.key_of_row[row]]
+                assert (part.tags[row] == KEY.tags(key, [label])[0]).all()
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]])

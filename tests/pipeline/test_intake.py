@@ -4,7 +4,7 @@ from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reading import columns
@@ -46,7 +46,6 @@ def by_hand(
     return {lane: Counter({k: n for k, n in c.items() if n}) for lane, c in out.items()}
 
 
-@settings(deadline=None)
 @given(
     st.lists(EVENT, max_size=40),
     st.sampled_from([0, 5, 25]),

@@ -1,5 +1,7 @@
 """Ledger blocks restore every row, and a tick writes only the blocks it touched."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,37 +27,31 @@ def test_what_was_written_block_by_block_is_what_is_loaded(
     store: dict[str, bytes] = {}
     for tick, tally in enumerate(parts, 1):
         part = contributions(tally)
-        columns.merge(
-            part, np.array([NAMES.index(k) for k in part.keys], dtype=np.int32), add_rows=True
-        )
+        keys = np.array([NAMES.index(key) for key in part.keys], dtype=np.int32)
+        columns.merge(part, keys, add_rows=True)
         if columns.n:
             columns.mark_shown(np.array([data.draw(st.integers(0, columns.n - 1))]), tick)
         store.update(ledger_blocks.changes(columns))
         columns.clean()
         again = ledger_blocks.load(sorted(store.items()))
         assert as_dict(again, NAMES) == as_dict(columns, NAMES)
-        assert np.array_equal(again.shown, columns.shown) and np.array_equal(
-            again.tags, columns.tags
-        )
+        assert np.array_equal(again.shown, columns.shown)
+        assert np.array_equal(again.tags, columns.tags)
         assert not list(ledger_blocks.changes(again))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(2_000, 9_000))
 def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
     """With millions of rows a commit must cost what changed, not what exists."""
     labels = [b"%d" % i for i in range(n)]
     columns = Ledger()
     columns.append(NoiseKey(bytes(32)).tags("k", labels), np.zeros(n, np.int32), Texts.of(labels))
-    assert len([name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]) == -(
-        -n // ledger_blocks.BLOCK_ROWS
-    )
+    written = [name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]
+    assert len(written) == -(-n // ledger_blocks.BLOCK_ROWS)
     columns.clean()
-    part = contributions({"k": {"1500": 70_000}})
-    key = NoiseKey(bytes(32))
-    part = type(part)(
-        part.keys, part.key_of_row, key.tags("k", [b"1500"]), part.labels, part.counts
-    )
+    tags = NoiseKey(bytes(32)).tags("k", [b"1500"])
+    part = replace(contributions({"k": {"1500": 70_000}}), tags=tags)
     columns.merge(part, np.zeros(1, np.int32), add_rows=True)
     assert [name for name, _ in ledger_blocks.changes(columns)] == ["C00000001"]
 
@@ -84,7 +80,6 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
     columns.mark_shown(rows, tick)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6))
 def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[list[int]]) -> None:
     """However a block grows, no stale part remains and none is written needlessly."""
@@ -97,17 +92,14 @@ def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[
         store.update(written)
         columns.clean()
         again = ledger_blocks.load(sorted(store.items()))
-        assert [again.label(row) for row in range(again.n)] == [
-            columns.label(row) for row in range(columns.n)
-        ]
-        assert np.array_equal(again.tags, columns.tags) and np.array_equal(
-            again.counts, columns.counts
-        )
+        labels = [columns.label(row) for row in range(columns.n)]
+        assert [again.label(row) for row in range(again.n)] == labels
+        assert np.array_equal(again.tags, columns.tags)
+        assert np.array_equal(again.counts, columns.counts)
         fresh = Ledger()
-        grown(fresh, [len(columns.label(row)) for row in range(columns.n)], tick)
-        assert {n: v for n, v in ledger_blocks.changes(fresh) if n[0] == "L"} == {
-            n: v for n, v in store.items() if n[0] == "L"
-        }
+        grown(fresh, list(map(len, labels)), tick)
+        at_once = {n: v for n, v in ledger_blocks.changes(fresh) if n[0] == "L"}
+        assert at_once == {n: v for n, v in store.items() if n[0] == "L"}
         assert before // ledger_blocks.BLOCK_ROWS <= min(int(name[1:9], 16) for name in written)
 
 

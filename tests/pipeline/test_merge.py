@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -26,20 +27,12 @@ VISIT = st.tuples(
     st.integers(0, 150),
 )
 EVENTS = st.lists(VISIT, max_size=30).map(lambda events: sorted(events, key=lambda e: e[2]))
-KNOWN = KnownBaseConfig(
-    name="known",
-    tick_ms=20,
-    horizon=4,
-    max_items=1,
-    rho=2.0,
-    delta=1e-6,
-    keys=("k1", "k2"),
-    domain=("a", "zz"),
-    counter="tree",
-)
+BOUNDED: dict[str, Any] = {"tick_ms": 20, "horizon": 4, "max_items": 1, "rho": 2.0, "delta": 1e-6}
+DOMAIN: dict[str, Any] = {"keys": ("k1", "k2"), "domain": ("a", "zz"), "counter": "tree"}
+KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
 def test_crashes_anywhere_change_no_byte(
     partitions: list[list[Event]], data: st.DataObject
@@ -76,7 +69,7 @@ def test_crashes_anywhere_change_no_byte(
     assert sorted(published, key=lambda each: each[0]) == sorted(whole, key=lambda each: each[0])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(1, 3))
 def test_released_minus_noise_is_the_exact_bounded_count(
     partitions: list[list[Event]], owners: int

@@ -74,7 +74,7 @@ def test_the_value_by_hand(counts: tuple[int, ...], expected: dict[str, Any]) ->
     assert {name: found[name] for name in expected} == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(-3_000, 10_000), min_size=5, max_size=5), Q, st.floats(0.5, 3_000))
 def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float) -> None:
     """For any noise in the counts; nothing is reported where all counts may be noise."""
@@ -90,7 +90,7 @@ def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float)
         assert EDGES[place - 1] <= found["value"] <= EDGES[place]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
 def test_the_interval_is_what_the_test_does_not_reject(
     counts: list[int], q: float, sd: float
@@ -160,18 +160,9 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
 def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     """The interval relies on its sd and independence between buckets; 1,500 stream keys."""
     buckets = parse_buckets({"from": 0, "to": 400, "count": 16})
-    config: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 10,
-        "horizon": 64,
-        "max_items": 1,
-        "epsilon": 1.0,
-        "delta": 1e-9,
-        "keys": "public",
-        "counter": counter,
-        "buckets": buckets,
-        "domain": buckets.labels,
-    }
+    config: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": 64, "keys": "public"}
+    config |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-9, "counter": counter}
+    config |= {"buckets": buckets, "domain": buckets.labels}
     mechanism = build(KnownBaseConfig(**config))
     counts = np.histogram(
         np.random.default_rng(2).gamma(2, 60, 20_000), bins=[-np.inf, *buckets.edges, np.inf]

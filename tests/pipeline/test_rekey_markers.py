@@ -70,10 +70,8 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
-    records = Records.of(
-        [None] * len(said),
-        [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said],
-    )
+    keys = [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said]
+    records = Records.of([None] * len(said), keys)
     return records, range(len(said)), [Reject(i, "no value") for i in range(len(said))]
 
 

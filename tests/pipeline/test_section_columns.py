@@ -14,12 +14,8 @@ from workers.arrays.text_columns import columns_of
 from workers.arrays.texts import readonly_contiguous
 from workers.pipeline.ledger_blocks import pack
 
-ROWS = st.lists(
-    st.tuples(
-        st.integers(0, 1024), st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
-    ),
-    max_size=20,
-)
+COUNT = st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+ROWS = st.lists(st.tuples(st.integers(0, 1024), COUNT), max_size=20)
 
 
 def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[bool, list[list[int]]]:

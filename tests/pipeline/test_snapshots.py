@@ -13,6 +13,7 @@ import pytest
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
 from workers.arrays.texts import Texts, readonly_contiguous
+from workers.arrays.types import Longs
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
@@ -22,17 +23,15 @@ from workers.runtime.sizes import VALUE_BYTES
 
 
 def tick(release: Any) -> ReleasedTick:
-    return ReleasedTick(
-        histogram="products",
-        epoch=3,
-        tick=42,
-        start_ms=1795219200000,
-        end_ms=1795219210000,
-        guarantee=Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9),
-        mechanism="unk_base",
-        id="ab" * 16,
-        release=release,
-    )
+    times: dict[str, Any] = {
+        "epoch": 3,
+        "tick": 42,
+        "start_ms": 1795219200000,
+        "end_ms": 1795219210000,
+    }
+    names: dict[str, Any] = {"histogram": "products", "mechanism": "unk_base", "id": "ab" * 16}
+    guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
+    return ReleasedTick(guarantee=guarantee, release=release, **times, **names)
 
 
 def pages(
@@ -105,6 +104,13 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
     assert json.loads(value)["items"] == [list(item) for item in expected]
 
 
+def in_order(rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: str) -> list[Any]:
+    """Return the shown items of a stream key, largest first, ties by label."""
+    items = [(*rows[row], n) for row, n in zip(shown, counts.tolist(), strict=True)]
+    own = [[name, n] for number, name, n in items if str(number) == key]
+    return sorted(own, key=lambda item: (-item[1], item[0]))
+
+
 def test_the_order_is_the_same_however_labels_were_met() -> None:
     """Labels arrive singly and in bulk, under several stream keys, with counts too wide to pack."""
     rng = random.Random(3)
@@ -122,27 +128,13 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
         counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
         release = Release(np.array(known), counts, 1.0, None)
         for key, value in snapshots(tick(release), table, ["0", "1", "2"], cache):
-            own = [
-                (name, n)
-                for (k, name), n in zip((rows[i] for i in known), counts.tolist(), strict=True)
-                if str(k) == key
-            ]
-            expected = sorted(own, key=lambda item: (-item[1], item[0]))
-            assert json.loads(value)["items"] == [list(item) for item in expected]
+            assert json.loads(value)["items"] == in_order(rows, known, counts, key)
 
 
 def test_items_are_written_as_a_json_library_writes_them() -> None:
     """A custom loop writes them; consumers must not notice, whatever the labels."""
-    names = [
-        "",
-        "a",
-        'quo"te',
-        "back\\slash",
-        "\x00\x1f\x7f\n",
-        "\u00e9\u2028\U0001f600",
-        "x" * 1_000,
-        "\x01" * 1_000,
-    ]
+    names = ["", "a", 'quo"te', "back\\slash", "\x00\x1f\x7f\n", "\u00e9\u2028\U0001f600"]
+    names += ["x" * 1_000, "\x01" * 1_000]
     numbers = [0, 7, -1, 10, 99, 100, -(2**63 - 1), 2**63 - 1, 1_000_000_007]
     rows = [(i % 3, name + str(i)) for i, name in enumerate(names * 3)]
     table, cache = columns(rows), LabelCache()
@@ -150,12 +142,7 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
         counts = np.array([numbers[row % len(numbers)] for row in shown], dtype=np.int64)
         made = tick(Release(np.array(shown, np.int64), counts, 1.0, None))
         for key, value in snapshots(made, table, ["0", "1", "2"], cache):
-            own = [
-                (rows[row][1], n)
-                for row, n in zip(shown, counts.tolist(), strict=True)
-                if str(rows[row][0]) == key
-            ]
-            own.sort(key=lambda item: (-item[1], item[0]))
+            own = in_order(rows, shown, counts, key)
             assert b'"items":' + orjson.dumps(own) + b',"sd"' in value
 
 
@@ -188,10 +175,8 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
 
     def made(rows: list[int], counts: list[int], keys: int = 3) -> int:
         given = (readonly_contiguous(np.array(each, dtype=np.int64)) for each in (rows, counts))
-        known, numbers = (
-            map(readonly_contiguous, (key_of, ranks, lengths)),
-            np.empty(len(rows), int),
-        )
+        known = map(readonly_contiguous, (key_of, ranks, lengths))
+        numbers = np.empty(len(rows), dtype=np.int64)
         with np.errstate(over="ignore"):
             shift: int = way(items_as_numbers)(*given, *known, keys, numbers)[0]
         return shift
@@ -240,10 +225,8 @@ def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_to
     release = Release(np.arange(4), np.array([1, 900, 50, 7]), 5.0, None)
     made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), ()))
     [whole] = pages(made, table, keys="s")
-    assert (
-        b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],"sd":5.0,'
-        in whole
-    )
+    items = b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]]'
+    assert items + b',"edges":[0.0,10.0,50.0],"sd":5.0,' in whole
     values = pages(made, table, len(whole) - 1, "s")
     assert len(values) > 1
     assert all(json.loads(value)["edges"] == [0, 10, 50] for value in values)

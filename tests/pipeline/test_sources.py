@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,15 +70,9 @@ def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> Con
     """Return `now`'s first shard over `then`'s state; not `advance_to`: left by a one-topic worker."""
     shard = Scene(directory).contribute[0]
     shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
-    progress = ContributeProgress(
-        version=VERSION,
-        offset=3,
-        watermark=None,
-        first=None,
-        sequences=[0],
-        sources=len(then),
-        topic_id=next(iter(then)).topic.id,
-    )
+    log: dict[str, Any] = {"offset": 3, "watermark": None, "first": None, "sequences": [0]}
+    topic_id = next(iter(then)).topic.id
+    progress = ContributeProgress(version=VERSION, sources=len(then), topic_id=topic_id, **log)
     shard._set_stored = now.plain
     stored = [(SOURCES, then.encoded())] if told else []
     shard.store.open().write([*stored, (PROGRESS, msgspec.json.encode(progress))], 1)

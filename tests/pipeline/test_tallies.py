@@ -20,16 +20,12 @@ def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     )
     keys = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, out)
     used = int(keys.starts[-1])
-    of_rows = [
-        (int(pair) >> 32, label)
-        for pair, label in zip(pairs[:used], labels[:used].tolist(), strict=True)
-    ]
+    rows = zip(pairs[:used].tolist(), labels[:used].tolist(), strict=True)
+    of_rows = [(pair >> 32, label) for pair, label in rows]
     found = Counter(dict(zip(of_rows, counts[:used].tolist(), strict=True)))
     assert len(found) == used == n - len(keys.names)
-    named = [
-        keys.names[place]
-        for place in np.repeat(np.arange(len(keys.names)), np.diff(keys.starts)).tolist()
-    ]
+    places = np.repeat(np.arange(len(keys.names)), np.diff(keys.starts)).tolist()
+    named = [keys.names[place] for place in places]
     assert named == [tally.key_names.name(key) for key, _ in of_rows]
     return found
 

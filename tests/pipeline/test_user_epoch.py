@@ -62,7 +62,7 @@ def flat(constant: int) -> Any:
     return lambda first, second, seed: np.uint64(constant << 32)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.lists(EVENT, max_size=12), max_size=6), st.integers(1, 4), st.integers(1, 3))
 def test_what_counts_is_what_a_dictionary_says(
     batches: list[list[Event]], most: int, max_count: int
@@ -80,16 +80,12 @@ def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
     """Guesses cover a block of events; later events must see what earlier ones add."""
     rng = np.random.default_rng(3)
     for most, max_count in ((4, 1), (4, 3), (10_000, 1_000_000)):
-        batches = [
-            [
-                (
-                    int(rng.zipf(1.3)) % 3_000,
-                    [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)],
-                )
-                for _ in range(4_000)
-            ]
-            for _ in range(3)
-        ]
+
+        def visit() -> Event:
+            user = int(rng.zipf(1.3)) % 3_000
+            return user, [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)]
+
+        batches = [[visit() for _ in range(4_000)] for _ in range(3)]
         epoch = UserEpoch(lane(most, max_count), keeps=False)
         assert [n for b in batches for n in take(epoch, b)] == by_hand(batches, most, max_count)
 
@@ -118,13 +114,11 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
         for name in ("index_users", "index_pairs", "entries"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
     rng = np.random.default_rng(4)
-    batches = [
-        [
-            (int(rng.integers(0, 40)), [(int(p), 1) for p in rng.integers(0, 5, 2)])
-            for _ in range(300)
-        ]
-        for _ in range(2)
-    ]
+
+    def visit() -> Event:
+        return int(rng.integers(0, 40)), [(int(p), 1) for p in rng.integers(0, 5, 2)]
+
+    batches = [[visit() for _ in range(300)] for _ in range(2)]
     plain: Any = getattr(kernels.spread, "py_func", None)
     spreads = [kernels.spread] if compiled else [plain, flat(0), flat(2**31 - 1)]
     for spread in spreads:

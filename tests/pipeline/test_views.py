@@ -21,13 +21,8 @@ from workers.pipeline.intake import Intake
 from workers.settings.settings import Settings, settings_of
 
 KEY = NoiseKey(bytes(32))
-EVENTS = {
-    "key": "shop",
-    "items": "lines[].sku",
-    "count": "lines[].qty",
-    "timestamp": "ts",
-    "missing": "empty",
-}
+EVENTS = {"key": "shop", "items": "lines[].sku", "count": "lines[].qty"}
+EVENTS |= {"timestamp": "ts", "missing": "empty"}
 OWN: list[dict[str, Any]] = [
     {"max_count": 9},
     {"items": "country", "where": [{"field": "type", "in": ["purchase"]}]},
@@ -63,14 +58,8 @@ def read(reader: SourceReader, *events: dict[str, Any]) -> tuple[Events, list[Re
     return one(reader.read(records(*events)))
 
 
-ORDER = {
-    "shop": 1,
-    "type": "purchase",
-    "country": "at",
-    "lines": [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}],
-    "total": 10,
-    "ts": 5,
-}
+LINES = [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}]
+ORDER = {"shop": 1, "type": "purchase", "country": "at", "lines": LINES, "total": 10, "ts": 5}
 PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 
 
@@ -103,12 +92,8 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
     ]
     intake.add(events)
     found = counted(intake.commit(source=0, sequences=[0], offset=4), given)
-    assert found == [
-        {("1", "a"): 2, ("1", "b"): 1},
-        {},
-        {("all", "home"): 1},
-        {("1", "[10,100)"): 1},
-    ]
+    views: list[Any] = [{("1", "a"): 2, ("1", "b"): 1}, {}, {("all", "home"): 1}]
+    assert found == [*views, {("1", "[10,100)"): 1}]
 
 
 def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
@@ -140,27 +125,18 @@ def test_each_histogram_serves_its_own_keys() -> None:
     events, rejects = read(
         reader, ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}
     )
-    assert [(reject.index, reject.reason) for reject in rejects] == [
-        (2, "key not declared"),
-        (3, "key not declared"),
-    ]
+    assert rejects == [Reject(index, "key not declared") for index in (2, 3)]
     assert len(events) == 2
 
 
 def test_users_are_bounded_in_each_lane_by_itself() -> None:
     """Views have separate user bounds; within a view the bound covers all events."""
-    own: list[dict[str, Any]] = [
-        {"max_items_per_user": 2, "max_count": 2},
-        {"items": "country", "max_items_per_user": 1},
-    ]
+    own: list[dict[str, Any]] = [{"max_items_per_user": 2, "max_count": 2}]
+    own.append({"items": "country", "max_items_per_user": 1})
     given, reader, intake = worker(own, user="who")
     of_17 = ORDER | {"who": 17}
-    shopping = records(
-        of_17,
-        of_17 | {"lines": [{"sku": "c", "qty": 5}]},
-        of_17 | {"country": "cz"},
-        of_17 | {"who": "ann", "country": "cz"},
-    )
+    more = {"lines": [{"sku": "c", "qty": 5}]}, {"country": "cz"}, {"who": "ann", "country": "cz"}
+    shopping = records(of_17, *(of_17 | changes for changes in more))
     events, rejects = one(reader.read(shopping))
     assert not rejects
     intake.add(events)

@@ -28,9 +28,8 @@ def test_a_first_event_of_years_ago_moves_nothing_and_the_next_one_begins() -> N
     intake = Intake([LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
     assert intake.add(columns([("k", ["a"], YEARS_AGO_MS)]), NOW_MS).tolist() == [0]
     assert (intake.watermark, intake.first, intake.empty) == (None, None, True)
-    events = columns(
-        [("k", ["a"], YEARS_AGO_MS), ("k", ["b"], NOW_MS - 50), ("k", ["c"], YEARS_AGO_MS)]
-    )
+    dated = ("a", YEARS_AGO_MS), ("b", NOW_MS - 50), ("c", YEARS_AGO_MS)
+    events = columns([("k", [label], time) for label, time in dated])
     assert intake.add(events, NOW_MS).tolist() == [0, 2]
     assert (intake.watermark, intake.first) == (NOW_MS - 50, NOW_MS - 50)
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
@@ -41,9 +40,8 @@ def test_the_first_tick_is_at_most_ten_million_ticks_back() -> None:
     """Within `max_behind` of that time an event counts, late; a millisecond earlier it does not."""
     for behind_ms, refused in ((7 * DAY_MS, []), (7 * DAY_MS + 1, [0])):
         intake = Intake([LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
-        assert (
-            intake.add(columns([("k", ["a"], OLDEST_MS - behind_ms)]), NOW_MS).tolist() == refused
-        )
+        events = columns([("k", ["a"], OLDEST_MS - behind_ms)])
+        assert intake.add(events, NOW_MS).tolist() == refused
         assert intake.first == intake.watermark == (None if refused else OLDEST_MS)
     unbounded = Intake([LANE], 0, KEY)
     assert not len(unbounded.add(columns([("k", ["a"], YEARS_AGO_MS)]), NOW_MS))
@@ -53,12 +51,8 @@ def test_the_first_tick_is_at_most_ten_million_ticks_back() -> None:
 def test_replayed_years_are_kept_where_ticks_are_wide_or_begin_later() -> None:
     """Few ticks need publishing then; and a file has no clock."""
     wide, later = Lane(3_600_000, 0, 1, 1), Lane(1_000, NOW_MS - DAY_MS, 1, 1)
-    for lanes, read_ms in (
-        ([wide], NOW_MS),
-        ([later], NOW_MS),
-        ([wide, later], NOW_MS),
-        ([LANE], None),
-    ):
+    by_clock = [([wide], NOW_MS), ([later], NOW_MS), ([wide, later], NOW_MS)]
+    for lanes, read_ms in (*by_clock, ([LANE], None)):
         intake = Intake(lanes, 0, KEY, max_behind_ms=7 * DAY_MS)
         years = [("k", ["a"], YEARS_AGO_MS + year * 365 * DAY_MS) for year in range(25)]
         assert not len(intake.add(columns(years), read_ms))

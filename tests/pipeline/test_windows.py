@@ -22,15 +22,8 @@ pytestmark = pytest.mark.slow
 # one count, so rounding does not show.
 ITEMS = 20_000
 TICKS = 19
-COMMON: dict[str, Any] = {
-    "name": "h",
-    "tick_ms": 10,
-    "horizon": 32,
-    "max_items": 2,
-    "epsilon": 0.5,
-    "delta": 1e-6,
-    "keys": ("k",),
-}
+COMMON: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": 32, "keys": ("k",)}
+COMMON |= {"max_items": 2, "epsilon": 0.5, "delta": 1e-6}
 DOMAIN = tuple(f"i{number}" for number in range(ITEMS))
 
 

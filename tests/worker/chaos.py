@@ -191,11 +191,7 @@ def main() -> None:
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         gap = (given.least_gap, given.most_gap)
-        sizes: dict[str, Any] = {
-            "events": given.events,
-            "kills": given.kills,
-            "topics": given.topics,
-        }
+        sizes: dict[str, Any] = {n: getattr(given, n) for n in ("events", "kills", "topics")}
         print(chaos(bootstrap, directory, seed=seed, gap_s=gap, **sizes))
 
 

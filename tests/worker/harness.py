@@ -16,9 +16,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -84,20 +84,29 @@ def sale(items: object, at: int, key: object = "k", **more: object) -> dict[str,
 
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """Return an unk_base histogram with so little noise that items show."""
-    return {
-        "name": name,
-        "mechanism": "unk_base",
-        "tick": "1s",
-        "horizon": HORIZON,
-        "max_items": 2,
-        "epsilon": 20.0,
-        "delta": 1e-6,
-        "keys": "public",
-    } | changes
+    made: dict[str, object] = {"name": name, "mechanism": "unk_base", "keys": "public"}
+    made |= {"tick": "1s", "horizon": HORIZON, "max_items": 2, "epsilon": 20.0, "delta": 1e-6}
+    return made | changes
 
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
     return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
+
+
+def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counter[Contributed]:
+    """Return what counts of events, given the time at which each does, where users are bounded."""
+    total: Counter[Contributed] = Counter()
+    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for (event, at), lane in product(events, list(lanes)):
+        tick = (at - lane.start_ms) // lane.tick_ms + 1
+        used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
+        for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
+            pair = event["key"], label
+            if pair in used or len(used) < (lane.max_items_per_user or 0):
+                added = min(event["items"].count(label), lane.max_count - used[pair])
+                used[pair] += added
+                total[Contributed(lane, tick, *pair)] += added
+    return +total
 
 
 def contents(messages: Iterable[Contributions]) -> Counter[Contributed]:
@@ -200,22 +209,11 @@ class Site:
             None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
         )
         self.document: dict[str, Any] = {
-            "worker": {
-                "name": self.name,
-                "data_dir": "data",
-                "key_file": "key",
-                "commit_interval": "500ms",
-                "owner_partitions": owners,
-                **(worker or {}),
-            },
+            "worker": {"name": self.name, "data_dir": "data", "key_file": "key"}
+            | {"commit_interval": "500ms", "owner_partitions": owners, **(worker or {})},
             "kafka": {"bootstrap": bootstrap},
-            "events": {
-                "topic": named,
-                "key": "key",
-                "items": "items",
-                "timestamp": "ts",
-                **(events or {}),
-            },
+            "events": {"topic": named, "key": "key", "items": "items", "timestamp": "ts"}
+            | {**(events or {})},
             "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
         }
@@ -300,11 +298,17 @@ class Site:
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
+    @contextlib.contextmanager
+    def running(self, data: str = "data", runner: Sequence[str] | None = None) -> Iterator[Worker]:
+        """Run a worker while the `with` block lasts, and stop it with status 0."""
+        with self.worker(data, runner) as worker:
+            yield worker
+            assert worker.stop() == 0, worker.output()[-3000:]
+
     def run_until(self, time_ms: int) -> None:
         """Run a worker until it has published up to a time, and stop it."""
-        with self.worker() as worker:
+        with self.running():
             self.wait_published(time_ms)
-            assert worker.stop() == 0
 
     def run_once(self, label: str = "a", sources: Iterable[int] = (0,)) -> None:
         """Send one current event to each of some source partitions, and run until it is published."""
@@ -312,6 +316,12 @@ class Site:
         for source in sources:
             self.produce(source, [sale(label, at)])
         self.run_until(at)
+
+    def burst(self, number: int, make: Callable[[int], object]) -> int:
+        """Send `number` events to every partition; return the time when all are there."""
+        for partition in range(self.partitions):
+            self.produce(partition, map(make, range(number)))
+        return now_ms()
 
     def run_to_end(self) -> subprocess.CompletedProcess[str]:
         return quietcount("run", "-c", str(self.write(self.document)))
@@ -391,6 +401,9 @@ class Site:
         for what, count in self.contributed().items():
             total[what.label] += count
         return total
+
+    def reasons(self) -> list[str]:
+        return [headers["reason"] for _, headers in self.rejects()]
 
     def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
         """Return (value, headers but the record's own) of all rejects, by place of the original."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, unk
+from tests.worker.harness import Site, known, now_ms, sale, unk
 from workers.cli import execute
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
@@ -41,11 +41,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 def burst(site: Site) -> None:
     at = now_ms()
-    for partition in range(site.partitions):
-        site.produce(
-            partition,
-            ({"key": f"k{i % 4}", "items": ["a", f"secret-{i % 7}"], "ts": at} for i in range(101)),
-        )
+    site.burst(101, lambda i: sale(["a", f"secret-{i % 7}"], at, f"k{i % 4}"))
     # a busy broker may have taken longer than a tick
     site.wait_published(now_ms())
 
@@ -59,20 +55,17 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     nothing = command.json(site)
     assert (nothing["state"], nothing["histograms"], nothing["total"]) == ("empty", [], None)
     assert nothing["not_begun"] == ["items", "known", "gone"]
-    with site.worker() as worker:
+    with site.running():
         burst(site)
         running = command.json(site)  # a live topic has an end for it all the same
         assert {one["name"] for one in running["histograms"]} == {"items", "known", "gone"}
-        assert worker.stop() == 0
     published = site.snapshots()
     status, text, _ = command(site.config)
     assert status == 0 and "generation 1: unk_base, running" in text and "secret-" not in text
     assert max(map(len, text.splitlines())) <= 100
     assert_equal_to_snapshots(command.json(site), published)
-    assert len({s["id"] for s in published if s["histogram"] == "known"}) in (
-        1,
-        2,
-    )  # one for each owner's first tick
+    # One for each owner's first tick.
+    assert len({s["id"] for s in published if s["histogram"] == "known"}) in (1, 2)
 
     site.rewrite(histogram=[unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)])
     before = command.json(site)
@@ -80,9 +73,8 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     assert states == {("items", "left out"), ("known", "running"), ("gone", "left out")}
     assert before["not_begun"] == ["items"]
     assert execute(["retire", "-c", str(site.config), "gone"]) == 0
-    with site.worker() as worker:
+    with site.running():
         burst(site)
-        assert worker.stop() == 0
     found = command.json(site)
     gone = [s for s in published if s["histogram"] == "gone"]
     assert_equal_to_snapshots(found, site.snapshots() + gone)

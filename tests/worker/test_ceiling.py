@@ -45,9 +45,8 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     assert found["ceiling"]["max_epsilon"] == site.document["privacy"]["max_epsilon"]
     # With a higher ceiling the worker continues, with the events that came meanwhile.
     site.set("privacy", max_epsilon=30.0)
-    with site.worker() as worker:
+    with site.running() as worker:
         until(site.snapshots, "the histogram begins")
-        assert worker.stop() == 0
     site.assert_clean()
     assert before
 

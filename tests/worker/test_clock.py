@@ -37,7 +37,7 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     at = now_ms()
     # before the worker is there: it is not late, whatever this machine does
     site.produce(0, [sale("a", at)])
-    with site.worker() as worker:
+    with site.running():
         site.wait_published(at)
         site.produce(0, [sale("b", at)])  # its tick is closed
         site.produce(0, [sale("c", at + 3_600_000)])
@@ -47,12 +47,11 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
         )
         until(site.rejects, "the early event is rejected")
         site.wait_published(at + 5_000)
-        assert worker.stop() == 0
     ticks = {what.label: what.tick for what in site.contributed()}
     assert ticks["a"] == at // 1_000 + 1
     assert ticks["b"] > ticks["a"]
     assert "c" not in ticks
-    assert [headers["reason"] for _, headers in site.rejects()] == ["dated too far ahead"]
+    assert site.reasons() == ["dated too far ahead"]
     assert max(s["end"] for s in site.snapshots()) < at + 3_600_000
     site.assert_clean()
 
@@ -68,7 +67,7 @@ def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histog
     site.run_until(at + 2_000)
     assert {what.label for what in site.contributed()} == {"c"}
     assert min(snapshot["end"] for snapshot in site.snapshots()) > at
-    assert [headers["reason"] for _, headers in site.rejects()] == [
+    assert site.reasons() == [
         "dated before 2000: seconds instead of ms?",
         "dated too far behind",
         "dated too far behind",
@@ -82,7 +81,7 @@ def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
 ) -> None:
     """A fast clock must not show in the ticks of others: it once closed them early."""
     site = one_partition(bootstrap, tmp_path, max_ahead="1m")
-    with site.worker() as worker:
+    with site.running():
         at = now_ms()
         site.produce(0, [sale("ahead", at + 8_000)])
         latest: dict[str, int] = {}
@@ -96,7 +95,6 @@ def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
             )
             latest[label] = now_ms() // 1_000 + 1
         site.wait_published(at + 9_000)
-        assert worker.stop() == 0
     ticks = {what.label: what.tick for what in site.contributed()}
     assert ticks.pop("ahead") == (at + 8_000) // 1_000 + 1
     # On a slow machine the clock may have closed a tick before its event came; nothing else may.

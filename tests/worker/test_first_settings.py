@@ -48,17 +48,18 @@ SDS = 6.2
 
 
 Encode = Callable[[Event], bytes]
+# Time, stream key, label, count.
+Counted = Iterator[tuple[int, str, str, int]]
 
 
-def flights(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (time, stream key, label, count)."""
+def flights(settings: Settings, events: list[Keyed]) -> Counted:
     for _, event in events:
         at = time_ms(event["departed"], "iso")
         assert at is not None
         yield at, event["origin"], event["dest"], 1
 
 
-def orders(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+def orders(settings: Settings, events: list[Keyed]) -> Counted:
     [histogram] = settings.histograms
     for _, event in events:
         sums: Counter[str] = Counter()
@@ -68,11 +69,11 @@ def orders(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, 
             yield event["created"] * 1000, event["order"]["shop"], sku, min(n, histogram.max_count)
 
 
-def web_log(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+def web_log(settings: Settings, events: list[Keyed]) -> Counted:
     return ((event["ts"], "all", event["path"], 1) for _, event in events)
 
 
-def sensors(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+def sensors(settings: Settings, events: list[Keyed]) -> Counted:
     buckets = settings.histograms[0].buckets
     assert buckets is not None
     return (
@@ -81,7 +82,7 @@ def sensors(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str,
     )
 
 
-def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+def users(settings: Settings, events: list[Keyed]) -> Counted:
     [histogram] = settings.histograms
     pairs: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     for _, event in events:
@@ -97,35 +98,19 @@ def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, s
                 yield at, "all", tag, 1
 
 
-CASES: dict[
-    str,
-    tuple[
-        list[str],
-        Callable[[Settings, list[Keyed]], Iterator[tuple[int, str, str, int]]],
-        dict[str, object],
-    ],
-] = {
-    "flights": (
-        ["--keys", "public"],
-        flights,
-        {"key": "origin", "items": "dest", "timestamp": "departed"},
-    ),
-    "orders": (
-        ["--keys", "declare"],
-        orders,
-        {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"},
-    ),
-    "web-log": ([], web_log, {"key": "$all", "items": "path", "timestamp": "ts"}),
-    "sensors": (
-        ["--keys", "public"],
-        sensors,
-        {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"},
-    ),
-    "users": (
-        ["--users"],
-        users,
-        {"user": "session", "items": "tags", "timestamp": "context.when"},
-    ),
+GUESSED: dict[str, dict[str, object]] = {
+    "flights": {"key": "origin", "items": "dest", "timestamp": "departed"},
+    "orders": {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"},
+    "web-log": {"key": "$all", "items": "path", "timestamp": "ts"},
+    "sensors": {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"},
+    "users": {"user": "session", "items": "tags", "timestamp": "context.when"},
+}
+CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Counted]]] = {
+    "flights": (["--keys", "public"], flights),
+    "orders": (["--keys", "declare"], orders),
+    "web-log": ([], web_log),
+    "sensors": (["--keys", "public"], sensors),
+    "users": (["--users"], users),
 }
 
 
@@ -134,7 +119,7 @@ def test_what_init_writes_counts_right(
     kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """This is the path of a new user; a day that begins meanwhile begins an epoch."""
-    options, reference, guessed = CASES[kind]
+    (options, reference), guessed = CASES[kind], GUESSED[kind]
     topic = f"{kind}-{uuid.uuid4().hex[:8]}"
     encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
     if kind == "sensors":
@@ -203,11 +188,8 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
     [histogram] = settings.histograms
     topic = settings.output_topic(histogram)
     partitions = admin_of(connection).list_topics(topic, timeout=60).topics[topic].partitions
-    return [
-        json.loads(m.value() or b"")
-        for partition in partitions
-        for m in read_partition(connection, topic, partition)
-    ]
+    values = (read_partition(connection, topic, partition) for partition in partitions)
+    return [json.loads(m.value() or b"") for messages in values for m in messages]
 
 
 def published_to(settings: Settings) -> int:

@@ -56,10 +56,8 @@ def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
     carriers = sorted({event["what"][1] for event in departures})
     # An epoch of 256 days: a year has two.
     common = {"tick": "1d", "horizon": 256, "epsilon": 1.0, "delta": 1e-9}
-    return [
-        unk("seen", **common),
-        known("carriers", domain=carriers, keys=["EWR", "JFK", "LGA"], **common),
-    ]
+    places = ["EWR", "JFK", "LGA"]
+    return [unk("seen", **common), known("carriers", domain=carriers, keys=places, **common)]
 
 
 def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
@@ -129,12 +127,11 @@ def check(
                 noise = build(config).noise(key.stream(bytes.fromhex(snapshot["id"])))
                 tags = key.tags(name, [label.encode() for label in labels])
                 counts = np.array(list(running.values())) + noise.at(snapshot["tick"], tags)
-                noisy, least = (
-                    dict(zip(labels, counts.tolist(), strict=True)),
-                    snapshot["threshold"],
-                )
+                noisy = dict(zip(labels, counts.tolist(), strict=True))
                 if not domain:
-                    shown |= {label for label, count in noisy.items() if count > least}
+                    shown |= {
+                        label for label, count in noisy.items() if count > snapshot["threshold"]
+                    }
                 wanted = [[label, noisy[label]] for label in shown]
                 wanted.sort(key=lambda item: (-int(item[1]), item[0]))
                 assert snapshot["items"] == wanted, f"{config.name}, {name}, {snapshot['start']}"

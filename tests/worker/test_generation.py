@@ -54,10 +54,8 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     monkeypatch.setattr(shard.transactions, "_insist", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
-    values, offsets = (
-        [record.value() for record in records],
-        [record.offset() or 0 for record in records],
-    )
+    values = [record.value() for record in records]
+    offsets = [record.offset() or 0 for record in records]
     batch = Batch(start, offsets[-1] + 1, Records.of(values, offsets=offsets))
     with pytest.raises(Died):
         shard.feed(batch)
@@ -98,10 +96,9 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     raised["generation"] = 2
     site.rewrite()
     began = now_ms()
-    with site.worker() as worker:
+    with site.running():
         for topic in topics:
             until(partial(published_after, site, topic, began), topic)
-        assert worker.stop() == 0
     for topic, then, generations in zip(topics, before, (2, 1), strict=True):
         seen = ends(site, topic, "read_uncommitted")
         [old] = then

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, unk, until
+from tests.worker.harness import Site, known, now_ms, sale, unk, until
 
 pytestmark = pytest.mark.waits
 
@@ -17,12 +17,7 @@ pytestmark = pytest.mark.waits
 def burst(site: Site, number: int) -> int:
     """Send current events to every partition; return the time when all are there."""
     at = now_ms()
-    for partition in range(site.partitions):
-        site.produce(
-            partition,
-            ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)),
-        )
-    return now_ms()
+    return site.burst(number, lambda i: sale(["a", f"x{i % 7}"], at, f"k{i % 3}"))
 
 
 def total(site: Site) -> int:
@@ -77,9 +72,8 @@ def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(
         assert worker.ended() == 75
         assert "is another worker using the same worker.name" in worker.output()
         assert "Traceback" not in worker.output()
-    with site.worker() as worker:  # which fences the stranger in its turn
+    with site.running() as worker:  # which fences the stranger in its turn
         site.wait_published(burst(site, 100))
-        assert worker.stop() == 0
     assert total(site) == 2 * 4 * 100 * (bursts + 1)
     site.assert_clean()
 

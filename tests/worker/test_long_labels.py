@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, now_ms, unk, until
+from tests.worker.harness import Site, now_ms, sale, unk
 
 pytestmark = pytest.mark.waits
 
@@ -17,16 +17,15 @@ TICK_MS = 1_000
 # broker's limit after lz4; the victim's single label makes it too long (both seen on a real broker,
 # with the labels of `fillers`).
 FILLERS = 1_007
+KEY = "\x01" * 900  # control characters: JSON makes six characters of each
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 
 def fillers(at: int) -> list[object]:
     """Return events with incompressible labels of 1,024 bytes, under one control-character key."""
     rng = random.Random(1)
-    return [
-        {"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at}
-        for _ in range(FILLERS)
-    ]
+    labels = ["".join(rng.choices(LETTERS, k=1_024)) for _ in range(FILLERS)]
+    return [sale([label], at, KEY) for label in labels]
 
 
 @pytest.mark.parametrize("mechanism", ["unk_base", "meta", "pay_what_you_get"])
@@ -34,20 +33,18 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
     bootstrap: str, tmp_path: Path, mechanism: str
 ) -> None:
     """A count of 1 is below every threshold; a stopped worker would reveal the label."""
-    histogram = {
-        "unk_base": unk("items"),
-        "meta": unk("items", mechanism="meta", algorithm="unk_gauss", kbar=100),
-        "pay_what_you_get": unk(
-            "items", mechanism="pay_what_you_get", k=3, kbar=100, labels=60_000, queries=10_000
-        ),
-    }[mechanism]
+    more: dict[str, dict[str, object]] = {
+        "meta": {"algorithm": "unk_gauss", "kbar": 100},
+        "pay_what_you_get": {"k": 3, "kbar": 100, "labels": 60_000, "queries": 10_000},
+    }
+    histogram = unk("items", mechanism=mechanism, **more.get(mechanism, {}))
     at = now_ms()
     for world in ("without", "with"):
         site = Site(bootstrap, tmp_path / world, [histogram], partitions=1, owners=1)
         site.produce(0, fillers(at))
         if world == "with":
             victim = "".join(random.Random(0).choices(LETTERS, k=1_024))
-            site.produce(0, [{"key": "\x01" * 900, "items": [victim], "ts": at + 1}])
+            site.produce(0, [sale([victim], at + 1, KEY)])
         goes_on(site, at + TICK_MS)
         if world == "with":
             shutil.rmtree(site.directory / "data")  # all of the state is read back from Kafka
@@ -57,10 +54,6 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
 
 def goes_on(site: Site, at: int) -> None:
     site.produce(0, [{"key": "other", "items": ["a"], "ts": at}])
-    with site.worker() as worker:
-        until(
-            lambda: not worker.running() or min(site.published_to().values()) > at,
-            "the next tick is published",
-        )
+    with site.running() as worker:
+        site.published_or_ended(worker, at + 1)
         assert worker.running(), worker.output()
-        assert worker.stop() == 0

@@ -40,20 +40,13 @@ def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def total(name: str, *workers: Worker, **labels: str) -> float:
-    return sum(
-        value
-        for worker in workers
-        for found, value in metrics(worker).get(name, [])
-        if labels.items() <= found.items()
-    )
+    samples = [each for worker in workers for each in metrics(worker).get(name, [])]
+    return sum(value for found, value in samples if labels.items() <= found.items())
 
 
 def owned(worker: Worker, stage: str) -> set[str]:
-    return {
-        labels["partition"]
-        for labels, _ in metrics(worker).get("quietcount_commit_age_seconds", [])
-        if labels["stage"] == stage
-    }
+    samples = metrics(worker).get("quietcount_commit_age_seconds", [])
+    return {labels["partition"] for labels, _ in samples if labels["stage"] == stage}
 
 
 def ready(worker: Worker) -> bool:
@@ -77,20 +70,14 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
         sent += 4 * number
 
     send(500)
-    with site.worker("one") as one:
+    with site.running("one") as one:
         until(lambda: ready(one), "the first is ready")
         until(lambda: total("quietcount_events_total", one) == sent, "every event is counted")
         assert total("quietcount_partitions_assigned", one, stage="contribute") == 4
-        with site.worker("two") as two:
-            until(
-                lambda: ready(two) and owned(two, "contribute") and ready(one),
-                "the second has its share",
-            )
+        with site.running("two") as two:
+            until(lambda: ready(two) and owned(two, "contribute") and ready(one), "it has a share")
             send(500)
-            until(
-                lambda: total("quietcount_events_total", one, two) >= sent,
-                "what came since is counted",
-            )
+            until(lambda: total("quietcount_events_total", one, two) >= sent, "all is counted")
             for stage, number in (("contribute", 4), ("release", 2)):
                 shown = [str(partition) for partition in range(number)]
                 until(
@@ -107,7 +94,6 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
             assert total("quietcount_recovery_seconds_count", one) >= 2
             last_ms = now_ms()
             site.wait_published(last_ms)
-            assert two.stop() == 0
         until(lambda: owned(one, "release") == {"0", "1"}, "all is back")
         until(lambda: ready(one), "and caught up")
         seen = metrics(one)
@@ -130,11 +116,10 @@ def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(
 ) -> None:
     """When two workers share settings and machine, the line names the problem and the remedy."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
-    with site.worker() as worker:
+    with site.running() as worker:
         until(lambda: ask(worker, "/healthz")[0] == 200, "it listens")
         port = re.findall(r"http://127\.0\.0\.1:(\d+)", worker.output())[0]
         done = quietcount("run", "-c", str(site.config), "--metrics-port", port)
         assert done.returncode == 2
         assert f"worker.metrics_port = {port}" in done.stderr.splitlines()[-1]
         assert "Traceback" not in done.stderr
-        assert worker.stop() == 0

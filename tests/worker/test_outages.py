@@ -155,24 +155,18 @@ def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
                 assert four.ended() == 0
                 until(lambda: away(one) and away(two), "those at work notice")
                 until(
-                    lambda: away_seconds(url) > 0 and AWAY in log.read_text(),
-                    "so does the dashboard",
+                    lambda: away_seconds(url) > 0 and AWAY in log.read_text(), "and the dashboard"
                 )
-                until(
-                    lambda: "gave up" in one.output().partition(AWAY)[2],
-                    "the partitions are let go",
-                )
+                until(lambda: "gave up" in one.output().partition(AWAY)[2], "they are let go")
                 kafka.start()
                 at = counted.send("after", 2_000)
                 workers = (one, two, three)
-                until(
-                    lambda: all(BACK in worker.output() for worker in workers), "all of them notice"
-                )
+                until(lambda: all(BACK in worker.output() for worker in workers), "all notice")
                 site.wait_published(at)
                 until(lambda: any(ready(worker) for worker in workers), "one is ready")
                 until(
                     lambda: away_seconds(url) == 0 and "Kafka is back" in log.read_text(),
-                    "so does the dashboard",
+                    "and the dashboard",
                 )
                 for worker in workers:
                     worker.signal(signal.SIGTERM)
@@ -222,10 +216,8 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
     monkeypatch.setattr(transaction, "_LONG_S", 1.0)
     living.freeze()
     try:
-        commits = Thread(
-            target=shard.transact,
-            args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1),
-        )
+        message = Outgoing(cluster.output, 0, b"k", b"once")
+        commits = Thread(target=shard.transact, args=([message], [(b"offset", b"1")], 1))
         commits.start()
         said = f"{cluster.name}: Kafka answers, but to commit has taken"
         until(lambda: said in caplog.text, "it is said")

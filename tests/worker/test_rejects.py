@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worker.harness import Site, known, now_ms, sale, unk, until
+from tests.worker.test_metrics import ask, ready, total
 
 pytestmark = pytest.mark.waits
 
@@ -98,10 +99,31 @@ def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Pa
     site.rewrite()
     for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
         site.produce(0, [{"items": "a"}], key=key)
-    with site.worker() as worker:
+    with site.running():
         until(lambda: len(site.rejects()) >= 4, "all rejects")
         until(lambda: site.contributed().total() >= 2, "the good ones")
-        assert worker.stop() == 0
-    reasons = [headers["reason"] for _, headers in site.rejects()]
+    reasons = site.reasons()
     assert reasons == ["record key is no label"] * 3 + ["key not declared"]
     assert site.contributed().total() == 2
+
+
+def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """`/readyz`, the metric and the log agree, and the command that they name exists."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
+    begin = now_ms() - 1_000
+    site.produce(0, [sale([f"p{i % 3}"], begin + i, None) for i in range(300)])
+    with site.worker() as worker:
+        until(lambda: "nearly all records are rejected (" in worker.output(), "the line")
+        worker.at_work()
+        assert not ready(worker)
+        body = ask(worker, "/readyz")[1]
+        assert "nearly all records are rejected" in body and "quietcount check -c FILE" in body
+        assert total("quietcount_rejecting", worker, topic=site.topic) == 1
+        begin = now_ms() - 1_000
+        site.produce(1, [sale([f"p{i % 3}"], begin + i) for i in range(400)])
+        until(lambda: "it is over" in worker.output(), "the other line")
+        until(lambda: ready(worker), "it is ready")
+        assert worker.stop() == 0
+        assert worker.output().count("nearly all records are rejected (") == 1

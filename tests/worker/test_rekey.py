@@ -18,6 +18,7 @@ from tests.worker.harness import (
     contents,
     known,
     now_ms,
+    of_users,
     quietcount,
     sale,
     unk,
@@ -39,18 +40,9 @@ GRACE_MS = 2_000
 USERS = [f"user-{i}" for i in range(1_000)]
 KEYS = ["k0", "k1", "k2"]
 LABELS = [f"item-{i}" for i in range(200)]
-HISTOGRAMS = (
-    unk("seen", horizon=16, max_items_per_user=3),
-    known(
-        "known",
-        tick="2s",
-        horizon=16,
-        max_items_per_user=5,
-        max_count=3,
-        keys=KEYS,
-        domain=LABELS[:20],
-    ),
-)
+OF_USERS: dict[str, Any] = {"tick": "2s", "max_items_per_user": 5, "max_count": 3}
+KNOWN = known("known", horizon=16, keys=KEYS, domain=LABELS[:20], **OF_USERS)
+HISTOGRAMS = unk("seen", horizon=16, max_items_per_user=3), KNOWN
 
 
 def place(user: str) -> int:
@@ -58,15 +50,12 @@ def place(user: str) -> int:
 
 
 def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
-    return Site(
-        bootstrap,
-        directory,
-        HISTOGRAMS,
-        topics=TOPICS,
-        events={"user": "who", "grace": f"{GRACE_MS}ms"} | events,
-        worker={"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
-        privacy={"unit": "user", "rekey": True},
-    )
+    kinds: dict[str, Any] = {
+        "events": {"user": "who", "grace": f"{GRACE_MS}ms"} | events,
+        "worker": {"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
+        "privacy": {"unit": "user", "rekey": True},
+    }
+    return Site(bootstrap, directory, HISTOGRAMS, topics=TOPICS, **kinds)
 
 
 def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
@@ -101,22 +90,9 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Cont
         marks[origin] = mark = at if before is None else max(before, at - GRACE_MS)
         ticks[msgspec.json.encode(event)].append(max(at, mark))
     assert max(map(len, ticks.values())) == 1, "no two events are the same"
-    total: Counter[Contributed] = Counter()
-    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
-    lanes = {histogram.lane for histogram in site.settings.histograms}
-    for message in by_user(site):
-        event = msgspec.json.decode(message.value() or b"")
-        [at] = ticks[msgspec.json.encode(event)]
-        for lane in lanes:
-            tick = (at - lane.start_ms) // lane.tick_ms + 1
-            used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
-            for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
-                pair = event["key"], label
-                if pair in used or len(used) < (lane.max_items_per_user or 0):
-                    added = min(event["items"].count(label), lane.max_count - used[pair])
-                    used[pair] += added
-                    total[Contributed(lane, tick, *pair)] += added
-    return +total
+    events = [msgspec.json.decode(message.value() or b"") for message in by_user(site)]
+    dated = [(event, *ticks[msgspec.json.encode(event)]) for event in events]
+    return of_users({histogram.lane for histogram in site.settings.histograms}, dated)
 
 
 def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
@@ -207,24 +183,19 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """Record keys used as stream keys must survive; unused events need no user."""
-    site = Site(
-        bootstrap,
-        tmp_path,
-        [unk(max_items_per_user=50)],
-        topics=(1, 2),
-        owners=1,
-        events={
-            "user": "who",
-            "key": "$key",
-            "where": Bare('[{ field = "type", not_in = ["ping"] }]'),
-        },
-        privacy={"unit": "user", "rekey": True},
-    )
+    where = Bare('[{ field = "type", not_in = ["ping"] }]')
+    kinds: dict[str, Any] = {
+        "events": {"user": "who", "key": "$key", "where": where},
+        "privacy": {"unit": "user", "rekey": True},
+    }
+    histograms = [unk(max_items_per_user=50)]
+    site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=1, **kinds)
     at = now_ms() - 5_000
     one, two = site.topics
     escaped = (
         b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
     )  # only the general reader reads it
+    ours = [(HEADER, b"not ours, but under this name")]
     sent: list[tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]] = [
         (one, 0, b"session-1", event("ann", "a", at), [("trace", b"1"), ("none", None)]),
         (two, 0, b"session-2", event("ann", "a", at), []),
@@ -240,13 +211,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
         (two, 1, b"s", event("ann", "c", at - 8 * 86_400_000), []),
         (two, 1, b"s", event("ann", "c", at // 1_000), []),
         (two, 1, b"s", event("ann", None, at), []),
-        (
-            two,
-            1,
-            b"session-3",
-            event("ann", "d", at - 3_600_000),
-            [(HEADER, b"not ours, but under this name")],
-        ),
+        (two, 1, b"session-3", event("ann", "d", at - 3_600_000), [*ours]),
         (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
     ]
     for topic, partition, key, value, headers in sent:
@@ -255,16 +220,13 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
             topic, encoded, key, partition, headers=headers, timestamp=at - 60_000
         )
     site.produce(0, [])  # flush
-    with site.worker() as worker:
+    with site.running():
         until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
-        assert worker.stop() == 0
     counts = {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2}
     assert counted(site) == counts | {("session-3", "d"): 1}
-    rejects = Counter(
-        (headers["topic"].removeprefix(site.name), headers["reason"])
-        for _, headers in site.rejects()
-    )
+    found_in = [(h["topic"].removeprefix(site.name), h["reason"]) for _, h in site.rejects()]
+    rejects = Counter(found_in)
     assert rejects == {
         ("-events-1", "field 'who' is not a string or a whole number"): 1,
         ("-events-1", "missing field 'who'"): 1,
@@ -282,9 +244,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     assert users == {b"ann": 8, b"17": 1, 'bob\u00e4"'.encode(): 1}
     assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
-    assert sorted(map(repr, filter(None, own))) == sorted(
-        map(repr, ([("trace", b"1"), ("none", None)], [(HEADER, b"not ours, but under this name")]))
-    )
+    of_sender = [("trace", b"1"), ("none", None)]
+    assert sorted(map(repr, filter(None, own))) == sorted(map(repr, (of_sender, ours)))
     assert sorted(message.value() for message in found) == sorted(
         value if isinstance(value, bytes) else msgspec.json.encode(value)
         for *_, value, _ in sent
@@ -301,9 +262,8 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     site = site_of(bootstrap, tmp_path)
     at = now_ms() - 5_000
     site.produce(0, [event("ann", "item-1", at)])
-    with site.worker() as worker:
+    with site.running():
         until(lambda: len(site.contributed()) > 0, "something is contributed")
-        assert worker.stop() == 0
     site.set("worker", user_partitions=5)
     assert_refused(
         site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them"

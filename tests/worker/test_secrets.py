@@ -62,17 +62,14 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     event = sale({"PlantedLabel": COUNT}, now_ms(), "PlantedKey", customer="PlantedUser")
     for partition in range(2):
         made.produce(partition, [event] * EVENTS, key=b"PlantedRecordKey")
-        made.produce(
-            partition,
-            [
-                b'{"PlantedBroken',
-                b'{"key": "PlantedKey", "items": {"PlantedLabel": -%d}, "ts": 1}' % COUNT,
-                b'{"key": "PlantedKey", "items": ["Planted", %d], "ts": "PlantedTime"}' % COUNT,
-                b'["PlantedList", "Zm9yLXlvdXI"]',
-                {**event, "items": "PlantedLong" * 200},
-            ],
-            key=b"PlantedRecordKey",
-        )
+        broken: list[object] = [
+            b'{"PlantedBroken',
+            b'{"key": "PlantedKey", "items": {"PlantedLabel": -%d}, "ts": 1}' % COUNT,
+            b'{"key": "PlantedKey", "items": ["Planted", %d], "ts": "PlantedTime"}' % COUNT,
+            b'["PlantedList", "Zm9yLXlvdXI"]',
+            {**event, "items": "PlantedLong" * 200},
+        ]
+        made.produce(partition, broken, key=b"PlantedRecordKey")
     return made
 
 

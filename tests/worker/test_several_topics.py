@@ -50,10 +50,8 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
     eu, us = site.topics
     places = [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()]
     assert places == [(eu, "0", "0"), (us, "0", "0"), (us, "1", "0")]
-    assert (
-        f"{us}[1]: records rejected: not JSON" in log
-        and f"source partitions 1 to 2 are those of topic {us}" in log
-    )
+    assert f"{us}[1]: records rejected: not JSON" in log
+    assert f"source partitions 1 to 2 are those of topic {us}" in log
     assert site.counted() == {"from-0": 1, "from-1": 1, "from-2": 1}
     keys = [
         (message.partition() or 0, message.key())
@@ -110,10 +108,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     # its own topics, and everything that begins like them
     site.set("events", topic=f"^{site.name}.*")
     refused = quietcount("topics", "-c", str(site.config))
-    assert (
-        refused.returncode == 2
-        and f"events.topic = '^{site.name}.*': matches no topic on" in refused.stderr
-    )
+    assert refused.returncode == 2
+    assert f"events.topic = '^{site.name}.*': matches no topic on" in refused.stderr
     site.create_events()
     site.create_topics()
     site.run_once(sources=range(site.partitions))
@@ -125,15 +121,13 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     early, late = f"{site.topic}-05", f"{site.topic}-late"
     monkeypatch.setattr(module, "LOOK_S", 0.2)
     metrics = Metrics()
+    unread = metrics.registry.get_sample_value
     topics = check_topics(site.settings, site.connection)
     assert topics.events == tuple(site.topics) and topics.others == ()
     with watching(site.settings, site.connection, topics, metrics):
-        assert metrics.registry.get_sample_value("quietcount_unread_topics") == 0
+        assert unread("quietcount_unread_topics") == 0
         site.create_topic(early, 2)  # between the two of the first start
-        until(
-            lambda: metrics.registry.get_sample_value("quietcount_unread_topics") == 1,
-            "it is noticed",
-        )
+        until(lambda: unread("quietcount_unread_topics") == 1, "it is noticed")
     site.create_topic(late, 1)
     site.produce(0, [sale("never", now_ms())], topic=late)
     with site.worker() as worker:

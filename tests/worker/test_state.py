@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, unk
+from tests.worker.harness import Site, known, now_ms, sale, unk
 
 pytestmark = pytest.mark.waits
 
 
 def burst(site: Site) -> None:
     at = now_ms()
-    for partition in range(site.partitions):
-        site.produce(
-            partition,
-            ({"key": f"k{i % 5}", "items": [f"x{i % 1_500}", "a"], "ts": at} for i in range(3_000)),
-        )
+    site.burst(3_000, lambda i: sale([f"x{i % 1_500}", "a"], at, f"k{i % 5}"))
     # a busy broker may have taken longer than a tick
     site.wait_published(now_ms())
 
@@ -34,14 +30,12 @@ def test_state_is_recovered_without_and_from_an_old_local_copy(
         worker.kill()
     shutil.copytree(data, old)
     shutil.rmtree(data)
-    with site.worker() as worker:  # from the changelog alone
+    with site.running() as worker:  # from the changelog alone
         burst(site)
-        assert worker.stop() == 0
     shutil.rmtree(data)
     shutil.copytree(old, data)
-    with site.worker() as worker:  # from a copy that is a run old
+    with site.running() as worker:  # from a copy that is a run old
         burst(site)
-        assert worker.stop() == 0
     site.assert_clean()
     counted = site.contributed()
     assert counted.total() == 3 * site.partitions * 3_000 * 2
