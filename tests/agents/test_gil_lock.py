@@ -55,7 +55,6 @@ def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
 
 
 def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backlog of ticks must not keep another partition's commit waiting until it is worked off."""
     monkeypatch.setattr(module, "_ROUND_S", 0.0)
     turns, came, waits = GilLock(), threading.Event(), threading.Event()
 
@@ -130,7 +129,6 @@ def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
 
 
 def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit by the interval shortly before the end of a tick must not make that tick late."""
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     clock = Watermark([unk(tick_ms=10 * TICK_MS).lane], 0, None)

@@ -69,7 +69,6 @@ def test_headers_of_three_bytes_do_not_grow_without_end() -> None:
 
 
 def test_a_record_of_headers_alone_is_not_taken_apart() -> None:
-    """A million of them would be read one by one, with the GIL."""
     raw = batch("none", record(0, b"", None, [(b"h", None)] * 1_000_000), 1)
     [part] = columns(raw).take(0, MB).parts()
     peak, found = peak_of(part.records)

@@ -317,11 +317,13 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         bucketed = layout.items_of[layout.column_of[place]].edges is not None
         named = [span[0] for span in labels] if bucketed else [text(span) for span in labels]
         column = spans.keys[layout.key_of[place]]
-        keys = [None] * len(spans) if column is None else [text(span) for span in column.tolist()]
+        keys: list[Any] = [None] * len(spans)
+        if column is not None:
+            keys = [text(span) for span in column.tolist()]
         counted = list(zip(named, amounts, strict=True))
         rows = zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
         views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
-    users = [None] * len(spans)
+    users: list[Any] = [None] * len(spans)
     if spans.users is not None:
         users = [text(span) for span in spans.users.tolist()]
     found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}

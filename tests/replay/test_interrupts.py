@@ -58,7 +58,6 @@ def site(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 
 def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float]) -> None:
-    """A hand presses twice where one press was meant, and the results of hours hang on it."""
     with Interrupts() as outer, Interrupts() as inner:
         assert inner is outer
         with inner.held():
@@ -121,7 +120,6 @@ def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patc
 
 
 def test_a_second_signal_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
-    """A message to a process may be cut in two by then: to wait for its answer would be to wait for ever."""
     settings = settings_of(tmp_path)
 
     class Insisted(JsonLines):

@@ -71,7 +71,6 @@ def snapshots(
 
 
 def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: Path) -> None:
-    """A sweep reads and adds up once; that must not show in any byte."""
     variants = [
         settings_of(tmp_path, [unk(epsilon=epsilon, max_items=most, tick=tick)])
         for epsilon in (5.0, 20.0)
@@ -112,7 +111,6 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
 
 
 def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> None:
-    """One wrong time in a file would have ten million empty ticks published, also behind its first tick."""
     settings = settings_of(tmp_path, [unk()])
     for before in ([T0], [T0, T0 + 5_000]):
         offline = Offline(settings, KEY, fresh_histograms(settings, KEY))
@@ -155,7 +153,6 @@ class Stopped:
 
 
 def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path) -> None:
-    """A tick that misses its later events would look like a quiet one."""
     settings, content = settings_of(tmp_path), text(3_000)
     whole = snapshots(settings, content)
     found: list[Snapshot] = []
@@ -195,7 +192,6 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
 
 @pytest.mark.parametrize("older", [False, True])
 def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool) -> None:
-    """Half an hour of replay is not thrown away; and what an earlier run left is not overwritten by a part."""
     settings = settings_of(tmp_path)
     content, pipe, out = text(60_000, seconds=60), tmp_path / "pipe", tmp_path / "out.jsonl"
     os.mkfifo(pipe)

@@ -205,7 +205,6 @@ def test_times_of_each_unit_and_type(
 
 
 def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
-    """Text that is no text, moments that Python has no date for, and numbers that are none."""
     texts = pa.array([b"a", b"\xff", b"a", b"a", b"a", b"a"])
     broken = pa.Array.from_buffers(pa.string(), 6, texts.buffers())
     far = pa.array([T0, T0, 2**62, T0, -(2**62), T0], pa.int64()).cast(pa.timestamp("ms"))
@@ -223,7 +222,6 @@ def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
 
 
 def test_a_map_may_have_any_keys(tmp_path: Path) -> None:
-    """In JSON they are texts; a row in which they are none is refused, not counted under another name."""
     of = {"key": "type", "items": "m", "where": [{"field": "type", "in": ["a"]}]}
     texts = [[(b"7", 1), (b"8", 2)], [], [(b"\xff", 1)]]
     for kind, given in ((pa.int32(), [[(7, 1), (8, 2)], [], None]), (pa.binary(), texts)):
@@ -273,7 +271,6 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_values_are_what_json_has_in_their_place() -> None:
-    """Whatever type a file has; what JSON has nothing for is of no kind at all."""
     day, map_of = datetime(2026, 1, 1, tzinfo=UTC), pa.map_(pa.bool_(), pa.date32())
     for kind, value, plain in (
         (pa.string_view(), "é", "é"),

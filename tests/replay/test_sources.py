@@ -180,7 +180,6 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
     ],
 )
 def test_times_are_whole_ms(base: Settings, tmp_path: Path, kind: Any, values: list[int]) -> None:
-    """A zone is how a time is shown, not which moment it is."""
     times = pa.array([*values, None], kind if pa.types.is_integer(kind) else pa.int64()).cast(kind)
     table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -226,7 +225,6 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(
 
 
 def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None:
-    """ "$all" needs no column, "$key" one that is called key, and a user may be a number."""
     row = {"key": "k1", "items": "x", "ts": T0}
     rows = [row | {"who": 7}, row]
     table = write_rows(tmp_path / "a.parquet", KINDS | {"who": pa.int64()}, rows)
@@ -241,7 +239,6 @@ def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None
 
 
 def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
-    """A file has no record keys; a field that would be two things is refused, not read as one of them."""
     row = {"key": "u1", "shop": "a", "items": "x", "ts": T0}
     kinds = KINDS | {"shop": pa.string()}
     table = write_rows(tmp_path / "a.parquet", kinds, [row, {**row, "key": None}])
@@ -258,7 +255,6 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
 
 
 def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path) -> None:
-    """Some are found when a line is decoded, others later; the first hundred must be the first hundred."""
     good = {"key": "a", "items": "x", "ts": T0}
     some = [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good]
     lines = write_lines(tmp_path / "a.jsonl", some)
@@ -266,7 +262,6 @@ def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path)
 
 
 def test_lines_are_split_at_their_ends(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
-    """A chunk ends anywhere; so may a file, and Windows ends lines with two characters."""
     event = json.dumps({"key": "a", "items": "x", "ts": T0}).encode()
     text = b"\xef\xbb\xbf" + event + b"\r\n\r\n\nbroken\n" + event
     (tmp_path / "a.jsonl").write_bytes(text)
@@ -329,7 +324,6 @@ def test_unreadable_files_are_refused_in_one_line(base: Settings, tmp_path: Path
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix: str) -> None:
-    """Its events would count in ticks that are not theirs, and nobody would notice."""
     rows = [{"key": "a", "items": "x", "ts": T0 + at} for at in (0, 5_000, 3_000, 2_999)]
     rows.insert(1, {"key": "a", "items": "x", "ts": -1})
     write_lines(tmp_path / "a.jsonl", rows)

@@ -128,7 +128,6 @@ Whole = tuple[dict[Place, bytes], Summary]
 
 
 def test_replay_gives_the_bytes_of_the_worker(whole: Whole, wanted: dict[Place, bytes]) -> None:
-    """A backtest is worth as much as its likeness: ticks, bounds, first tick, late events, epochs and noise all enter the bytes."""
     found, summary = whole
     assert summary.late > 100 and sum(summary.rejects.values()) > 100
     assert summary.rejects["dated too far behind"] > 100
@@ -138,7 +137,6 @@ def test_replay_gives_the_bytes_of_the_worker(whole: Whole, wanted: dict[Place, 
 
 
 def test_a_range_ending_early_gives_the_same_bytes_until_then(worked: Site, whole: Whole) -> None:
-    """What came late, but before the range was over, belongs to it; no tick that is cut off may look like a whole one."""
     everything, _ = whole
     ends = sorted({end for name, _, end, _ in everything if name == "seen"})
     # Within a tick of one second, and somewhere in one of seven.
@@ -149,7 +147,6 @@ def test_a_range_ending_early_gives_the_same_bytes_until_then(worked: Site, whol
 
 
 def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) -> None:
-    """Counts begin at the range: replayed as if the earlier events had never been."""
     snapshots, everything = whole
     ends = sorted({end for name, _, end, _ in snapshots if name == "seen"})
     since_ms = ends[len(ends) // 2]
@@ -163,7 +160,6 @@ def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) 
 def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_range(
     worked: Site, wanted: dict[Place, bytes], tmp_path: Path, capsys: Printed
 ) -> None:
-    """Production's noise must never be drawn for a backtest."""
     out = tmp_path / "out.jsonl"
     arguments = ["replay", "-c", str(worked.config), "--topic", "--snapshots", str(out)]
     assert execute(arguments) == 0
@@ -182,7 +178,6 @@ def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_
 
 
 def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_path: Path) -> None:
-    """A live topic has no end; and what a producer took back was never there."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     start_ms = 1_700_000_000_000
     site.produce(0, [{"key": "a", "items": ["x"], "ts": start_ms + i} for i in range(500)])
@@ -202,7 +197,6 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
 
 
 def test_several_topics_give_equal_bytes(bootstrap: str, tmp_path: Path, capsys: Printed) -> None:
-    """Source partitions of all topics enter a tick; ranges of time, and rejects by topic, go with them."""
     histograms = [unk("seen"), known("known", tick="3s")]
     site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=2)
     last_ms = time.time_ns() // 1_000_000 - 20_000

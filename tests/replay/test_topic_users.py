@@ -53,7 +53,6 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def test_a_replay_bounds_users_as_the_worker_did(worked: Site) -> None:
-    """What a user may still add goes on from batch to batch and from tick to tick, and begins anew with each epoch."""
     found, summary = replayed(worked)
     wanted = published(worked)
     assert summary.late > 100
@@ -64,7 +63,6 @@ def test_a_replay_bounds_users_as_the_worker_did(worked: Site) -> None:
 
 
 def test_budget_charges_a_user_for_every_epoch(worked: Site, capsys: Printed) -> None:
-    """A user may have come in all of them; a total for one epoch would be a promise about somebody who came once."""
     capsys.readouterr()
     assert execute(["budget", "-c", str(worked.config), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

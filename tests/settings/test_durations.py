@@ -21,7 +21,6 @@ DURATIONS = st.builds("{}{}".format, st.integers(1, 10**6), st.sampled_from(sort
 
 @given(DURATIONS, DURATIONS)
 def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -> None:
-    """A rounded horizon would be another promise than the one that was written."""
     values: dict[str, Any] = {"tick": tick, "horizon": horizon}
     whole, rest = divmod(parse_duration(values["horizon"]), parse_duration(values["tick"]))
     if rest or not whole:
@@ -36,7 +35,6 @@ def test_a_duration_is_its_number_of_ticks_or_refused(tick: str, horizon: str) -
 
 
 def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:
-    """So are its id, its noise and its bytes: they are made from nothing else."""
     by_number = loaded(tmp_path, GOOD.replace(EVERY[0], EVERY[1] + "30"))
     text = changed("horizon = 8640", 'horizon = "1d"').replace(EVERY[0], EVERY[1] + '"5m"')
     assert by_number == loaded(tmp_path, text)
@@ -58,13 +56,11 @@ def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:
     ],
 )
 def test_other_horizons_are_refused(tmp_path: Path, value: str, said: str) -> None:
-    """One line, with the setting, its value and what is allowed."""
     text = changed("horizon = 8640", f"horizon = {value}")
     assert refusal(tmp_path, text).startswith(f"histogram 'products': {said}")
 
 
 def test_the_page_reads_the_horizon_as_the_worker_does(tmp_path: Path) -> None:
-    """It says how far an epoch is, and reads the same file."""
     (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "1d"'))
     assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon == 8640
     (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "15s"'))
@@ -74,14 +70,12 @@ def test_the_page_reads_the_horizon_as_the_worker_does(tmp_path: Path) -> None:
 @given(st.integers(min_value=0, max_value=10**15))
 @settings(deadline=None)
 def test_a_duration_is_read_back_as_it_was_written(duration_ms: int) -> None:
-    """Formatting is used in messages that are copied back into settings."""
     assert parse_duration(format_duration(duration_ms)) == duration_ms
 
 
 @given(st.integers(min_value=0, max_value=10**9), st.sampled_from(sorted(MILLISECONDS)))
 @settings(deadline=None)
 def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None:
-    """Against a table of its own: a wrong unit would change every tick."""
     factor = {"ms": 1, "s": 1000, "m": 60 * 1000, "h": 60 * 60 * 1000, "d": 24 * 60 * 60 * 1000}
     assert parse_duration(f"{number}{unit}") == number * factor[unit]
 
@@ -91,6 +85,5 @@ def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None
     ["", "10", "s", "1.5s", "-1s", "10 s", "10S", "10s\n", "1w", "1h30m", "٣s", 10, None, True],
 )
 def test_anything_else_is_no_duration(text: object) -> None:
-    """What is not understood is refused, with what is allowed."""
     with pytest.raises(ValueError, match="ms, s, m, h or d"):
         parse_duration(text)

@@ -77,12 +77,10 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("text", "said"), REFUSALS)
 def test_what_is_wrong_is_named_with_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
-    """One line, from which an operator can mend the file."""
     assert_refused(tmp_path, text, f"histogram 'products': ... {said}")
 
 
 def test_windows_are_multiples_of_the_tick_up_to_the_epoch(tmp_path: Path) -> None:
-    """In the order given; none where none are named, and an empty list is none."""
     [found] = loaded(tmp_path, GOOD + 'windows = ["1h", "10s", "1d"]\n').histograms
     assert found.windows == (3_600_000, 10_000, 86_400_000)
     for more in ("", "windows = []\n"):
@@ -91,7 +89,6 @@ def test_windows_are_multiples_of_the_tick_up_to_the_epoch(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mechanism", OTHERS)
 def test_other_mechanisms_refuse_windows(tmp_path: Path, mechanism: str) -> None:
-    """A bar from the noise alone would be no bar; and a setting that does nothing is a lie."""
     text = changed('"unk_base"', f'"{mechanism}"') + OTHERS[mechanism]
     loaded(tmp_path, text)
     message = refusal(tmp_path, text + 'windows = ["1h"]\n')
@@ -102,7 +99,6 @@ def test_other_mechanisms_refuse_windows(tmp_path: Path, mechanism: str) -> None
 
 
 def test_every_mechanism_has_windows_or_refuses_them() -> None:
-    """A new one must be in one of the two lists."""
     assert set(OTHERS) | {"known_base", "unk_base", "sparse_gumb"} == set(MECHANISMS)
 
 
@@ -116,7 +112,6 @@ def test_a_backtest_does_not_vary_them_and_leaves_them_out_of_what_it_names(tmp_
 
 
 def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
-    """Mechanisms need to know nothing of edges; snapshots say them."""
     text = with_buckets("[0, 10, 50.5]") + "quantiles = [0.5, 0.95]\n"
     [found] = loaded(tmp_path, text).histograms
     assert isinstance(found, KnownBaseConfig)
@@ -132,7 +127,6 @@ def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
 
 
 def test_the_median_is_said_where_nothing_is_asked(tmp_path: Path) -> None:
-    """With buckets, and where every bucket is shown; an empty list asks for none."""
     known = with_buckets("[0, 10]")
     gumbel = known.replace('"known_base"', '"known_gumbel"') + "k = 2\n"
     texts = (known, known + "quantiles = []\n", gumbel, GOOD)

@@ -77,7 +77,6 @@ def with_users(further: str = "") -> str:
 
 
 def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
-    """The defaults are part of the interface."""
     found = loaded(tmp_path, GOOD)
     assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (5_000, None)
     events = found.events
@@ -91,7 +90,6 @@ def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_reference_is_read(tmp_path: Path) -> None:
-    """A name that is accepted and then ignored would change the guarantee unseen."""
     found = loaded(
         tmp_path,
         """
@@ -159,7 +157,6 @@ domain = ["x", "y"]
 
 
 def test_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker started from another directory must find the same key and state."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     Path("etc/orders.toml").write_text(GOOD, encoding="utf-8")
@@ -268,18 +265,15 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("text", "said"), REFUSALS)
 def test_a_bad_setting_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
-    """An operator mends a file from the message alone."""
     assert_refused(tmp_path, text, said)
 
 
 def test_keys_may_be_left_out_when_there_is_one_stream_key(tmp_path: Path) -> None:
-    """With "$all" there is nothing to declare."""
     text = changed('"shop"', '"$all"').replace('keys = ["s1", "s2"]', "")
     assert loaded(tmp_path, text).histograms[0].keys == ("all",)
 
 
 def test_users_may_come_from_several_topics_where_they_are_brought_together(tmp_path: Path) -> None:
-    """That is what re-keying is for; its two topics are the worker's own then, and only then."""
     found = loaded(tmp_path, topics('["a", "b"]', REKEYED))
     assert found.privacy.rekey and found.worker.user_partitions is None
     assert found.internal_topics[4:] == ("orders.by-user", "orders.rekey-state")
@@ -291,8 +285,6 @@ def test_users_may_come_from_several_topics_where_they_are_brought_together(tmp_
 
 
 def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Path) -> None:
-    """Mechanism ids are made from it: another order must not be another series."""
-
     def named(topic: str) -> TopicNames:
         return loaded(tmp_path, topics(topic)).events.topics
 
@@ -305,7 +297,6 @@ def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Pat
 
 
 def test_an_expression_skips_topics_that_belong_to_a_worker(tmp_path: Path) -> None:
-    """A worker that counted what workers write would publish exact counts, or count itself for ever."""
     expression = '"^(orders|other|eu).*"'
     settings = loaded(tmp_path, topics(expression))
     mine = [*settings.internal_topics, "orders.products"]
@@ -323,7 +314,6 @@ def test_an_expression_skips_topics_that_belong_to_a_worker(tmp_path: Path) -> N
     ("name", "content"), [("missing", None), ("directory", b""), ("latin", b"caf\xe9 = 1")]
 )
 def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes | None) -> None:
-    """The first mistake is the wrong path."""
     path = tmp_path / name
     if name == "directory":
         path.mkdir()
@@ -334,7 +324,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes |
 
 
 def test_a_histogram_is_checked_again_when_decoded_from_json(tmp_path: Path) -> None:
-    """Stored state carries the configuration; a damaged one must not come alive."""
     [histogram] = loaded(tmp_path, GOOD).histograms
     stored = msgspec.json.encode(histogram)
     found = msgspec.json.decode(stored, type=type(histogram))

@@ -97,7 +97,6 @@ def nodes(expression: str) -> list[Any]:
 def test_queries_parse_and_name_series_and_labels_that_there_are(
     labels_of: dict[str, set[str]], where: str, expression: str
 ) -> None:
-    """An alert on a name that was misspelt never fires, and says nothing about it."""
     found = nodes(expression)
     vectors, matrices = promql_parser.VectorSelector, promql_parser.MatrixSelector
     selectors = [node for node in found if isinstance(node, vectors)]
@@ -116,7 +115,6 @@ def test_queries_parse_and_name_series_and_labels_that_there_are(
 
 
 def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) -> None:
-    """A rule that lets everything through tests nothing."""
     for wrong in (
         "rate(quietcount_event_total[5m])",
         "sum by (shop) (quietcount_ready)",
@@ -130,7 +128,6 @@ def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_an_alert_has_a_severity_a_meaning_and_a_runbook(alert: dict[str, Any]) -> None:
-    """It is read at night."""
     name = alert["alert"]
     assert re.fullmatch("Quietcount[A-Za-z]+", name)
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
@@ -146,7 +143,6 @@ def test_an_alert_has_a_severity_a_meaning_and_a_runbook(alert: dict[str, Any]) 
 
 
 def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> None:
-    """Whoever follows the link of an alert must find something there."""
     names = [alert["alert"] for alert in alerts()]
     assert len(names) == len(set(names)) > 10
     guide = (ROOT / "docs" / "operations.md").read_text()
@@ -155,7 +151,6 @@ def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> Non
 
 
 def test_the_dashboard_is_whole() -> None:
-    """Grafana takes nearly anything and shows empty panels for it."""
     variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
     assert {variable["name"] for variable in variables} == {"datasource", "worker"}
     ids = [panel["id"] for panel in panels()]
@@ -176,14 +171,12 @@ def test_the_dashboard_is_whole() -> None:
 
 
 def test_every_metric_is_on_the_dashboard(families: Families) -> None:
-    """A figure that nobody sees is not worth counting."""
     text = DASHBOARD.read_text() + ALERTS.read_text()
     unseen = {name for name in families if name not in text}  # by name in docs/metrics.md only
     assert unseen == {"quietcount_records", "quietcount_recovered_records"}
 
 
 def test_the_document_lists_every_metric_as_it_is(families: Families) -> None:
-    """Names are what people build on; a changed one needs a changed line."""
     row = r"(?m)^\| `(quietcount_\w+)` \| (\w+) \|([^|]*)\| (.*) \|$"
     rows = re.findall(row, (ROOT / "docs" / "metrics.md").read_text())
     listed = {

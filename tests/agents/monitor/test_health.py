@@ -21,13 +21,11 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_a_worker_that_does_its_share_is_alive_and_ready(scene: Scene) -> None:
-    """The base of what follows: nothing is found where nothing is wrong."""
     assert scene.health.not_alive(NOW_S) == []
     assert scene.health.not_ready(NOW_S, NOW_MS) == []
 
 
 def test_a_worker_without_partitions_is_ready_once_it_was_told_so(scene: Scene) -> None:
-    """With more workers than partitions one is idle; a rolling upgrade must not wait for it for ever."""
     scene.handover.shards, scene.handover.lags = {}, {}
     assert scene.health.not_ready(NOW_S, NOW_MS) == []
     scene.handover.assigned = False
@@ -35,7 +33,6 @@ def test_a_worker_without_partitions_is_ready_once_it_was_told_so(scene: Scene) 
 
 
 def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(scene: Scene) -> None:
-    """A restart would not help, and would be repeated for as long as the outage lasts."""
     away = scene.handover.metrics.away
     away.lost("no broker answers")
     for status in (None, KAFKA_AWAY):
@@ -51,14 +48,12 @@ def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(sce
 
 
 def test_a_loop_that_stands_still_is_dead_and_a_long_restore_is_not(scene: Scene) -> None:
-    """A restart helps against the first; it would begin the second again, for ever."""
     assert "event loop" in scene.health.not_alive(NOW_S + LOOP_S + 1)[0]
     scene.handover.assigned = False
     assert scene.health.not_alive(NOW_S) == []
 
 
 def test_a_thread_that_is_stuck_is_dead_and_one_that_goes_on_is_not(scene: Scene) -> None:
-    """A shard whose thread hangs holds its partition back while heartbeats go on."""
     shard = scene.release
     shard.busy_since_s = NOW_S - SHARD_S - 1
     assert "orders-release-0" in scene.health.not_alive(NOW_S)[0]
@@ -72,7 +67,6 @@ def test_a_thread_that_is_stuck_is_dead_and_one_that_goes_on_is_not(scene: Scene
 
 
 def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -> None:
-    """Two workers that catch up at the same time publish nothing."""
     tp = ("events", 1)
     scene.handover.lags[tp] = lag = Lag()
     assert "events[1]: not read yet" in scene.health.not_ready(NOW_S, NOW_MS)[0]
@@ -84,7 +78,6 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
 
 
 def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene) -> None:
-    """Ticks close by the clock, so commits come also without events: their absence means a broker or a thread in trouble."""
     shard = scene.contribute[1]
     at_rest = TICK_S + COMMIT_INTERVAL_S + COMMIT_MARGIN_S
     shard.stats.last_commit_s = NOW_S - at_rest + 1
@@ -100,7 +93,6 @@ def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene)
 
 
 def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> None:
-    """Both are over soon, by a rebalance or by the end of the process."""
     scene.contribute[0].closed = True
     assert "events[0]: taken over" in scene.health.not_ready(NOW_S, NOW_MS)[0]
     scene.handover.exit_status = 75
@@ -108,7 +100,6 @@ def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> 
 
 
 def test_answers_say_why(scene: Scene) -> None:
-    """The status is for machines; whoever is called out at night needs the reason."""
     replies = answers(scene.health, scene.handover)
     scene.handover.assigned = False
     status, body = replies["/readyz"]()
@@ -118,7 +109,6 @@ def test_answers_say_why(scene: Scene) -> None:
 
 
 def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(scene: Scene) -> None:
-    """A rolling upgrade to settings that fit nothing must stop at the first worker."""
     scene.handover.metrics.rejecting.note("events", NOW_S, 200, {"missing field 'shop'": 200})
     [reason] = scene.health.not_ready(NOW_S, NOW_MS)
     assert reason.startswith("events: nearly all records are rejected")

@@ -53,7 +53,6 @@ def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_every_series_names_its_worker_in_prometheus_text(scene: Scene, port: int) -> None:
-    """Several workers are scraped by one Prometheus."""
     scene.handover.metrics.events.inc(5)
     response, body = ask(port, "/metrics")
     assert (response.status, response.headers["Content-Type"].split(";")[0]) == (200, "text/plain")
@@ -65,8 +64,6 @@ def test_every_series_names_its_worker_in_prometheus_text(scene: Scene, port: in
 
 
 def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
-    """A watermark that nobody moves any more would look like a stuck partition for ever."""
-
     def partitions(name: str) -> set[str]:
         found = series(ask(port, "/metrics")[1])
         return {dict(labels)["partition"] for metric, labels in found if metric == name}
@@ -83,7 +80,6 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
 
 
 def test_health_and_readiness_are_json_with_reasons(scene: Scene, port: int) -> None:
-    """Kubernetes reads the status, people the body."""
     scene.handover.assigned = False
     response, body = ask(port, "/readyz")
     assert (response.status, response.headers["Content-Type"]) == (503, "application/json")
@@ -93,13 +89,11 @@ def test_health_and_readiness_are_json_with_reasons(scene: Scene, port: int) -> 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_it_is_read_only(port: int, method: str) -> None:
-    """Nothing here changes anything."""
     response, _ = ask(port, "/metrics", method)
     assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
 def test_head_has_no_body_other_paths_are_not_there_and_versions_are_not_told(port: int) -> None:
-    """What a scanner sees."""
     response, body = ask(port, "/healthz", "HEAD")
     assert body == b"" and int(response.headers["Content-Length"]) > 0
     response, body = ask(port, "/table/")
@@ -108,21 +102,18 @@ def test_head_has_no_body_other_paths_are_not_there_and_versions_are_not_told(po
 
 
 def test_openmetrics_is_spoken_to_who_asks_for_it(port: int) -> None:
-    """Prometheus does."""
     response, body = ask(port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 
 
 def test_without_a_port_nothing_listens(scene: Scene) -> None:
-    """What it shows is exact: nobody gets it who did not ask."""
     with OperatorsPort(scene.settings, None) as operator:
         operator.show(scene.handover, PARTITIONS)
         assert operator.address is None
 
 
 def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
-    """Two workers on one machine with one settings file is what one tries first."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         words = f"worker.metrics_port = {taken}.*--metrics-port"
@@ -134,7 +125,6 @@ def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
 
 
 def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
-    """A typing error must not become a traceback."""
     scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
     words = r"192\.0\.2\.1"
     with OperatorsPort(scene.settings, 0) as port, pytest.raises(SettingsError, match=words):
@@ -142,7 +132,6 @@ def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:
-    """Under one name Prometheus would refuse all that the worker says; and an operator looks for the topic."""
     places = [("orders-eu", 0), ("orders-us", 0)]
     handover = scene.handover
     handover.shards = dict(zip(places, scene.contribute, strict=True))
@@ -159,7 +148,6 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
 
 
 def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: Scene) -> None:
-    """Kubernetes would end a worker that cannot be asked, and nobody would know what it waits for."""
     waiting = Handover({})
     waiting.metrics.away.lost("no broker answers")
     with OperatorsPort(scene.settings, 0) as operator:

@@ -36,7 +36,6 @@ def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
 def test_the_newest_records_are_looked_at_and_nothing_is_written(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An equal share of each partition; an old format at the beginning of the topic does not matter."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=3)
     for partition in range(3):
         site.produce(partition, [b"old"] * 200, flush=False)
@@ -57,7 +56,6 @@ def test_the_newest_records_are_looked_at_and_nothing_is_written(
 def test_records_of_transactions_are_found_between_their_markers_and_aborted_ones_are_not(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A transaction of one record takes two offsets, so half of the newest offsets hold records."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     producer = site.connection.producer(f"{site.name}-{uuid.uuid4().hex}")
     producer.init_transactions(60)
@@ -85,7 +83,6 @@ def test_users_in_the_wrong_partition_are_reported(bootstrap: str, tmp_path: Pat
 def test_exit_code_is_1_without_accepted_events(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[bytes]
 ) -> None:
-    """A script that checks before it starts a worker must see it."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     site.produce(0, records)
     capsys.readouterr()

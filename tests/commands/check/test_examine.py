@@ -89,7 +89,6 @@ def test_a_missing_field_comes_with_the_nearest_that_these_records_have(tmp_path
 
 
 def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
-    """The reason names the list, the settings a field of its elements."""
     settings = settings_in(tmp_path, [unk()], items="lines[].sku")
     moved = {"key": "k", "order": {"lines": [{"sku": "a"}]}, "ts": AT}
     [why] = examined(settings, lines(tmp_path, [moved])).why
@@ -162,14 +161,12 @@ def test_the_estimate_is_the_rate_of_the_sample(tmp_path: Path) -> None:
 
 
 def test_events_before_the_start_do_not_count(tmp_path: Path) -> None:
-    """A start that lies ahead makes empty histograms, and nothing is rejected."""
     settings = settings_in(tmp_path, [unk(start=Bare("2100-01-01T00:00:00Z"))])
     found = examined(settings, lines(tmp_path, [event(i) for i in range(7)])).histograms[0]
     assert found.early == 7 and found.expected is None
 
 
 def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
-    """The examples are all there are; no line is too long."""
     for path in sorted(Path("examples/mechanisms").glob("*.toml")):
         settings = load(path)
         fields = settings.events
@@ -181,7 +178,6 @@ def test_every_mechanism_can_be_estimated(tmp_path: Path) -> None:
 def test_record_content_cannot_control_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Producers of the topic must not be able to write to the operator's terminal."""
     settings_in(tmp_path, [unk()])
     odd = {"\x9b31mkey": "k", "items": ["a"], "ts": AT}, event(key="\x1b]0;x\x07", items=7.5)
     broken = b'{"key":"\x1b[2J\x07\xc2\x9b31m"', b"\xff\x1b[31m"
@@ -210,7 +206,6 @@ def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
 
 
 def test_shares_are_equal_where_there_is_enough() -> None:
-    """Smaller partitions give all; together never more than requested."""
     there = {("a", 0): 100, ("a", 1): 3, ("a", 2): 100}
     assert shares(there, 43) == {("a", 0): 20, ("a", 1): 3, ("a", 2): 20}
     assert sum(shares({("a", p): 10 for p in range(7)}, 5).values()) == 5
@@ -271,7 +266,6 @@ def test_events_without_items_are_accepted_and_said_to_count_nothing(
 
 
 def test_missing_empty_is_suggested_only_where_it_helps(tmp_path: Path) -> None:
-    """It accepts events whose items are absent or null; no other fault."""
     settings = settings_in(tmp_path, [unk()])
     helped = [{"key": "k", "ts": AT}, event(items=None)]
     others = [event(), event(items=7.5), event(key=None), {"ts": AT, "items": None}]

@@ -30,7 +30,6 @@ def fields(*records: object) -> PathCounts:
 
 
 def test_paths_go_through_objects_and_one_list() -> None:
-    """A path has at most one [], so values in a list of lists have none."""
     found = fields({"order": {"lines": [{"sku": "a", "tags": ["x"]}, {"qty": 2}], "a.b": 1}})
     lines = ["order.lines", "order.lines[]", "order.lines[].sku", "order.lines[].qty"]
     for there in ("order", *lines, 'order."a.b"'):
@@ -40,7 +39,6 @@ def test_paths_go_through_objects_and_one_list() -> None:
 
 
 def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
-    """Common mistakes: the place of a field, its case, a letter, an s."""
     record = {"order": {"shop": "s1"}, "customerId": 7, "products": ["p"], "zzz": 1}
     found = fields(record, record, {"zzz": 1})
     for wanted, nearest in (
@@ -56,7 +54,6 @@ def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
 
 @given(st.lists(JSON, max_size=5), st.sampled_from(["a", "a.b[].c", '"x y"']))
 def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str) -> None:
-    """For any record the command goes on, and the paths that it names fit into the settings."""
     found = fields(*records)
     for near in found.nearest(parse(wanted)):
         assert str(parse(near)) == near
@@ -64,14 +61,12 @@ def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str
 
 
 def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
-    """An object of counts has as many names as there are items."""
     found = fields(*({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60)))
     assert len(found._met) == PATHS_MAX
     assert json.dumps(repr(found)) == f'"Fields({PATHS_MAX})"'
 
 
 def test_a_name_longer_than_a_path_is_skipped() -> None:
-    """The settings cannot name it; a record with one ended the command."""
     found = fields({"n" * 1_001: 1, "price": 2, "m" * 500_000: {"price": 3}})
     assert found.has(parse("price"))
     assert found.nearest(parse("prices")) == ["price"]
@@ -80,7 +75,6 @@ def test_a_name_longer_than_a_path_is_skipped() -> None:
 def test_long_names_are_compared_only_where_they_may_be_near(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The ratio is quadratic in the length: thousands of names of hundreds of letters took minutes."""
     asked: list[int] = []
     right = SequenceMatcher.ratio
 

@@ -37,7 +37,6 @@ SUMMARY = re.compile(
 
 
 def test_every_flight_of_the_year_comes_once_and_in_order() -> None:
-    """The picture shows a year that goes by; a month out of order would jump back."""
     year = list(flights(find_flights()))
     assert len(year) == 336_776
     assert (year[0].time, year[-1].time[:10]) == ("2013-01-01 05:15", "2013-12-31")
@@ -48,7 +47,6 @@ def test_every_flight_of_the_year_comes_once_and_in_order() -> None:
 
 
 def test_the_first_month_is_there_before_the_rest_is_read() -> None:
-    """The first histogram must not wait for a year to be decoded."""
     head = "year,month,day,hour,minute,time_hour,origin,dest,carrier"
     lines = [
         "2013,1,1,6,5,2013-01-01T11:00:00Z,JFK,B,X",
@@ -68,7 +66,6 @@ def test_the_first_month_is_there_before_the_rest_is_read() -> None:
 def test_without_the_flights_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are an extra: whoever installed the worker alone does not have them."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     before = signal.getsignal(signal.SIGINT)
     assert execute(["demo", "--seconds", "1"]) == 2
@@ -82,7 +79,6 @@ def test_without_the_flights_one_line_says_what_to_install(
 def test_a_bootstrap_that_is_none_is_refused_in_one_line(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It must not tell about a settings file that the user never wrote."""
     assert execute(["demo", "--seconds", "1", "--bootstrap", address]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "host:port" in line
@@ -113,7 +109,6 @@ def snapshot(tick: int, items: list[tuple[str, int]], **changes: object) -> dict
 
 
 def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_epoch() -> None:
-    """Else the red numbers would be of other events than the private ones."""
     exact = ExactCounts(GRID)
     for time_ms in (100, 109, 110, 129, 130):  # ticks 1, 1, 2, 3 and, in the next epoch, 4
         exact.add(time_ms, [("JFK", "LAX"), ("LGA", "ORD")])
@@ -124,7 +119,6 @@ def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_ep
 
 
 def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_hidden() -> None:
-    """Pages are put together; a tick that comes again changes nothing."""
     exact = ExactCounts(GRID)
     exact.add(105, [("JFK", "LAX"), ("JFK", "LAX"), ("JFK", "BOS"), ("JFK", "SFO")])
     exact.add(115, [("JFK", "LAX")])
@@ -145,7 +139,6 @@ def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_
 
 
 def test_the_error_statistics_see_a_wrong_standard_deviation() -> None:
-    """They are what the summary asks to be believed."""
     # 4,000 draws: the mean of |z| is 0.798 and its sd 0.603 / sqrt(4,000), 1.2 % of it, so 6 % is five of its sds;
     # half and double the variance move it by 29 % and 41 %.
     draw = random.Random(3)
@@ -268,7 +261,6 @@ def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(tmp_pat
 def test_the_demo_runs_on_a_real_kafka_and_tells_what_it_leaves_there(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """With the same worker; a second Ctrl-C, as people do, is no harm."""
     with demo(tmp_path / "here", "--bootstrap", bootstrap) as process:
         until_tick(process, 8)
         process.send_signal(signal.SIGTERM)
@@ -292,7 +284,6 @@ def test_the_demo_runs_on_a_real_kafka_and_tells_what_it_leaves_there(
 
 
 def test_the_demo_ends_by_itself_after_its_seconds(tmp_path: Path) -> None:
-    """Too early for a histogram: it says so, and is no failure."""
     with demo(tmp_path / "here", "--seconds", "1") as process:
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
@@ -301,7 +292,6 @@ def test_the_demo_ends_by_itself_after_its_seconds(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_ends_the_demo_with_its_log(tmp_path: Path) -> None:
-    """The log lies in a directory that is removed: it must be shown before."""
     directory = tmp_path / "here"
     with demo(directory) as process:
         until_tick(process, 1)
@@ -316,7 +306,6 @@ def test_a_worker_that_dies_ends_the_demo_with_its_log(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_the_view_is_live_and_the_screen_is_given_back(tmp_path: Path) -> None:
-    """Ctrl-C in the first second, from the keyboard: it goes to every process of the terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         COMMAND,

@@ -115,7 +115,6 @@ def drawn(scene: Scene, width: int, height: int, *, colour: bool = False) -> lis
 def test_the_view_fits_the_terminal_and_says_what_matters(
     settings: Settings, width: int, height: int, count: int
 ) -> None:
-    """A line too long or too many would tear the picture at every refresh."""
     lines = drawn(scene(settings, count), width, height)
     assert len(lines) < height
     assert max(map(len, lines)) <= width
@@ -156,7 +155,6 @@ def test_the_view_has_bars_and_the_table_at_the_size_it_was_made_for(settings: S
 def test_the_view_can_be_drawn_before_anything_was_published(
     settings: Settings, width: int
 ) -> None:
-    """It is the first thing that is seen."""
     text = "\n".join(drawn(scene(settings, 900, ticks=0), width, 30))
     assert "the worker starts" in text
     assert text.count("waiting") == 3
@@ -171,7 +169,6 @@ def test_a_bar_is_solid_to_2_sd_below_and_marks_the_exact_count() -> None:
 
 
 def test_counts_keep_to_their_columns() -> None:
-    """A count that grows must not push its board out of shape."""
     shown = {
         0: "0",
         -31: "-31",
@@ -196,7 +193,6 @@ def test_counts_keep_to_their_columns() -> None:
 
 
 def test_exact_counts_are_red_and_private_ones_are_not(settings: Settings) -> None:
-    """Whoever looks must never take one for the other."""
     coloured = "\n".join(drawn(scene(settings, 90_000), 160, 45, colour=True))
     assert re.search(r"\x1b\[31m +1\x1b\[0m", coloured)
     assert re.search(r"\x1b\[1;36m89,970\x1b\[0m", coloured)

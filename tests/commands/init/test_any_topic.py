@@ -95,7 +95,6 @@ def accepted(found: Settings, sample: Sample) -> int:
 def test_a_file_loads_and_accepts_what_it_says(
     keyed: list[tuple[str | None, Json]], answers: OperatorAnswers
 ) -> None:
-    """Or nothing is written, with the reason. Floats, unlike exact decimals, make no difference here."""
     sample = sample_of(keyed)
     try:
         text, draft = written(sample, answers)
@@ -117,7 +116,6 @@ def test_arbitrary_bytes_are_refused_with_a_reason(values: list[bytes | None]) -
 
 
 def test_deep_and_large_records_are_skipped() -> None:
-    """The worker rejects them too; they must not end the command."""
     good = list(events("flights", 100))
     deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     large = json.dumps({"a": "x" * 1_000_001}).encode()
@@ -130,7 +128,6 @@ def test_deep_and_large_records_are_skipped() -> None:
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
 def test_no_value_is_written_unless_the_file_says_so(name: str, answers: OperatorAnswers) -> None:
-    """Searches for every text of every event: key names only if declared, types only in where."""
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)

@@ -61,7 +61,6 @@ def options(bootstrap: str, topic: str, output: Path | str, *more: str) -> list[
 
 
 def test_the_oldest_and_the_newest_committed_records_are_looked_at(bootstrap: str) -> None:
-    """In each partition; offsets that are no records do not make the sample smaller."""
     topic = made(bootstrap, ((None, {"i": i}) for i in range(2_000)), abort=True)
     for number, found in (200, [*range(100), *range(1_900, 2_000)]), (10_000, [*range(2_000)]):
         sample = sample_of(Connection(bootstrap), topic, number)
@@ -78,7 +77,6 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_is_written_once_and_says_what_is_next(
     bootstrap: str, directory: Path, capsys: Capture
 ) -> None:
-    """Neither the file nor anything else is overwritten, and the next commands take what it names."""
     topic = made(bootstrap, events("orders", 600))
     run = ["init", "--bootstrap", bootstrap, "--topic", topic]
     run += ["--keys", "public", "--client", "client.id=x.y"]
@@ -145,7 +143,6 @@ def test_a_wrong_option_gives_one_line_and_exit_code_2(
 def test_secrets_are_not_copied_into_the_file(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file names the variable; the client gets its value."""
     monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
     topic = made(bootstrap, events("flights", 200))
     secret = "--client", "sasl.password=env:QC_TEST_PASSWORD"

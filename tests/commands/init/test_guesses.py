@@ -85,7 +85,6 @@ def test_users_are_found_by_field_name_and_record_placement() -> None:
 
 
 def test_an_object_of_counts_is_one_field_and_its_names_are_not_paths() -> None:
-    """Its names are data; as paths they would get into the file."""
     rng = random.Random(1)
     baskets = [[(rng.randrange(9), rng.randrange(1, 4)) for _ in range(3)] for _ in range(200)]
     records = [{"basket": {f"zqv{name}": n for name, n in basket}} for basket in baskets]
@@ -231,14 +230,12 @@ def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> No
 
 @pytest.mark.parametrize(("gap_ms", "horizon"), [(500, "1d"), (20_000, "7d"), (86_400, "28d")])
 def test_the_horizon_is_written_as_a_length_of_time(gap_ms: int, horizon: str) -> None:
-    """Trying other ticks then compares epochs of the same length."""
     records = pages((NOW_MS - i * gap_ms for i in range(1, 1_001)), 20)
     text, _ = written(sample_of((None, record) for record in records))
     assert tomllib.loads(text)["histogram"][0]["horizon"] == horizon
 
 
 def test_old_events_get_ticks_that_do_not_flood_the_output() -> None:
-    """Every tick from the first event to now is published."""
     start = NOW_MS - 5 * 365 * 86_400_000
     draft = of(pages(start + i for i in range(2_000)))
     assert (NOW_MS - start) / choose_tick(draft, NOW_MS).tick_ms <= 100_000
@@ -251,7 +248,6 @@ def test_the_grace_admits_late_events() -> None:
 
 
 def test_the_worker_name_avoids_existing_topics() -> None:
-    """Kafka treats "." and "_" as equal in topic names."""
     assert worker_name("orders", "sku", ["orders"]) == "orders"
     assert worker_name("orders", "sku", ["orders", "orders_rejects"]) == "orders-2"
     assert worker_name("a.sku", "sku", ["a.sku"]) == "a.sku"

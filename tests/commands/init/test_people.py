@@ -75,7 +75,6 @@ PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
-    """Also if the record key is a session or an order: the worker re-keys the events by user."""
     keyed, user, rekey, means = TOPICS[name]
     text, draft = written(sample_of(keyed), OperatorAnswers(users=True))
     found = loaded(text)
@@ -98,7 +97,6 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 def test_identifying_fields_are_never_offered_as_labels_or_stream_keys(
     name: str, answers: OperatorAnswers
 ) -> None:
-    """Items and stream keys are published by name."""
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
@@ -120,7 +118,6 @@ def test_identifying_fields_are_never_offered_as_labels_or_stream_keys(
     ids=lambda field: next(iter(field)),
 )
 def test_people_in_lists_objects_and_numbers_are_not_items(field: Event) -> None:
-    """In any form and at any frequency; addresses even if the field's name says nothing."""
     rng = random.Random(2)
 
     def varied(value: Any) -> Any:
@@ -141,7 +138,6 @@ def test_people_in_lists_objects_and_numbers_are_not_items(field: Event) -> None
 
 
 def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
-    """Protecting one order or one page as a "user" would promise next to nothing."""
     for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
         with pytest.raises(CannotGuess, match="--users: no field"):
             written(sample_of(topic(key, no_user)), OperatorAnswers(users=True))

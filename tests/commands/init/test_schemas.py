@@ -55,7 +55,6 @@ def order(n: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_avro_is_decoded_whole_and_broken_values_are_skipped(registry: RegistryServer) -> None:
-    """Truncated, without a schema, or with an unknown one: none affects other values."""
     serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), ORDER)
     values = [serializer(order(n), context("avro")) for n in range(200)]
     bad = [(values[0] or b"")[:-1], b"\0\0\0\xff\xffabc", b"{}", b"", None]
@@ -72,7 +71,6 @@ def test_avro_is_decoded_whole_and_broken_values_are_skipped(registry: RegistryS
 def test_protobuf_is_decoded_whole_for_every_message_of_the_schema(
     registry: RegistryServer,
 ) -> None:
-    """Python's index for the first message is one byte, others are counted and listed."""
     schema_id = SchemaRegistryClient({"url": registry.url}).register_schema(
         "proto", Registered(PROTO, "PROTOBUF")
     )
@@ -109,7 +107,6 @@ def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
 
 
 def test_framed_values_need_a_registry_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one the message names the option; with one that is away the command ends."""
     values: list[bytes | None] = [b"\0\0\0\0\1abc"] * 3
     with pytest.raises(CannotGuess, match="--schema-registry URL"):
         decode_sample(values)

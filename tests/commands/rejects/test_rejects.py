@@ -88,7 +88,6 @@ def assert_counted(site: Site, number: int, at: int) -> None:
 def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rejected, settings corrected, sent back, counted once; audit agrees."""
     site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
     at = time.time_ns() // 1_000_000
     events = [{"key": "k", "items": ["a"], "ts": at + i} for i in range(120)]
@@ -128,7 +127,6 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
 def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     bootstrap: str, tmp_path: Path, key: str
 ) -> None:
-    """It goes back to the topic by user with its original key and its user, as the same event."""
     changes: Any = {
         "events": {"key": key, "user": "who"},
         "privacy": {"unit": "user", "rekey": True},
@@ -159,7 +157,6 @@ def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
 def test_only_acceptable_rejects_are_resent_and_others_may_be_later(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A position in the topic would lose those that are not accepted at first."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     moved, missing = {"shop": "k", "items": ["x"], "ts": NOW}, "missing field 'key'"
     for i in range(6):
@@ -181,7 +178,6 @@ def test_only_acceptable_rejects_are_resent_and_others_may_be_later(
 def test_rejects_that_cannot_be_resent_are_counted_and_left(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A truncated event is another event; one of another topic is not this worker's."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
     reject(site, 0, long, reason="record too large")
@@ -203,7 +199,6 @@ def test_rejects_that_cannot_be_resent_are_counted_and_left(
 def test_a_run_that_is_killed_anywhere_and_started_again_sends_none_twice(
     bootstrap: str, tmp_path: Path, where: str
 ) -> None:
-    """SIGKILL before, within and after each transaction; what was cut off is sent by the next run."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     for i in range(30):
         reject(site, 0, good(i), offset=i)
@@ -245,7 +240,6 @@ sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 def test_a_second_run_fences_the_first(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two operators at once must not send a reject twice."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     for i in range(20):
         reject(site, 0, good(i), offset=i)
@@ -267,7 +261,6 @@ def test_a_second_run_fences_the_first(
 
 
 def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_path: Path) -> None:
-    """A worker's transaction that began earlier and is still open hides the note of what was sent back."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     topic = site.settings.rejects_topic
     reject(site, 0, good(0))
@@ -289,7 +282,6 @@ def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_
 def test_exit_code_is_2_without_a_rejects_topic(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker that never ran rejected nothing, but the name may be misspelled."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["rejects", "-c", str(site.config)]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -299,7 +291,6 @@ def test_exit_code_is_2_without_a_rejects_topic(
 def test_shown_rejects_take_one_line_and_are_safe_to_print(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any producer may have written a reject's content."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     capsys.readouterr()
     assert execute(["rejects", "-c", str(site.config)]) == 0
@@ -315,7 +306,6 @@ def test_shown_rejects_take_one_line_and_are_safe_to_print(
 
 
 def test_a_reject_reads_back_as_what_was_rejected() -> None:
-    """The record's own headers keep names and order, and cannot pass for the reject's."""
     own = [("reason", b"mine"), ("truncated", b"x"), ("h", None), ("h", b"\xff")]
     source = "t", 3, 7
     made = rejected("r", b"key", b"value", reason="not JSON", source=source, time_ms=5, further=own)

@@ -96,7 +96,6 @@ def test_a_list_of_records_with_counts() -> None:
 
 
 def test_blocks_with_sizes_are_read_as_one_list() -> None:
-    """Java writes large arrays in blocks that say how long they are."""
     form = AvroFormat(build([Wanted(("a",), None, 0, True)]))
     number = form.add(
         Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "string"}))))
@@ -191,7 +190,6 @@ def test_a_readers_schema_renames_promotes_and_fills_in() -> None:
 
 
 def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
-    """A float where an int was written, and an enum whose symbols became fewer."""
     tree = build([Wanted(("n",), None, 0)])
     reader = record(("n", "double"))
     form = AvroFormat(tree, parse(json.dumps(reader)))
@@ -211,7 +209,6 @@ def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
 
 
 def test_schemas_of_several_writers_are_one_program() -> None:
-    """The same thread reads all of them, record by record."""
     form = AvroFormat(SHOP)
     first = form.add(Schema("AVRO", json.dumps(record(("shop", "string")))))
     second = form.add(
@@ -228,7 +225,6 @@ def test_schemas_of_several_writers_are_one_program() -> None:
 
 
 def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
-    """Several kinds of events in one topic are registered as a union of references."""
     line, order = (
         json.dumps(LINE),
         record(("lines", {"type": "array", "items": "Line"}), name="Order"),
@@ -351,7 +347,6 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
 
 
 def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON needs none of these libraries, so an installation may lack them."""
     assert isinstance(form_of("avro", SHOP), AvroFormat)
     for name in ("workers.events.formats.avro", "workers.events.formats.avro_program"):
         monkeypatch.delitem(sys.modules, name)

@@ -97,7 +97,6 @@ def test_who_may_and_trusts_the_authority_gets_schemas(
 def test_who_may_not_waits_and_the_log_says_why(
     registry: RegistryServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str
 ) -> None:
-    """It is the operator's to put right; no event is rejected for it, and no secret shown."""
     (tmp_path / "secret").write_text("s3cret")
     number = register(registry)
     with behind_tls(registry, tmp_path, "Basic nobody") as url:

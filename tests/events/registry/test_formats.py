@@ -133,7 +133,6 @@ def avro_serializers(
 
 
 def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: RegistryServer) -> None:
-    """With what is no Avro between them, which harms nobody beside it."""
     first, second, third = avro_serializers(registry, "orders")
     values = [
         first(order(1), context("orders")),
@@ -180,7 +179,6 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
 
 
 def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistryServer) -> None:
-    """Every version is read alike: renamed, and filled in from defaults."""
     first, _, third = avro_serializers(registry, "orders")
     values = [
         first(order(1), context("orders")),
@@ -193,7 +191,6 @@ def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistrySer
 
 
 def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer) -> None:
-    """Python registers descriptors, Java text; records say which message of the schema they are."""
     client = SchemaRegistryClient({"url": registry.url})
     client.register_schema("line.proto", Registered(PROTO_LINE, "PROTOBUF"))
     text = client.register_schema(
@@ -238,7 +235,6 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
 def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
     bootstrap: str, registry: RegistryServer
 ) -> None:
-    """The registry is killed and started again; records of known schemas go on meanwhile."""
     first, second, _ = avro_serializers(registry, "orders")
     known = through_kafka(bootstrap, [first(order(n), context("orders")) for n in range(3)])
     new = through_kafka(

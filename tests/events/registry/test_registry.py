@@ -95,7 +95,6 @@ def test_a_schema_comes_with_all_that_it_refers_to(registry: RegistryServer) -> 
 def test_an_id_that_nobody_knows_is_waited_for_once_and_not_again(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise whoever may produce could make every record wait."""
     asked: Counter[int] = Counter()
     fetched = Registry._fetched
 
@@ -136,7 +135,6 @@ def test_an_id_that_is_registered_while_it_is_waited_for_is_found(registry: Regi
 def test_many_unknown_ids_are_not_asked_for(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would cost a request; real schemas come again once the made-up ones are forgotten."""
     monkeypatch.setattr(registries, "_REMEMBERED", 5)
     monkeypatch.setattr(registries, "_FORGOTTEN_S", 2.0)
     schemas, number = opened(registry, patience_s=0), register(registry)
@@ -150,7 +148,6 @@ def test_many_unknown_ids_are_not_asked_for(
 def test_a_registry_that_is_away_stops_only_what_is_not_known(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Killed and started again: known schemas go on, new ones wait, nothing is lost."""
     caplog.set_level(logging.INFO, logger="workers.events.schemas")
     metrics = Metrics()
     schemas = opened(registry, metrics=metrics)
@@ -186,7 +183,6 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
 def test_an_answer_that_says_nothing_about_the_id_is_waited_out(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A wrong path of the URL must not make every event a reject."""
     number = register(registry)
     schemas = Registry(Access(registry.url + "/wrong", {"timeout": 5.0}))
     shard = Shard()

@@ -38,7 +38,6 @@ def test_every_value_goes_with_every_other(tmp_path: Path) -> None:
 
 
 def test_values_are_toml_or_bare_words(tmp_path: Path) -> None:
-    """A duration, a word, a date, a list and a quoted text are written as in the file, but for the quotes of a word."""
     grid = grid_of(tmp_path, "tick=1s,5m", "horizon=100,unbounded", "start=2026-01-01T00:00:00Z")
     horizons = (100, "unbounded")
     expected = list(itertools.product((1_000, 300_000), horizons))
@@ -74,7 +73,6 @@ def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path:
 
 
 def test_histograms_are_varied_each_by_itself(tmp_path: Path) -> None:
-    """They do not influence one another; what is not varied runs once."""
     histograms = [unk("a"), unk("b"), unk("c")]
     grid = grid_of(tmp_path, "a.epsilon=1,2,3", "b.max_items=1,2", histograms=histograms)
     assert [one.config.name for one in grid.combinations] == ["a"] * 3 + ["b"] * 2 + ["c"]
@@ -88,7 +86,6 @@ def test_epsilon_takes_the_place_of_rho(tmp_path: Path) -> None:
 
 
 def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
-    """One file and one command line serve all mechanisms; combinations that become the same are one."""
     sparse = unk(mechanism="sparse_gumb", domain=["p", "q", "r"], top_k=1, switches=2, horizon=100)
     varies = "mechanism=unk_base,sparse_gumb", "top_k=1,2", "threshold=constant"
     grid = grid_of(tmp_path, *varies, histograms=[sparse])
@@ -110,7 +107,6 @@ def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_may_be_varied_in(tmp_path: Path) -> None:
-    """A file that was written for unk_base has no domain."""
     (tmp_path / "domain.txt").write_text("x\ny\nz\n")
     with pytest.raises(SettingsError, match=r"--vary items\.mechanism=sparse_gumb: .*domain"):
         grid_of(tmp_path, "mechanism=unk_base,sparse_gumb")
@@ -132,7 +128,6 @@ def test_a_domain_goes_to_the_values_that_have_one(tmp_path: Path) -> None:
 
 
 def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -> None:
-    """A file with one must serve the others too; and it can be varied like any setting."""
     own = [unk(horizon=100, end_share=0.6)]
     grid = grid_of(tmp_path, "mechanism=unk_base,positive_gauss", histograms=own)
     expected = [("unk_base", 0.6), ("positive_gauss", None)]
@@ -187,7 +182,6 @@ def test_a_name_without_histogram_needs_a_single_one(tmp_path: Path) -> None:
 
 
 def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
-    """runs.parquet says what was run, without a domain of a million labels."""
     histogram = unk(mechanism="known_base", tick="90s", domain=[f"l{i}" for i in range(50)])
     (config,) = settings_of(tmp_path, [histogram]).histograms
     found = json.loads(settings_text(config))
@@ -197,7 +191,6 @@ def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
 
 
 def test_buckets_are_told_by_their_edges_and_can_be_varied(tmp_path: Path) -> None:
-    """Their labels follow; and where the mechanism has no domain, it has neither buckets nor quantiles."""
     histogram = unk(mechanism="known_base", buckets=[0, 10], quantiles=[0.5, 0.9])
     (config,) = settings_of(tmp_path, [histogram]).histograms
     found = json.loads(settings_text(config))

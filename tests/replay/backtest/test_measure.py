@@ -100,7 +100,6 @@ def unknown(tmp_path_factory: pytest.TempPathFactory) -> Unknown:
 
 
 def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
-    """Mean, root mean square, worst and bias, of all keys and of one, at every tick; against bounded and unbounded counts."""
     results, hand = unknown
     for key, keys in (("", "ab"), ("a", "a"), ("b", "b")):
         names = ("mean", "rms", "worst", "bias")
@@ -120,7 +119,6 @@ def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
 
 
 def test_recall_and_precision_compare_published_with_exact_tops(unknown: Unknown) -> None:
-    """Of each key by itself, bounded and unbounded; over the keys the mean."""
     results, hand = unknown
     for suffix, wide in (("", False), ("_unbounded", True)):
         found = {key: numbers(results, f"recall{suffix}", key=key) for key in ("", "a", "b")}
@@ -139,7 +137,6 @@ def test_recall_and_precision_compare_published_with_exact_tops(unknown: Unknown
 
 
 def test_rank_correlation_is_kendalls(unknown: Unknown) -> None:
-    """Over the exact top; what is not shown is below all that is."""
     results, hand = unknown
     found = numbers(results, "rank_correlation", key="a")
     ticks = [tick for tick in hand.snapshots if hand.clear(tick, "a")]
@@ -176,7 +173,6 @@ def test_coverage_bounds_and_deserving_items(unknown: Unknown) -> None:
 
 
 def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> None:
-    """Whether the bars of old items hold says nothing of an item that has just appeared."""
     results, hand = unknown
     found, counted = numbers(results, "coverage_new"), numbers(results, "shown_new")
     first: dict[tuple[str, str], int] = {}
@@ -363,7 +359,6 @@ def test_kendall_takes_the_smallest_number_for_what_is_not_shown() -> None:
 
 
 def test_half_that_are_never_shown_leave_no_median_delay() -> None:
-    """The median of what was found alone would make a mechanism that finds little look quick."""
     delays = Delays()
     reached = np.zeros((4, len(SIZES)), dtype=np.int32)
     reached[:, 0] = [1, 1, 2, 2]

@@ -48,7 +48,6 @@ def test_the_smallest_epsilon_near_the_best_is_taken() -> None:
 
 
 def test_of_the_same_epsilon_the_better_board_is_taken_then_the_smaller_error() -> None:
-    """Bounds that cut off what belongs on the board cost recall; a difference below that of seeds is none."""
     found = recommend([outcome(1, 1, 0.92, 5), outcome(2, 1, 0.951, 30), outcome(3, 1, 0.952, 20)])
     assert found.chosen == 3 and found.front == (3,)
     assert recommend([outcome(1, 1, 0.951, 20), outcome(2, 1, 0.952, 30)]).chosen == 1
@@ -80,7 +79,6 @@ def test_an_epoch_without_an_end_is_said_too() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 5, 20])
 def test_the_mean_of_equal_numbers_is_that_number(n: int) -> None:
-    """Rounding once put it below the worst seed, so an error bar had a negative length."""
     for value in np.arange(1_000) / 1_000:
         assert Spread.of([value] * n) == Spread(value, value, value)
 

@@ -70,7 +70,6 @@ def test_results_of_nothing_are_results(tmp_path: Path) -> None:
 
 
 def test_somebodys_files_are_not_overwritten(tmp_path: Path) -> None:
-    """A directory that holds anything is refused; --force takes it, and touches nothing but results."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(SettingsError, match=r"not empty: choose another directory, or use --force"):
         prepare(tmp_path, force=False)

@@ -186,7 +186,6 @@ def test_seeds_differ_in_noise_and_in_nothing_else(tmp_path: Path) -> None:
 
 
 def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
-    """max_items_per_user is a bound like the others: what it cuts off is lost. Horizons of all kinds go together."""
     some = [event | {"user": f"u{i % 50}"} for i, event in enumerate(events(2_000, seconds=20))]
     settings = settings_of(tmp_path, [unk(max_items_per_user=2)], user="user")
     varies = "max_items_per_user=2,20", "horizon=50,unbounded", "start=2026-01-01T00:00:00Z"
@@ -235,7 +234,6 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Pat
 
 
 def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) -> None:
-    """A batch may be minutes of work for a thousand runs; it is pressed where some runs have released the tick and others not."""
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public")])
     runs, calls = Backtest(runs_in(settings, tmp_path, "max_items=1,2,3"), KEY, 5), 0
@@ -295,7 +293,6 @@ def test_ctrl_c_leaves_valid_files(tmp_path: Path, monkeypatch: Patch, capsys: P
 
 
 def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:
-    """Never more than the limit, never fewer than half of it once it was reached, whatever the first tick."""
     thinned = Thinned(8)
     kept = [tick for tick in range(1_000_003, 1_000_503) if thinned.due(tick)]
     assert thinned.ticks <= set(kept) and 4 <= len(thinned.ticks) <= 8

@@ -70,7 +70,6 @@ def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_pat
 
 
 def test_report_figures_match_pandas_on_the_raw_file(flights: Path, tmp_path: Path) -> None:
-    """Nothing of the measuring code is used here: events and snapshots are read as anybody would read them."""
     out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
     replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))
     lines = (flights / "flights.jsonl").read_text(encoding="utf-8").splitlines()

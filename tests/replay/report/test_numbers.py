@@ -32,7 +32,6 @@ def row(label: str, exact: int, released: int | None) -> BoardRow:
 
 
 def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
-    """Boards are ranked by count; a bucket that a board does not name is empty."""
     found = counted_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
     assert (found.exact.tolist(), found.sd) == ([2, 0, 9, 1], 5.0)
     assert found.published.tolist() == [-1, 0, 11, 3]
@@ -52,7 +51,6 @@ def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
 def test_an_open_interval_holds_what_lies_beyond(
     truth: float | None, low: float | None, high: float | None, expected: bool
 ) -> None:
-    """The exact quantile here lies in the last bucket where it has no value."""
     exact = {"value": truth, "bucket": ">=50" if truth is None else "[0,10)"}
     assert holds(NUMERIC, exact, {"low": low, "high": high}) is expected
 
@@ -82,7 +80,6 @@ def site(directory: Path, settings: str) -> Path:
 
 
 def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
-    """Also those that nobody was in: a histogram with holes is another one."""
     [of] = measured(results.read(report))
     [run] = of.runs
     numeric = numeric_of(run)

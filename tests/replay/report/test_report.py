@@ -134,7 +134,6 @@ def made_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_needs_no_network_and_runs_no_script_but_its_own(made_report: Path) -> None:
-    """It is mailed, archived and opened years later, on machines that must not tell anybody what they show."""
     text = text_in(made_report)
     page = Page(text)
     foreign = {"link", "iframe", "object", "embed", "img", "image", "base", "form"}
@@ -168,7 +167,6 @@ def test_labels_stay_text_and_show_what_is_invisible(made_report: Path) -> None:
 
 
 def test_page_and_every_picture_say_that_they_hold_exact_data(made_report: Path) -> None:
-    """A picture is cut out of its page and sent on; the words must go with it."""
     text = text_in(made_report)
     assert f'<div class="contains" role="note">{CONTAINS}</div>' in text
     assert "@media print" in text and ".contains { position: fixed" in text  # on each printed page
@@ -182,7 +180,6 @@ def test_page_and_every_picture_say_that_they_hold_exact_data(made_report: Path)
 
 
 def test_the_words_of_the_page_itself_hold_nothing_invisible(tmp_path: Path) -> None:
-    """What stands for a control character in a label must not stand in a sentence: once a broken line of the source did."""
     assert "\\u00" not in Page(report(tmp_path, made(labels=("tea", "pot")))).text
 
 
@@ -194,7 +191,6 @@ def test_labels_without_a_letter_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("letter", "iaW@")
 def test_a_label_in_a_picture_is_no_wider_than_its_room(letter: str) -> None:
-    """Letters are not equally wide: eighteen of the widest pushed three boards off their picture."""
     assert drawable("nnnn", 4) == "nnnn" and drawable("nnnnn", 4) == "nn…"
     cut = drawable(letter * 500, 18)
     width, wider = (sum(map(_width, text)) for text in (cut, cut + letter))
@@ -256,7 +252,6 @@ def test_a_failed_picture_costs_only_itself(name: str, tmp_path: Path, monkeypat
 
 
 def test_failed_pictures_end_no_replay(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    """A batch job that counts events for hours must not fail because of a label."""
     fails = Mock(side_effect=ValueError("no limits"))
     monkeypatch.setattr("workers.replay.report.charts_backtest.coverage", fails)
     settings_of(tmp_path)
@@ -344,7 +339,6 @@ def test_a_partial_result_says_so(tmp_path: Path, monkeypatch: Patch) -> None:
 def test_reports_are_reproducible_and_replace_old_pictures(
     tmp_path: Path, made_report: Path
 ) -> None:
-    """Two people compare two reports by their hashes; a picture of an earlier run would be taken for one of this."""
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "products-old.svg").write_text("old")
     report(tmp_path, made())
@@ -354,7 +348,6 @@ def test_reports_are_reproducible_and_replace_old_pictures(
 
 
 def test_one_run_without_boards_or_delays_has_a_report(tmp_path: Path) -> None:
-    """Order statistics have no board, declared domains no delay, and most people begin with one run."""
     found = made()
     run = replace(found.runs[0], varied={})
     errors = ("error_mean", "error_unbounded_mean")
