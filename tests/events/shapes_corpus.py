@@ -321,7 +321,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         counted = list(zip(named, amounts, strict=True))
         rows = zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
         views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
-    users = [None] * len(spans)
+    users: list[str | None] = [None] * len(spans)
     if spans.users is not None:
         users = [text(span) for span in spans.users.tolist()]
     found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}
