@@ -37,8 +37,7 @@ from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
 NAMES = (
-    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "[]", "schlüssel"),
-    "a b",
+    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "a b", "[]", "schlüssel"),
     "long" * 8,
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
