@@ -189,7 +189,7 @@ def test_a_real_cluster_is_not_embedded_because_somebody_says_so(
     """Both the caller's declaration and the cluster's answers must agree."""
     Broker(ids(), controllers=[controller], cluster_id=cluster_id).serve(monkeypatch)
     assert execute(["run", "-c", str(config), "--embedded", said]) == 2
-    assert "not the embedded Kafka" in capsys.readouterr().err
+    assert "not the expected embedded Kafka" in capsys.readouterr().err
 
 
 def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:

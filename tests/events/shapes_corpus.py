@@ -37,8 +37,7 @@ from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
 NAMES = (
-    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "[]", "schlüssel"),
-    "a b",
+    *("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "a b", "[]", "schlüssel"),
     "long" * 8,
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
@@ -323,7 +322,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         counted = list(zip(named, amounts, strict=True))
         rows = zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
         views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
-    users: list[Any] = [None] * len(spans)
+    users: list[str | None] = [None] * len(spans)
     if spans.users is not None:
         users = [text(span) for span in spans.users.tolist()]
     found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}

@@ -260,7 +260,7 @@ def plain_views(old: str = "", new: str = "") -> Any:
 def some() -> list[tuple[Case, list[bytes]]]:
     """Return many kinds of settings, with events for each."""
     maker = Maker(5)
-    cases = [maker.case() for _ in range(150)]
+    cases = (maker.case() for _ in range(150))
     return [*probes(), *((case, maker.batch(case, 60)) for case in cases)]
 
 

@@ -53,7 +53,7 @@ REFUSALS = [
     (with_buckets("[10, 0]"), "buckets = [10, 0]: 0 at place 2 is not above 10"),
     (with_buckets("[10]"), "buckets = [10]: 1 given ... 2 to 1,000 numbers"),
     (with_buckets('[0, "a"]'), 'buckets = [0, "a"]: the edge at place 2 is no number'),
-    (with_buckets("[0, inf]"), "inf is no edge ... finite"),
+    (with_buckets("[0, inf]"), "inf is not an edge ... finite"),
     (
         with_buckets('{ from = 0, to = 9, count = 3, scale = "log" }'),
         'from = 0: above 0 with scale = "log"',
@@ -122,7 +122,7 @@ def test_buckets_become_a_declared_domain(tmp_path: Path) -> None:
     assert msgspec.json.decode(stored, type=KnownBaseConfig) == found
     with pytest.raises(msgspec.ValidationError, match="not above"):
         msgspec.json.decode(stored.replace(b"50.5]", b"5.5]"), type=KnownBaseConfig)
-    with pytest.raises(msgspec.ValidationError, match="domain: with buckets"):
+    with pytest.raises(msgspec.ValidationError, match="domain: buckets define"):
         msgspec.json.decode(stored.replace(b"10.0,50.5]", b"11.0,50.5]"), type=KnownBaseConfig)
 
 

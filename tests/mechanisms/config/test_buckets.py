@@ -86,7 +86,7 @@ def test_whatever_is_asked_gives_good_edges_or_a_message(
         ([0, 10**400], "the edge at place 2 is too large"),
         ([0, 1, 1], "1 at place 3 is not above 1 before it"),
         ([0.0, -0.0], "0 at place 2 is not above 0"),
-        ([float("nan"), 1], "nan is no edge"),
+        ([float("nan"), 1], "nan is not an edge"),
         (5, "a list of 2 to 1,000 numbers"),
         ({"to": 1, "count": 2}, "from is missing"),
         (

@@ -256,15 +256,24 @@ def entry(
 
 @checked_part
 def complete(
-    missing: Longs, message: Longs, seen: int, base: int, lists: Longs, log: Longs, used: int
+    missing: Longs,
+    first: int,
+    number: int,
+    seen: int,
+    base: int,
+    lists: Longs,
+    log: Longs,
+    used: int,
 ) -> int:
-    """Log the rows of fields that a message, a row of `messages`, lacks; return the rows used."""
-    for row in range(message[MISSING], message[MISSING] + message[M]):
-        bit, state, slot, kind = missing[row, 0], missing[row, 1], missing[row, 2], missing[row, 3]
+    """Log the rows of fields that a message lacks; return the rows used."""
+    for row in range(first, first + number):
+        bit, state, kind = missing[row, 0], missing[row, 1], missing[row, 3]
         there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
         if not there:
             shift = base if kind == kinds.TEXT else 0
-            used = put(log, used, slot, kind, missing[row, 4] + shift, missing[row, 5] + shift)
+            used = put(
+                log, used, missing[row, 2], kind, missing[row, 4] + shift, missing[row, 5] + shift
+            )
     return used
 
 
@@ -326,7 +335,8 @@ def event(
         if messages[message, MODE] == DECLINES:
             return DECLINED
         if at == end:
-            used = complete(missing, messages[message], stack[top, F_SEEN], base, lists, log, used)
+            first, number = messages[message, MISSING], messages[message, M]
+            used = complete(missing, first, number, stack[top, F_SEEN], base, lists, log, used)
             depth = top
             if depth == 0 or used < 0:
                 return used
