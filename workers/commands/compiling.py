@@ -32,7 +32,7 @@ from workers.events.field_spans import FieldSpans, Format
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
 from workers.events.json import Json
-from workers.events.reader import EventReader
+from workers.events.reader import EARLIEST_MS, EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node
 from workers.events.user_reader import UserReader
@@ -57,6 +57,8 @@ _EVENTS = 64
 # Argument that tells the other process its role.
 _APART = "apart"
 _TICK_MS = 1000
+# Earlier events would be rejected, and what counts events would not be compiled.
+_BEGIN_MS = EARLIEST_MS
 _KEY = NoiseKey(bytes(range(32)))
 
 
@@ -176,10 +178,10 @@ def _events() -> list[bytes]:
     shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, many, ["\u00e4\n"]]
     events = []
     for i in range(_EVENTS):
-        about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": i * 100}
+        about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": _BEGIN_MS + i * 100}
         events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
     # A duplicate name.
-    events[0] = events[0][:-1] + b', "ts": 0}'
+    events[0] = events[0][:-1] + b', "ts": %d}' % _BEGIN_MS
     return events
 
 
@@ -221,8 +223,8 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
 
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, value in enumerate(_events()):
-        builder.append(i, i * 100, f"u{i % 7}".encode(), value, [])
-    lanes = [Lane(_TICK_MS, 0, 2, 1), Lane(_TICK_MS, 0, 2, 3, 2, 4)]
+        builder.append(i, _BEGIN_MS + i * 100, f"u{i % 7}".encode(), value, [])
+    lanes = [Lane(_TICK_MS, _BEGIN_MS, 2, 1), Lane(_TICK_MS, _BEGIN_MS, 2, 3, 2, 4)]
     store = Store(None, Changelog("state", 0)).open()
     all_shapes = (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user"))
     for key, timestamp, user in all_shapes:
@@ -245,9 +247,11 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
                 [(found, _, _)] = reader.read(part, None)
                 intake.add(found)
                 store.write(intake.user_changes(), 0)
-                for _, message in intake.commit(source=0, sequences=sequences, offset=0):
-                    for section in decode(message.encoded()).sections:
-                        section.contributions()
+                messages = intake.commit(source=0, sequences=sequences, offset=0)
+                sections = [one for _, sent in messages for one in decode(sent.encoded()).sections]
+                _require(bool(sections))
+                for section in sections:
+                    section.contributions()
 
 
 def _of_replay() -> None:
@@ -257,11 +261,19 @@ def _of_replay() -> None:
         histograms = fresh_histograms(settings, _KEY)
         lines = JsonLines(settings, "text", io.BytesIO(text), total=len(text))
         replay(settings, _KEY, lines, lambda _: None, histograms=histograms)
+        _require(any(len(histogram._state.ledger.tags) for histogram in histograms))
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
+
             ledger.clean_rows = 0
             ledger.touched = [ledger.find(ledger.tags)]
             ledger_blocks.load(ledger_blocks.changes(ledger))
+
+
+def _require(counted: bool) -> None:
+    """Fail if nothing was counted: a worker would compile kernels in its first batch."""
+    if not counted:
+        raise RuntimeError("the events that compile the kernels were not counted")
 
 
 def _longs(rows: int, columns: int) -> NDArray[np.int64]:
