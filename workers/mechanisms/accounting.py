@@ -32,14 +32,9 @@ _LARGEST_DELTA = 0.5  # in a configuration
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a mechanism over its whole life, for one event.
+    """The cost of a mechanism over its whole life, for one event: zCDP and failure probabilities.
 
-    Args:
-        rho: zCDP.
-        deltas: named failure probabilities, for example ("discovery", 1e-9).
-
-    Raises:
-        ValueError: rho is negative or not a number, or a delta is outside 0..1.
+    `deltas` are, for example, (("discovery", 1e-9),).
     """
 
     rho: float
@@ -85,11 +80,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest rho (rounded down) that gives (epsilon, delta).
-
-    Raises:
-        ValueError: epsilon is not above 0 and finite, or delta is not inside 0..1.
-    """
+    """Return the largest rho (rounded down) that gives (epsilon, delta), if any is above 0."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
     _check_delta(delta)
@@ -103,10 +94,7 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def paper_epsilon(rho: float, delta: float) -> float:
-    """Return rho + 2 sqrt(rho ln(1/delta)), rounded up, for comparison with the papers.
-
-    Source: Bun, Steinke 2016, Proposition 1.3.
-    """
+    """Return rho + 2 sqrt(rho ln(1/delta)), rounded up: Bun, Steinke 2016, Proposition 1.3."""
     _check_rho(rho)
     _check_delta(delta)
     return _round_up(rho + 2 * math.sqrt(rho * math.log(1 / delta)))

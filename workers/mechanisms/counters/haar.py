@@ -75,10 +75,9 @@ class Plan(NamedTuple):
 
 
 class HaarCounter(LevelCounter):
-    """Counter of Haar coefficients; see the module and `levels.LevelCounter`.
+    """Counter of Haar coefficients; see the module.
 
-    `end_share` is the last tick's share of rho_item, above 0 and below 1. If None, the tree begins
-    at tick 1, and its root has twice the weight of a level.
+    `end_share` is the last tick's share of rho_item, above 0 and below 1.
     """
 
     kind = "haar"

@@ -47,10 +47,7 @@ _LEFT_OUT = Fraction(1, 1 << 180)
 
 
 class NoiseColumns(Protocol):
-    """A single-threaded cache of `Counter.draw` for every row of a partition.
-
-    It is fast for consecutive ticks.
-    """
+    """A single-threaded cache of `Counter.draw`, fast for consecutive ticks."""
 
     @property
     def bytes_per_row(self) -> int: ...

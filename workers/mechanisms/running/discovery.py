@@ -2,7 +2,6 @@
 
 An item of true count at most Dinf (one event may have brought it) is shown at tick t with
 probability at most delta_t; over all ticks and the event's D0 items that adds up to at most delta.
-Neighbours: the content of one event emptied, or the reverse.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
