@@ -1,13 +1,9 @@
 """Integer noise by exact inversion of a 128-bit cumulative table: a word in, an integer out.
 
-What: the number of table thresholds at or below the word determines the integer. Only integers are
-compared, so every machine gets the same noise, and no float ever touches a released count.
-
-    Symbol      Here
-    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, but 0 and 2^128
-    TV          a table's distance from its law: thresholds are off by at most 2^-129
-
-Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
+The number of thresholds C(x) = round(2^128 P(X <= x)) at or below the word determines the integer.
+Only integers are compared, so every machine gets the same noise, and no float ever touches a
+released count. Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`,
+`discrete_laplace.Geometric`.
 """
 
 import math
@@ -24,7 +20,7 @@ from workers.arrays.types import Longs, Tags, Words
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import Frozen, read_only
 
-# Noise in the narrowest type that holds it: int16, int32 or int64.
+# int16, int32 or int64, the narrowest that holds the noise.
 Integers = NDArray[np.signedinteger[Any]]
 
 WORD_BITS = 128
@@ -43,10 +39,10 @@ _AMBIGUOUS_INT32 = -(1 << 31)
 class InversionTable(Frozen):
     """Sampler of the integers lowest, lowest + 1, ..., `bound` the largest absolute value.
 
-    Thresholds ascend, each above 0 and below 2^128; `lowest` is the value of a word below them all.
-    `dtype` is int16 where every value fits, else int32. `tv` is an upper bound on the total
-    variation distance to the law: half of 2 bound + 1 values that are off by at most one unit of
-    2^-128 each, one unit for values whose threshold rounded to 0, and `tail`, the mass left out.
+    Thresholds ascend, each above 0 and below 2^128; a word below them all gives `lowest`. `tv` is
+    an upper bound on the total variation distance to the law: half of 2 bound + 1 values that are
+    off by at most one unit of 2^-128 each, one unit for values whose threshold rounded to 0, and
+    `tail`, the mass left out.
     """
 
     def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
@@ -73,7 +69,7 @@ class InversionTable(Frozen):
         look_up(*guide, *thresholds, readonly_contiguous(words), out)
 
     def draw(self, stream: NoiseStream, cell: Cell, tags: Tags, out: Integers) -> None:
-        """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words."""
+        """Fill `out`, (n,) of `dtype`, with one cell's noise."""
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
@@ -104,7 +100,7 @@ class InversionTable(Frozen):
 def mirrored(lower: Sequence[int]) -> list[int]:
     """Return all thresholds of a law symmetric about 0, given those of its negative values.
 
-    P(X <= x) = 1 - P(X <= -x - 1): the upper half mirrors the lower one exactly.
+    P(X <= x) = 1 - P(X <= -x - 1): the halves mirror each other exactly.
     """
     return [*lower, *((1 << WORD_BITS) - threshold for threshold in reversed(lower))]
 
@@ -118,9 +114,6 @@ def round_up_to_grid(value: Fraction, name: str) -> Fraction:
     """Round a noise parameter up, the private side, to a grid that all machines share.
 
     The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
-
-    Raises:
-        ValueError: it is not above 0.
     """
     if value <= 0:
         raise ValueError(f"{name} = {value}: must be above 0")
