@@ -148,15 +148,11 @@ def float_up(value: Fraction) -> float:
 
 
 def _order_cost(order: int, delta: float) -> float:
-    """Return epsilon - order * rho."""
     return (-math.log(delta) - math.log(order)) / (order - 1) + math.log1p(-1 / order)
 
 
 def _largest(value: Callable[[int], float]) -> float:
-    """Return the maximum of a unimodal function over integer orders a >= 2.
-
-    Any order is valid: a missed peak would cost accuracy, never privacy.
-    """
+    """Return the maximum over orders a >= 2; a missed peak costs accuracy, never privacy."""
     grid = [2]
     while grid[-1] < _LARGEST_ORDER:
         grid.append(grid[-1] + max(1, grid[-1] // 4))

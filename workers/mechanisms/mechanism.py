@@ -37,7 +37,6 @@ class Guarantee:
 
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
-    """Return the first fields of every mechanism's `public`."""
     numeric = {}
     if config.buckets:
         numeric["buckets"] = list(map(short, config.buckets.edges))
@@ -140,8 +139,6 @@ class Noise(Protocol):
 
 
 class Mechanism(Protocol):
-    """One configured continual mechanism, public in full."""
-
     @property
     def kind(self) -> str: ...
 
@@ -183,11 +180,7 @@ class Mechanism(Protocol):
     ) -> tuple[State, Release | Items | Answers]:
         """Add the contributions of tick t of the epoch, from 1, and release.
 
-        Consumes the state, which is as of tick t - 1. A message's key indexes are -1 for keys not
-        served.
-
-        Raises:
-            HorizonExceeded: t lies outside 1..horizon.
+        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
         """
 
 
@@ -198,8 +191,7 @@ class Differences(Protocol):
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the difference between an item's published counts at two ticks.
 
-        `since` is before t; 0 is the epoch's start, where every count is 0, without noise. Raises
-        as `step`.
+        `since` is before t; 0 is the epoch's start, where every count is 0, without noise.
         """
 
 

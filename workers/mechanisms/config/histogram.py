@@ -93,27 +93,30 @@ class Lane(NamedTuple):
     view: str = ""
 
     def epoch(self, tick: int) -> int:
-        """Return the epoch of a user's pairs, from 0."""
         return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
 class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
     """Settings common to all continual histograms.
 
-    name        unique within a worker tick_ms     width of a tick of event time ("tick" outside
-    Python) horizon     T, ticks in an epoch, or "unbounded": one epoch without an end start
-    tick 1 begins here; None is 1970-01-01 max_items   D0, most items of one event that count
+    name        unique within a worker
+    tick_ms     width of a tick of event time ("tick" outside Python)
+    horizon     T, ticks in an epoch, or "unbounded": one epoch without an end
+    start       tick 1 begins here; None is 1970-01-01
+    max_items   D0, most items of one event that count
     max_count   Dinf, most that one event, or one protected user in an epoch, adds to one item
-    max_items_per_user   most items of one user that count in an epoch, where users are protected
-    epsilon, rho         total of one epoch, (epsilon, `delta`) or zCDP; exactly one of the two
-    delta       probability, over one epoch, that the guarantee does not cover radix       base of
-    the "tree" counter; None is the best one for the horizon (5 if unbounded) end_share   the last
-    tick's share of the budget, with the "haar" counter keys        the declared stream keys, or
-    "public" windows     ms; snapshots state the standard deviation of the change over every window
-    key, items, count, where   fields read from an event, overriding `[events]` buckets     edges of
-    intervals, whose labels become `domain` quantiles   of the numbers in the buckets, in every
-    snapshot; None: the median, where possible generation  raised to begin a new mechanism, and a
-    new charge, on purpose topic       output topic; None is `<worker.name>.<name>`
+    max_items_per_user   most items of one protected user that count in an epoch
+    epsilon, rho   total of one epoch, (epsilon, `delta`) or zCDP; exactly one of the two
+    delta       probability, over one epoch, that the guarantee does not cover
+    radix       base of the "tree" counter; None is the best for the horizon (5 if unbounded)
+    end_share   the last tick's share of the budget, with the "haar" counter
+    keys        the declared stream keys, or "public"
+    windows     ms; snapshots state the standard deviation of the change over every window
+    key, items, count, where   fields read from an event, overriding `[events]`
+    buckets     edges of intervals, whose labels become `domain`
+    quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
+    generation  raised to begin a new mechanism, and a new charge, on purpose
+    topic       output topic; None is `<worker.name>.<name>`
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}\Z", description=_NAME)]

@@ -67,8 +67,6 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
 
 
 class CounterMechanism(OnSplit):
-    """Base class of mechanisms whose published counts have the noise of `_counter`."""
-
     _counter: Counter
 
     def sd(self, t: int) -> float:
@@ -102,7 +100,7 @@ class OnCounters(CounterMechanism):
         tests_tv = float_up(tests * Fraction(counter.test_tv))
         # Parts of a user's item at different ticks use different cells.
         tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
-        # The larger part of `sampler_delta` decides which change the error message suggests.
+        # Suggest a change to the larger part of `sampler_delta`.
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
         self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
@@ -114,9 +112,9 @@ class OnCounters(CounterMechanism):
         return self._counter.columns(stream)
 
 
+# A worker's owner partitions ask one by one.
 @memoized(1024)
 def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
-    """Cached because a worker's owner partitions ask one by one."""
     return tuple(map(counter.sd, ticks))
 
 

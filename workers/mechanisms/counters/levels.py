@@ -53,7 +53,7 @@ class NoiseColumns(Protocol):
     def bytes_per_row(self) -> int: ...
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the noise of every row at tick t, as a new array (n,); see `Counter.draw`.
+        """Return the noise of every row at tick t, as a new array (n,).
 
         Between calls rows may only be appended to `tags`, (n, 2).
         """
@@ -112,8 +112,7 @@ class Counter(Frozen):
         """Return (c_j, sigma_j^2) of every cell with a non-zero coefficient at t: the noise's law.
 
         A cell is one independent discrete Gaussian, the same at every tick: the noise of two ticks
-        has covariance sum c_j c'_j sigma_j^2, their difference variance sum (c_j - c'_j)^2
-        sigma_j^2.
+        has covariance sum c_j c'_j sigma_j^2.
         """
         raise NotImplementedError
 

@@ -144,8 +144,7 @@ class SqrtCounter(Counter):
 class SqrtColumns:
     """v and r of every row up to the last requested tick; a tick costs O(t) per row.
 
-    A row added later, or after a restart, is computed from tick 1: 2^31 multiplications at t =
-    2^16.
+    A row added later, or after a restart, takes 2^31 multiplications at t = 2^16.
     """
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:

@@ -118,8 +118,8 @@ class _Adder:
 class TreeColumns(LevelColumns):
     """The noise, per level, of t with its lower digits set to zero.
 
-    The next tick adds one new block, at the level of its lowest non-zero digit; the result is that
-    level's column.
+    The next tick adds one block, at the level of its lowest non-zero digit, and returns that
+    column.
     """
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:

@@ -41,10 +41,7 @@ _OUTWARD = 1 + 1e-8
 
 
 def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float | None:
-    """Return the smallest lattice point x with P(X >= x) <= delta; None where that costs too much.
-
-    `terms` are (c_j, sigma_j^2).
-    """
+    """Return the smallest lattice point x with P(X >= x) <= delta; None if that costs too much."""
     denominator = math.lcm(*(c.denominator for c, _ in terms))
     multiples = [(c.numerator * (denominator // c.denominator), s2) for c, s2 in terms]
     return exact_quantile_of(denominator, multiples, delta)
@@ -53,10 +50,7 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
 def exact_quantile_of(
     denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
 ) -> float | None:
-    """Return `exact_quantile` of terms (c_j `denominator`, sigma_j^2), with integer coefficients.
-
-    Runs at every tick; fractions would take ten times as long.
-    """
+    """Return `exact_quantile` of integers c_j `denominator`: ten times as fast as fractions."""
     if delta < LEAST_DELTA or not multiples:
         return None
     common = math.gcd(denominator, *(a for a, _ in multiples))

@@ -75,10 +75,7 @@ class InversionTable(Frozen):
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
     def draw_cells(self, stream: NoiseStream, cells: Sequence[Cell], tags: Tags) -> Integers:
-        """Return the noise of several cells, (cells, n) of `dtype`; see `draw`.
-
-        All cells together have at most CHUNK_ROWS rows.
-        """
+        """Return the noise of several cells, (cells, n) of `dtype`, CHUNK_ROWS rows at most."""
         out = np.empty((len(cells), len(tags)), dtype=self.dtype)
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
         return out
@@ -98,10 +95,7 @@ class InversionTable(Frozen):
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
-    """Return all thresholds of a law symmetric about 0, given those of its negative values.
-
-    P(X <= x) = 1 - P(X <= -x - 1): the halves mirror each other exactly.
-    """
+    """Return all thresholds of a law symmetric about 0 from those of its negative values."""
     return [*lower, *((1 << WORD_BITS) - threshold for threshold in reversed(lower))]
 
 

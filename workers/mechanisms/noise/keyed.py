@@ -78,10 +78,7 @@ class NoiseKey(Frozen):
         return np.frombuffer(digests, dtype=_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
 
     def tag_state(self, stream_key: str) -> State:
-        """Return the digest of one stream key's tags before the label, for the compiled loops.
-
-        `blake2b.digests` of it and of labels equals `tags`. Secret.
-        """
+        """Return the secret state of `tags` before the label, for compiled loops."""
         # Imported here because most commands never need numba.
         from workers.arrays.blake2b import start
 
@@ -105,8 +102,6 @@ def _prefix(stream_key: str) -> bytes:
 
 
 class _Scratch(threading.local):
-    """One thread's cipher context and buffers."""
-
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
         self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)

@@ -43,10 +43,7 @@ Word = tuple[int, int]  # (upper, lower) halves
 
 
 def gumbel_top_k(counts: Longs, scale: Fraction, k: int, words: Sequence[Word]) -> Longs:
-    """Return the indices of min(k, n) picks, equal in law to the top k of counts + Gumbel(scale).
-
-    Takes a word for every pick.
-    """
+    """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale)."""
     picks, _ = _peel(counts, None, scale, k, words)
     return picks
 

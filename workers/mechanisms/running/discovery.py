@@ -2,27 +2,27 @@
 
 An item of true count at most Dinf (one event may have brought it) is shown at tick t with
 probability at most delta_t; over all ticks and the event's D0 items that adds up to at most delta.
+Neighbours are as in `accounting`.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
     delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0),
                     k = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
-                    test 1: then T and t count tests
+                    test 1: then T and t count tests. With haar and n a power of two these ticks
+                    have the least noise: levels up to n contribute nothing at a multiple of n
     X, X_t          sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
 
-With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n
-contribute nothing at a multiple of n.
 
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
 so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
 integers, and therefore X).
 
 For small configurations x_t is exact (`gaussian.exact_quantile`). Otherwise it is the smaller of
-two bounds that hold for every sum of independent discrete Gaussians with real coefficients: (a)
-Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)). (b)
-Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times
+two bounds that hold for every sum of independent discrete Gaussians with real coefficients:
+(a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
+(b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times
     that of N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v):
     complete the square; Poisson summation bounds the numerator from above, and the normaliser of
     N_Z is at least sqrt(2 pi s2). Densities of independent sums convolve, so with
@@ -192,10 +192,7 @@ def constants_of(numerator: int, denominator: int) -> tuple[float, ...]:
 
 @memoized(1024)
 def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, float], ...]:
-    """Return every shift, with the normal quantile of the delta left after smoothing.
-
-    Cached: ticks with the same levels share these.
-    """
+    """Return every shift, with the normal quantile of the delta left after smoothing."""
     left = ((shift, delta * remains * math.exp(-log_theta) * _INWARD) for shift, remains in _SHIFTS)
     return tuple(
         (shift, _NORMAL.inv_cdf(least)) for shift, least in left if least > _LEAST_PROBABILITY
@@ -288,7 +285,6 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        """Return the noise of consecutive ticks, each a group of its own."""
         t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
@@ -303,10 +299,7 @@ class ConstantDiscovery(Discovery):
         return _Noise(variance * _OUTWARD, square * _OUTWARD, log_theta * _OUTWARD, np.ones(len(t)))
 
     def _terms(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
-        """Yield (c_j, number of equal terms, sigma_j^2) over all of `t`, term by term.
-
-        Reads the public parameters of tree and haar: far fewer steps than the terms of every tick.
-        """
+        """Yield (c_j, number of equal terms, sigma_j^2) of `t`; vectorized in tree and haar."""
         public: Mapping[str, Any] = self.counter.public()
         one = np.ones(len(t))
         if self.counter.kind == "tree":

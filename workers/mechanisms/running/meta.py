@@ -111,7 +111,6 @@ class MetaState(State):
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, Longs]:
-        """Return the rows shown by a cell of the current digits, with their noisy sums."""
         n = self.ledger.n
         has, total = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         for sums, flags in zip(self._sums, self._has, strict=True):
@@ -208,7 +207,7 @@ class Meta(OnSplit, Domained):
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it for an item shown by every cell of both ticks, as with `known_gauss`."""
+        """Return it for an item shown by every cell of both ticks."""
         return self.algorithm.sd * math.sqrt(len(self._named(t) ^ self._named(since)))
 
     def _named(self, t: int) -> set[tuple[int, int]]:

@@ -277,14 +277,12 @@ class SparseGumb(CounterMechanism, Domained):
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
     def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> Longs:
-        """Return the noisy counts of the chosen rows, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: Longs = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        """Return the samplers' distance over all draws with a true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
