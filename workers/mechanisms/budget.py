@@ -26,7 +26,7 @@ from workers.runtime.frozen import Frozen
 
 # The samplers' share of delta; their true figure (about 1e-35) is checked against it.
 NUMERICAL_SHARE = 1e-6
-# The rest is for conversion; another share changes threshold or noise by parts in a thousand.
+# The rest pays for conversion; other shares change threshold or noise by a few parts in 1,000.
 DISCOVERY_SHARE = 0.5
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TypedDict, Unpack
 
-# Incremented when values, thresholds or snapshots are computed otherwise: same id, same bytes.
+# Incremented with any change to values, thresholds or snapshots: same id, same bytes.
 VERSION = 1
 
 

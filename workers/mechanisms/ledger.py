@@ -101,7 +101,7 @@ class Contributions:
 
 
 def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
-    """Return `array`, or a zero-padded copy half as long again or more, with capacity for n."""
+    """Return `array`, or a zero-padded copy at least 1.5 times as long, with capacity for n."""
     length = array.shape[axis]
     if n <= length:
         return array
@@ -113,7 +113,7 @@ def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
 
 
 class Ledger:
-    """The rows of one histogram and epoch in one owner partition. Its repr shows no counts.
+    """The rows of one histogram, epoch and owner partition. Sensitive: its repr shows no counts.
 
     The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`,
     `newly_shown` and `clean_rows` track changes since `clean`, so that only changed blocks are

@@ -163,7 +163,7 @@ class Mechanism(Protocol):
         """Return the standard deviation of every count released at tick t."""
 
     def threshold(self, t: int) -> int | None:
-        """Return the count above which a new item is shown at tick t."""
+        """Return the count above which a new item is shown at tick t, if any."""
 
     def init(self) -> State: ...
 

@@ -71,7 +71,10 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """Return the mechanism that `config` describes, complete and frozen: many threads step it."""
+    """Return the complete, frozen mechanism, which many threads step.
+
+    Raises `ValueError`, naming the setting, if the budget cannot be met.
+    """
     mechanism = _BUILT_BY[type(config)](in_events(config, unit), unit)
     check_frozen(mechanism, mechanism.kind)
     return mechanism

@@ -26,8 +26,8 @@ def whole(least: int, most: int) -> Meta:
 class Rule(NamedTuple):
     """The check of one field.
 
-    The type is the one field of a record: given a bare annotation, msgspec hashes it at every call,
-    in Python, and drops exceptions raised there: it lost a Ctrl-C 5 times in 83.
+    `probe` is a record with one field: given a bare annotation, msgspec hashes it at every call, in
+    Python, and drops exceptions raised there: it lost a Ctrl-C 5 times in 83.
     """
 
     attribute: str

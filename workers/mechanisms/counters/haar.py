@@ -18,9 +18,9 @@ Why: about half the error of the tree, no state, and any tick can be computed al
 
     release(t) = h_t + sum_j c_j Z_v_j(t) + c_0 Z_0,   v_j(t) = floor(p / 2^j)
 
-The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but c_0 =
-1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). Any share e above 2 / (h +
-2) is taken from the levels.
+The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but
+c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). Any share e above
+2 / (h + 2) is taken from the levels.
 
 Sensitivity: an event in tick s changes, in each level, the one D_v of the block that holds s, by
 one, and S by one, wherever the tree begins.
@@ -50,7 +50,7 @@ from workers.runtime.frozen import memoized, read_only
 _UNBOUNDED_LEVELS = 50
 _TOTAL = 0  # the level number of S
 
-# A group's sum and its carry stay below this.
+# A group's sum and its carry stay below this, so nothing overflows int64.
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
@@ -169,8 +169,8 @@ class HaarCounter(LevelCounter):
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Group levels whose sum, as an integer, fits int64; return (top, levels), lowest first.
 
-        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels, with n_j =
-        c_j 2^j. n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j bound its size. A group closes
+        A group with top p holds the integer sum_j n_j 2^(p - j) Z_j over its levels, n_j = c_j 2^j.
+        Its size is bounded by n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j. A group closes
         before that bound exceeds 2^61, which leaves as much again for the carry and the rounding
         constant.
         """

@@ -15,8 +15,8 @@
     x               `reach`: an upper bound on every |Z| that a table can give
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D; tick 0 has no noise. Noise at t is a
-multiple of g / D, g the greatest common divisor of D and all a_v(t), so rounding adds (1 - (g /
-D)^2) / 12, counted for both ticks as if independent of the rest.
+multiple of g / D, g the greatest common divisor of D and all a_v(t), so rounding adds
+(1 - (g / D)^2) / 12, counted for both ticks as if independent of the rest.
 
 Noise tables are built on first draw and shared by all threads; a counter's cost needs none.
 
@@ -62,7 +62,8 @@ class NoiseColumns(Protocol):
 def tick_block(t: int, last_tick: int) -> range:
     """Return the range of ticks around t to compute at once.
 
-    Between other work, a threshold took 150 us alone and 40 us as one of several: caches stay warm.
+    A threshold takes 150 us alone, between other work that fills the caches, and 40 us among
+    several.
     """
     first = t - t % _TOGETHER
     return range(max(first, 1), min(first + _TOGETHER, last_tick + 1))
@@ -98,7 +99,7 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def sd(self, t: int) -> float:
-        """Return the standard deviation of the published integer."""
+        """Return the standard deviation of the published integer, including rounding."""
         raise NotImplementedError
 
     def difference_sd(self, t: int, since: int) -> float:

@@ -144,7 +144,7 @@ class SqrtCounter(Counter):
 class SqrtColumns:
     """v and r of every row up to the last requested tick; a tick costs O(t) per row.
 
-    A row added later, or after a restart, takes 2^31 multiplications at t = 2^16.
+    A new row, and any row after a restart, starts at tick 1: 2^31 multiplications at t = 2^16.
     """
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
@@ -239,8 +239,8 @@ def _check_exact(bound: float) -> None:
 def _calibrate(horizon: int, rho_item: Fraction) -> tuple[int, Fraction]:
     """Return b and sigma^2: c as fine as the error needs, coarser if a table would be too large.
 
-    To first order, rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with 2^b >= 2
-    sqrt(T) less than one part in forty-eight.
+    To first order, rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with
+    2^b >= 2 sqrt(T) less than one part in forty-eight.
     """
     bits = (horizon.bit_length() + 1) // 2 + 1
     while True:
@@ -257,7 +257,7 @@ def _norm_squared(column: Floats) -> int:
 
 @memoized(16)
 def _rounded_column(horizon: int, bits: int) -> Floats:
-    """Return round(2^b f_k), k < T, from integers that are off by less than 2^-79."""
+    """Return round(2^b f_k), k < T; f_k is kept to 2^-96, rounded down k times: off by < 2^-79."""
     value, column = 1 << 96, []
     for k in range(horizon):
         column.append((value + (1 << (95 - bits))) >> (96 - bits))

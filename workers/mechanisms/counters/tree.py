@@ -17,10 +17,11 @@ Guarantee: rho = sum_j 1/(2 sigma_j^2) for each item an event changes by one, fo
 together; with equal weights that is L_r / (2 sigma^2).
 
 Unbounded: w_j = 1/(j + 2) needs no T. Levels 0..L - 1 with r^L >= 2^40 hold every tick below 2^40,
-so an event still changes one block of each of L levels, and sum_j 1/(2 sigma_j^2) <= rho_item sum_j
-w_j / sum_i w_i = rho_item. Of bases 2, 3, 4, 5, 6, 8, 10, 16 and weights (j + 1)^-0.8, (j + 2)^-p,
-p = 0, 0.6, 1, 1.2, r = 5 with p = 1 is best or within 5 % of it at 2^10..2^20 (computed): worst sd
-times sqrt(2 rho) 11.9 / 18.3 / 21.8 / 32.0 at 2^10 / 2^16 / 2^20 / 2^30.
+so an event still changes one block of each of L levels, and
+sum_j 1/(2 sigma_j^2) <= rho_item sum_j w_j / sum_i w_i = rho_item.
+Of bases 2, 3, 4, 5, 6, 8, 10, 16 and weights (j + 1)^-0.8, (j + 2)^-p, p = 0, 0.6, 1, 1.2, r = 5
+with p = 1 is best or within 5 % of it at 2^10..2^20 (computed): worst sd times sqrt(2 rho)
+11.9 / 18.3 / 21.8 / 32.0 at 2^10 / 2^16 / 2^20 / 2^30.
 
 Source: Cardoso, Rogers, "Differentially Private Histograms under Continual Observation", Algorithm
 1 and Theorem 1; the theorem calls the l2 sensitivity L_r (it is sqrt(L_r)), and the algorithm's

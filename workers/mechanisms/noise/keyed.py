@@ -102,6 +102,8 @@ def _prefix(stream_key: str) -> bytes:
 
 
 class _Scratch(threading.local):
+    """One thread's cipher context and buffers: concurrent calls must not share them."""
+
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
         self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)

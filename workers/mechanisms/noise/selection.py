@@ -1,8 +1,8 @@
 """Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise.
 
 What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
-remove it, pick again, k times ("peeling"). That is the order of the k largest of count_i +
-Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
+remove it, pick again, k times ("peeling"). That is the order of the k largest of
+count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
 Why: float Gumbel noise distorts the probability of rare picks, and differently on every machine.
 
     b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
