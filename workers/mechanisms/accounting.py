@@ -1,24 +1,16 @@
 """zCDP accounting: composition of costs, and one final conversion to (epsilon, delta).
 
-Costs are data (`Cost`) and compose by addition.
-Neighbours: the content of one event emptied, or the reverse.
+rho-zCDP here: every integer Renyi order a >= 2 obeys D_a <= a rho, where neighbours are the content
+of one event emptied, or the reverse. Integer orders only, because the counters' adaptive guarantee
+is proved by a shift within a lattice (`docs/guarantee.md`). Minimising over fewer orders is still
+valid, and has no visible cost unless rho is large against ln(1/delta).
 
-    Symbol      Here
-    rho         zCDP parameter: every integer Renyi order a >= 2 obeys D_a <= a rho
-    a           Renyi order
-    epsilon, delta   approximate differential privacy
-
-Why integer orders only: the counters' adaptive guarantee (the stream reacts to published values) is
-proved by a shift within a lattice, for integer orders a >= 2 (`docs/guarantee.md`). Minimising over
-fewer orders is still a valid conversion, and has no visible cost unless rho is large against
-ln(1/delta).
+Every result is rounded to the private side (epsilon and delta up, rho down), to nine significant
+digits, after a margin of 1e-10, far above the floating-point error here: all machines publish the
+same number.
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Proposition 12
 and Corollary 13.
-
-Rounding: every result is rounded to the private side (epsilon and delta up, rho down) to nine
-significant digits, after a margin of 1e-10 that is far above the floating-point error here, so
-that all machines publish the same number.
 """
 
 import math
@@ -35,20 +27,14 @@ _WIDE_MARGIN = 1e-10
 _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
 _LARGEST_EXPONENT = 700.0
-# The largest delta allowed in a configuration.
-_LARGEST_DELTA = 0.5
+_LARGEST_DELTA = 0.5  # in a configuration
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a mechanism over its whole life.
+    """The cost of a mechanism over its whole life, for one event: zCDP and failure probabilities.
 
-    Args:
-        rho: zCDP, for one event.
-        deltas: named failure probabilities, for example ("discovery", 1e-9).
-
-    Raises:
-        ValueError: rho is negative or not a number, or a delta is outside 0..1.
+    `deltas` are, for example, (("discovery", 1e-9),).
     """
 
     rho: float
@@ -62,15 +48,14 @@ class Cost:
 
     @property
     def delta(self) -> float:
-        """Return the sum of the named failure probabilities, rounded up."""
         return float_up(sum((Fraction(delta) for _, delta in self.deltas), Fraction(0)))
 
 
 def compose(costs: Iterable[Cost]) -> Cost:
-    """Return the cost of running all of them on the same events: rho and deltas add up, rounded up.
+    """Return the cost of running all of them on the same events, rounded up.
 
-    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by
-    the union bound.
+    zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union
+    bound.
     """
     rhos: list[float] = []
     deltas: dict[str, Fraction] = {}
@@ -83,11 +68,7 @@ def compose(costs: Iterable[Cost]) -> Cost:
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """Return the smallest epsilon (rounded up) for which rho-zCDP gives (epsilon, delta).
-
-    Raises:
-        ValueError: rho is negative or not a number, or delta is not inside 0..1.
-    """
+    """Return the smallest epsilon (rounded up) for which rho-zCDP gives (epsilon, delta)."""
     _check_rho(rho)
     _check_delta(delta)
     if rho == 0:
@@ -99,15 +80,11 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest rho (rounded down) that gives (epsilon, delta), the start of calibration.
-
-    Raises:
-        ValueError: epsilon is not above 0 and finite, or delta is not inside 0..1.
-    """
+    """Return the largest rho (rounded down) that gives (epsilon, delta), if any is above 0."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
     _check_delta(delta)
-    # For a fixed order the epsilon is linear in rho, so each order gives its largest rho directly.
+    # At a fixed order epsilon is linear in rho.
     rho = _largest(lambda order: (epsilon - _order_cost(order, delta)) / order)
     if rho <= 0:
         raise ValueError(
@@ -117,30 +94,24 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def paper_epsilon(rho: float, delta: float) -> float:
-    """Return rho + 2 sqrt(rho ln(1/delta)), the papers' conversion, rounded up, for comparison.
-
-    Source: Bun, Steinke 2016, Proposition 1.3.
-    """
+    """Return rho + 2 sqrt(rho ln(1/delta)), rounded up: Bun, Steinke 2016, Proposition 1.3."""
     _check_rho(rho)
     _check_delta(delta)
     return _round_up(rho + 2 * math.sqrt(rho * math.log(1 / delta)))
 
 
 def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0.0) -> float:
-    """Return the delta charged for sampling noise from a table instead of the ideal distribution.
+    """Return the delta charged for sampling noise from a table: (1 + e^epsilon) D0 TV + D0 TV'.
 
-    It is (1 + e^epsilon) D0 TV + D0 TV'. For noise on counts, only cells whose true value differs
-    between neighbours matter, so TV grows neither with items nor with ticks. TV' covers the tests
-    that an item of one event must fail to stay hidden. The chance of passing a test was bounded
-    under the ideal distribution, so TV' grows with the number of tests
-    (docs/decisions/0009-derivations.md, 8).
+    For noise on counts, only cells whose true value differs between neighbours matter, so TV grows
+    neither with items nor with ticks. TV' covers the tests that an item of one event must fail to
+    stay hidden. Their chance was bounded under the ideal distribution, so TV' grows with the number
+    of tests (docs/decisions/0009-derivations.md, 8).
 
     Args:
-        epsilon: of the guarantee it is added to.
-        max_items: D0, items one event may touch.
+        max_items: D0.
         tv: TV, `Counter.tv`, over all cells of one item.
-        tests_tv: TV', `Counter.test_tv` times the number of tests of one item; 0 for a known
-            domain.
+        tests_tv: TV', `Counter.test_tv` times the tests of one item; 0 for a known domain.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
@@ -155,17 +126,11 @@ REMEDY = "a smaller epsilon or rho"
 def check_sampler_delta(
     delta: float, epsilon: float, true: float, share: float, otherwise: str = REMEDY
 ) -> None:
-    """Raise if the share of delta reserved for the samplers is less than `true`, what they need.
-
-    `otherwise` is the remedy if delta is to stay.
-
-    Raises:
-        ValueError: delta is too small, or no delta is large enough at this epsilon.
-    """
+    """Raise `ValueError` if the samplers' share of delta is less than `true`, what they need."""
     if true <= delta * share:
         return
     least = true / share
-    # Rounded up to two digits: the suggested value must suffice despite rounding in `least`.
+    # Rounded up: the suggested value must suffice.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found, mend = f"{enough:.1e}", "a larger delta, or "
     if not least <= _LARGEST_DELTA:  # or not a number
@@ -183,16 +148,11 @@ def float_up(value: Fraction) -> float:
 
 
 def _order_cost(order: int, delta: float) -> float:
-    """Return epsilon - order * rho at one Renyi order."""
     return (-math.log(delta) - math.log(order)) / (order - 1) + math.log1p(-1 / order)
 
 
 def _largest(value: Callable[[int], float]) -> float:
-    """Return the maximum of a unimodal function over integer orders a >= 2.
-
-    Any order is valid, so a missed peak would cost accuracy and never privacy. A geometric grid
-    finds the neighbourhood, a ternary search the order.
-    """
+    """Return the maximum over orders a >= 2; a missed peak costs accuracy, never privacy."""
     grid = [2]
     while grid[-1] < _LARGEST_ORDER:
         grid.append(grid[-1] + max(1, grid[-1] // 4))
@@ -213,7 +173,6 @@ def _round_up(value: float) -> float:
 
 
 def _round(value: float, rounding: str, digits: int = _DIGITS) -> float:
-    """Round to nine significant digits: the nearest float is the same on every machine."""
     return float(Context(prec=digits, rounding=rounding).create_decimal(Decimal(value)))
 
 
@@ -228,10 +187,5 @@ def _check_delta(delta: float) -> None:
 
 
 def check_rho_item(rho_item: float) -> None:
-    """Raise if no noise can be calibrated to `rho_item`.
-
-    Raises:
-        ValueError: rho_item is not a finite number above 0.
-    """
     if not 0 < rho_item < math.inf:
         raise ValueError(f"rho_item = {rho_item}: must be a finite number above 0")

@@ -4,8 +4,8 @@
 
 `delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items whose
 publication reveals that they exist, and `delta_numerical` for the distance of the integer samplers
-from the ideal distributions (`accounting.sampler_delta`). The order statistics, whose accounting
-may be pure, split theirs in `order_statistics.config`.
+from the ideal distributions (`accounting.sampler_delta`). Order statistics, whose accounting may be
+pure, have their own split in `order_statistics.config`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,17 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Guarantee
 from workers.runtime.frozen import Frozen
 
-# Share of delta reserved for the samplers' distance; the true figure (about 1e-35) is checked
-# against it.
+# The samplers' share of delta; their true figure (about 1e-35) is checked against it.
 NUMERICAL_SHARE = 1e-6
-# Half of delta pays for discovery, half for conversion: moving it either way changes threshold or
-# noise by a few parts in a thousand.
+# The rest pays for conversion; other shares change threshold or noise by a few parts in 1,000.
 DISCOVERY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The budget of one epoch.
+    """The budget of one epoch: epsilon and delta as guaranteed together, rho for noise.
 
-    Attributes:
-        rho: zCDP for noise.
-        epsilon: guaranteed together with `delta`.
-        delta: as configured; the remainder after the parts below converts rho to epsilon.
-        delta_discovery: total probability that an item of one event shows that it exists; 0 for a
-            known domain.
-        delta_numerical: charged for the samplers' distance from the ideal distributions.
+    `delta_discovery` is 0 for a known domain.
     """
 
     rho: float
@@ -53,11 +45,7 @@ class Split:
 
 
 def split(config: HistogramConfig, *, discovers: bool) -> Split:
-    """Return the split of a histogram's budget.
-
-    Raises:
-        ValueError: neither epsilon nor rho is given, or the budget is too small to use.
-    """
+    """Return the split of a histogram's budget; `ValueError` if it is too small to use."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical
@@ -77,7 +65,7 @@ def split(config: HistogramConfig, *, discovers: bool) -> Split:
 
 
 class OnSplit(Frozen):
-    """Base class of mechanisms that spend a `Split`: their guarantee and their cost.
+    """Base class of mechanisms that spend a `Split`.
 
     A constructor sets `_split` first, calibrates its noise to it, and ends with `_promise`.
     """
@@ -106,16 +94,11 @@ class OnSplit(Frozen):
         tests_tv: float = 0.0,
         otherwise: str = REMEDY,
     ) -> None:
-        """Set the guarantee after the noise is calibrated.
+        """Set the guarantee after the noise is calibrated; `ValueError` if delta is too small.
 
-        Args:
-            spent: rho of the calibrated noise; rounding may put it a little above the requested
-                rho.
-            tv, times, tests_tv: the samplers' distance, as in `accounting.sampler_delta`.
-            otherwise: the remedy where delta is too small and is to stay.
-
-        Raises:
-            ValueError: delta is too small to cover the samplers.
+        `spent` is the noise's rho, possibly rounded to a little above the requested one. `tv`,
+        `times` (D0) and `tests_tv` are as in `sampler_delta`, `otherwise` as in
+        `check_sampler_delta`.
         """
         own = self._split
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)

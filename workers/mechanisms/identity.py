@@ -1,9 +1,8 @@
 """The mechanism id: a hash of every public parameter that changes a noise value (mechanisms.md 1).
 
-Noise is derived from it, so two configurations, epochs, generations or streams never share noise.
-The stream is identified by the broker's ids of the contributions and release-state topics: a topic
-that was deleted and recreated holds other data, or no record of which data was published, and gets
-other noise. So does a histogram with a different first tick.
+Noise is derived from it, so two configurations, epochs, generations, streams or first ticks never
+share noise. The broker's ids of the contributions and release-state topics identify the stream: a
+topic that was deleted and recreated holds other data, or no record of published data.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import TypedDict, Unpack
 
-# Increment with any change to how values, thresholds or snapshots are computed: same id, same
-# bytes.
+# Incremented with any change to values, thresholds or snapshots: same id, same bytes.
 VERSION = 1
 
 
 class Identity(TypedDict):
-    """What identifies a mechanism besides its own parameters."""
-
     worker: str
     histogram: str
     generation: int  # raised on purpose for a new mechanism and a new charge
@@ -37,7 +33,7 @@ def describe(mechanism: Mapping[str, object], **identity: Unpack[Identity]) -> d
 
 
 def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
-    """Return the 16-byte id of one epoch of a mechanism, published from global tick `first` on."""
+    """Return the id of one epoch of a mechanism, published from global tick `first` on."""
     named = {**description, "first": first, "epoch": epoch}
     text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()

@@ -7,12 +7,8 @@
     ends    uint32 (n,)     end of the row's label in the text; int64 beyond 4 GiB
     text    uint8           UTF-8 bytes of all labels, end to end
 
-Rows are append-only. A label is a slice of one byte column, never a Python object of its own; rows
-are found by tag (`tag_index`). An item takes 41 to 47 bytes plus its label. Unused capacity takes
-no memory, since its pages were never touched.
-
-`TickRows` holds one tick's contributions, each item once. It lives for one tick and needs no text,
-and no index where one message has all rows.
+Rows are append-only. A label is a slice of one byte column, never a Python object; rows are found
+by tag. An item takes 41 to 47 bytes plus its label; pages of unused capacity are never touched.
 """
 
 from __future__ import annotations
@@ -34,10 +30,10 @@ Shown = Codes | Longs
 
 
 class TickRows(NamedTuple):
-    """One tick's rows. Sensitive: its repr shows none of them."""
+    """One tick's contributions, each item once. Sensitive: its repr shows none of them."""
 
     tags: Tags  # distinct
-    keys: Codes  # index of the stream key
+    keys: Codes
     counts: Longs  # above 0
     labels: Texts
 
@@ -84,12 +80,9 @@ A = TypeVar("A", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """One message's contributions to one tick of one lane, as columns.
+    """One message's contributions to one tick of one lane, as columns of equal length.
 
     A (stream key, label) pair occurs at most once, so that adding is one indexed `+=`.
-
-    Raises:
-        ValueError: the columns have different lengths.
     """
 
     keys: tuple[str, ...]  # distinct
@@ -108,10 +101,7 @@ class Contributions:
 
 
 def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
-    """Return `array` with capacity for `n` along an axis.
-
-    The result is `array` itself, or a zero-padded copy at least one and a half times its length.
-    """
+    """Return `array`, or a zero-padded copy at least 1.5 times as long, with capacity for n."""
     length = array.shape[axis]
     if n <= length:
         return array
@@ -123,11 +113,11 @@ def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
 
 
 class Ledger:
-    """The rows of one histogram and epoch in one owner partition.
+    """The rows of one histogram, epoch and owner partition. Sensitive: its repr shows no counts.
 
-    Sensitive: its repr shows no counts. The arrays are updated in place by `merge` and by the
-    mechanism that owns the state; `touched`, `newly_shown` and `clean_rows` track changes since
-    `clean`, so that only changed blocks are written.
+    The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`,
+    `newly_shown` and `clean_rows` track changes since `clean`, so that only changed blocks are
+    written.
     """
 
     def __init__(self) -> None:
@@ -165,8 +155,7 @@ class Ledger:
     def shown_to(self, tick: int) -> Shown:
         """Return `shown`, wide enough for `tick`.
 
-        Four bytes an item suffice for 68 years of one-second ticks. With narrower ticks, an epoch
-        without an end passes 2^31 (in 25 days with ticks of 1 ms); from then on it takes eight.
+        Four bytes suffice for 68 years of one-second ticks, but for only 25 days of ticks of 1 ms.
         """
         if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
@@ -182,7 +171,6 @@ class Ledger:
         return self._text[start : int(self._ends[row])].tobytes()
 
     def label_column(self, start: int, stop: int) -> Texts:
-        """Return the labels of rows start..stop-1."""
         before = int(self._ends[start - 1]) if start else 0
         ends = self._ends[start:stop].astype(np.int64)
         return Texts(self._text[before : int(ends[-1]) if len(ends) else before], ends - before)
@@ -216,8 +204,8 @@ class Ledger:
     def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
         """Add one message's columns for one tick to the counts.
 
-        `key_index` holds the index of every stream key here, -1 for a key not served. New items get
-        a row if `add_rows`; otherwise they are left out.
+        `key_index` holds the index of every stream key, -1 for a key not served. Without
+        `add_rows`, new items are left out.
         """
         key_of_row, tags = contributions.key_of_row, contributions.tags
         counts = contributions.counts
@@ -239,10 +227,8 @@ class Ledger:
         self.touched.append(rows)
 
     def mark_shown(self, rows: Rows, tick: int) -> None:
-        """Record `tick` as the first at which `rows` were shown."""
         self.shown_to(tick)[rows] = tick
         self.newly_shown.append(rows)
 
     def clean(self) -> None:
-        """Reset change tracking after a write."""
         self.touched, self.newly_shown, self.clean_rows = [], [], self.n

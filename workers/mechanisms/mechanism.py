@@ -2,11 +2,8 @@
 
 A mechanism is public and frozen. Its state is sensitive and belongs to one (histogram, epoch, owner
 partition). `step` maps the previous state, one tick's contributions and the noise to a release:
-equal inputs, equal outputs, no clock, no I/O. `step` consumes the state; to repeat a tick, reload
-the stored one.
-
-The cost is data (`cost()`); the published error follows from the configuration alone (`sd`,
-`threshold`).
+equal inputs, equal outputs, no clock, no I/O. It consumes the state; to repeat a tick, reload the
+stored one. Cost and published error follow from the configuration alone.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from workers.runtime.frozen import Frozen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """The guarantee for one `unit`, epoch and stream of snapshots, with the zCDP it came from."""
+    """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP."""
 
     unit: str
     rho: float
@@ -40,7 +37,6 @@ class Guarantee:
 
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
-    """Return the first fields of every mechanism's `public`."""
     numeric = {}
     if config.buckets:
         numeric["buckets"] = list(map(short, config.buckets.edges))
@@ -59,9 +55,9 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
 def ticks_of_item(config: HistogramConfig, unit: str) -> int:
     """Return the most ticks in which one protected unit may contribute to an item.
 
-    An event contributes in one tick. A user's contribution to an item, at most Dinf, may be split
-    into as many parts. Where ticks are released separately, every part is tested for discovery and
-    gets its own noise.
+    An event contributes in one tick; a user's contribution, at most Dinf, may come in as many
+    parts. Where ticks are released separately, every part is tested for discovery and gets its own
+    noise.
     """
     if unit == "event":
         return 1
@@ -72,8 +68,7 @@ def ticks_of_item(config: HistogramConfig, unit: str) -> int:
 class Release:
     """The m rows published at one tick, with noisy counts, of standard deviation `sd`.
 
-    Public once rows are replaced by labels. A new item is shown only above the threshold, which is
-    None where the domain is known.
+    Public once rows are replaced by labels. `threshold` is None where the domain is known.
     """
 
     rows: Rows  # ascending
@@ -84,7 +79,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The items published at one tick by a mechanism without rows; else as in `Release`."""
+    """The items published at one tick by a mechanism without rows; else as `Release`."""
 
     keys: Codes  # index of each stream key
     labels: Sequence[bytes]
@@ -108,10 +103,9 @@ class Answers:
 class State:
     """The ledger of one histogram and epoch, plus any further mechanism state (sensitive).
 
-    A mechanism with more state than its ledger subclasses this and returns changed blocks as bytes,
-    under names that begin with "m". `key_tags` holds one tag per stream key, of a label that no
-    item can have; noise for a whole stream key is derived from it. The caller maintains it, also
-    across restarts.
+    Subclasses return further changed state as blocks of bytes whose names begin with "m".
+    `key_tags` holds one tag per stream key, of a label that no item can have, for the noise of a
+    whole stream key. The caller maintains it, also across restarts.
     """
 
     def __init__(self) -> None:
@@ -119,12 +113,11 @@ class State:
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def add_domain(self, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Append a row for every label of a stream key's declared domain, seen or not."""
+        """Append a row for every declared label of a stream key."""
         if labels:
             self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
-        """Add one tick's messages to the counts; see `Ledger.merge`."""
         for part, key_index in contributions:
             self.ledger.merge(part, key_index, add_rows=add_rows)
 
@@ -133,28 +126,25 @@ class State:
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
-        """Restore a block that `changed` returned."""
         raise StateRefused(
             f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
         )
 
 
 class Noise(Protocol):
-    """Noise of all rows of an epoch, cached between ticks where that helps."""
+    """Noise of all rows of an epoch."""
 
     def at(self, t: int, tags: Tags) -> Longs:
         """Return the integer noise of every row at tick t; `tags` only grows."""
 
 
 class Mechanism(Protocol):
-    """One configured continual mechanism, public in full."""
-
     @property
     def kind(self) -> str: ...
 
     @property
     def law(self) -> str:
-        """The noise distribution of the counts: "gaussian" or "laplace".
+        """Return the distribution of the counts' noise: "gaussian" or "laplace".
 
         "logistic" where the noise decides picks, "sum" where answers derive from noisy sums.
         """
@@ -173,7 +163,7 @@ class Mechanism(Protocol):
         """Return the standard deviation of every count released at tick t."""
 
     def threshold(self, t: int) -> int | None:
-        """Return the count above which a new item is shown at tick t."""
+        """Return the count above which a new item is shown at tick t, if any."""
 
     def init(self) -> State: ...
 
@@ -190,11 +180,7 @@ class Mechanism(Protocol):
     ) -> tuple[State, Release | Items | Answers]:
         """Add the contributions of tick t of the epoch, from 1, and release.
 
-        The state, as of tick t - 1, is consumed. Each of the messages has its keys' index here (-1:
-        not served).
-
-        Raises:
-            HorizonExceeded: t lies outside 1..horizon.
+        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
         """
 
 
@@ -206,9 +192,6 @@ class Differences(Protocol):
         """Return the sd of the difference between an item's published counts at two ticks.
 
         `since` is before t; 0 is the epoch's start, where every count is 0, without noise.
-
-        Raises:
-            HorizonExceeded: either tick is outside the horizon.
         """
 
 
@@ -224,5 +207,4 @@ class Domained(Frozen):
         state.add_domain(key, tags, labels)
 
     def threshold(self, t: int) -> int | None:
-        """Return None: item selection does not depend on counts."""
         return None

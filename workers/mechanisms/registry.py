@@ -53,12 +53,11 @@ PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive
 def protects_users(config: HistogramConfig) -> bool:
     """Return whether the analysis covers a user with items in different ticks (mechanisms.md 7).
 
-    It does where the cost is a sum over the items touched. Then a user with m items in an epoch,
-    each counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf,
-    and discovery is charged for every tick that may hold a part of an item
-    (`mechanism.ticks_of_item`). It does not where an event is charged once per release, whatever it
-    touches (picks of a top k, thresholds that all counts share): such a user takes part in up to m
-    releases.
+    It does where the cost is a sum over the items touched: a user with m items in an epoch, each
+    counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf, and
+    discovery is charged for every tick that may hold a part of an item (`mechanism.ticks_of_item`).
+    It does not where an event is charged once per release, whatever it touches (picks of a top k,
+    thresholds that all counts share): such a user takes part in up to m releases.
     """
     algorithm = config.algorithm if isinstance(config, one_shot.MetaConfig) else config.mechanism
     return algorithm in PER_ITEM
@@ -72,10 +71,9 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """Return the mechanism that `config` describes, complete and frozen: many threads step it.
+    """Return the complete, frozen mechanism, which many threads step.
 
-    Raises:
-        ValueError: the budget cannot be met (the message names the setting).
+    Raises `ValueError`, naming the setting, if the budget cannot be met.
     """
     mechanism = _BUILT_BY[type(config)](in_events(config, unit), unit)
     check_frozen(mechanism, mechanism.kind)

@@ -1,16 +1,14 @@
 """Buckets: a declared domain of half-open intervals, for numeric items.
 
-n edges make n + 1 buckets. Bucket 0 is below the first edge, bucket n is the last edge and above;
-bucket k in between holds the numbers from edge k - 1 up to, but not including, edge k. Their labels
-are a declared domain like any other, so mechanisms and guarantees are independent of edges.
+Bucket 0 of n edges is below the first, bucket n is the last edge and above; bucket k holds the
+numbers from edge k - 1 up to, but not including, edge k.
 
     buckets = [0, 10, 50, 100]                          "<0" "[0,10)" "[10,50)" "[50,100)" ">=100"
     buckets = { from = 0, to = 500, count = 20 }        20 intervals of one width
     buckets = { from = 1, to = 1000, count = 9, scale = "log" }   of one ratio
 
-Edges are public and computed once, in decimal arithmetic, which is the same on every machine. Inner
-edges between `from` and `to` are rounded to 6 significant digits (of the width, if constant) for
-readability.
+Edges are public and computed in decimal arithmetic, which is the same on every machine. Inner edges
+between `from` and `to` are rounded to 6 significant digits (of the width, if constant).
 """
 
 from __future__ import annotations
@@ -39,14 +37,13 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        # 1 and 1.0 are the same edge, written the same way.
+        # 1 and 1.0 are the same edge.
         msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
         for complaint in _complaints(self.edges):
             raise ValueError(complaint)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the declared domain: bucket labels in numeric order."""
         texts = [short(edge) for edge in self.edges]
         between = (f"[{low},{high})" for low, high in itertools.pairwise(texts))
         return (f"<{texts[0]}", *between, f">={texts[-1]}")
@@ -58,11 +55,7 @@ def short(number: float) -> str:
 
 
 def parse_buckets(value: object) -> Buckets:
-    """Return the buckets that a settings file describes.
-
-    Raises:
-        ValueError: the description is invalid; the message states the allowed values.
-    """
+    """Return the buckets of a settings file, or raise `ValueError` with the allowed values."""
     if isinstance(value, list):
         edges = enumerate(value, 1)
         return Buckets(tuple(_number(edge, f"the edge at place {place}") for place, edge in edges))
@@ -123,7 +116,7 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 
 
 def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
-    """Yield the inner edges of intervals of equal width, to 6 significant digits of that width."""
+    """Yield inner edges of equal width, to 6 significant digits of that width."""
     # As written: 0.1 is a tenth here, not the nearest double.
     low, high = Decimal(repr(first)), Decimal(repr(last))
     span = _EXACT.subtract(high, low)
@@ -135,7 +128,7 @@ def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
 
 
 def _log(first: float, last: float, count: int) -> Iterator[Decimal]:
-    """Yield the inner edges of intervals of equal ratio, to 6 significant digits."""
+    """Yield inner edges of equal ratio, to 6 significant digits."""
     low, high = Decimal(repr(first)), Decimal(repr(last))
     ratio = _EXACT.ln(_EXACT.divide(high, low))
     for i in range(1, count):

@@ -1,7 +1,7 @@
 """Records that validate every field against its annotation when created.
 
-An annotation (`Meta`) states type, range and allowed values in words, unless it is a `Literal`.
-`rules` reads it once per type; an error names the field, its value and the allowed values.
+An annotation (`Meta`) states type, range and, unless it is a `Literal`, the allowed values in
+words, for the error message.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from workers.runtime.frozen import memoized
 
 
 def whole(least: int, most: int) -> Meta:
-    """Return the annotation of a whole number within inclusive bounds."""
     return Meta(ge=least, le=most, description=f"a whole number from {least:,} to {most:,}")
 
 
 class Rule(NamedTuple):
-    """The check of one field: its Python name, external name, type, and range in words.
+    """The check of one field.
 
-    The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at
-    every call, in Python, and drops exceptions raised there: it lost a Ctrl-C 5 times in 83.
+    `probe` is a record with one field: given a bare annotation, msgspec hashes it at every call, in
+    Python, and drops exceptions raised there: it lost a Ctrl-C 5 times in 83.
     """
 
     attribute: str
@@ -62,7 +61,6 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(self.where() + complaint)
 
     def where(self) -> str:
-        """Return the prefix of messages about a field."""
         return ""
 
     def complaints(self) -> Iterator[str]:
@@ -72,12 +70,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @memoized(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
-    """Return the rule of every field, in field order."""
     hints = get_type_hints(record, include_extras=True)
     found = []
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]
-        # The annotation's own come first, then those of a union's members, as in `Count | None`.
+        # A union's members come after, as in `Count | None`.
         annotated = [getattr(part, "__metadata__", ()) for part in (hint, *get_args(hint))]
         metas = [meta for meta in itertools.chain(*annotated) if isinstance(meta, Meta)]
         allowed = next((meta.description for meta in metas if meta.description), None)
@@ -100,7 +97,6 @@ def display(value: object) -> str:
 
 
 def _decode(kind: type, value: object) -> object:
-    """Convert a string to a path; msgspec calls this only for types it does not know."""
     if isinstance(value, kind):
         return value
     if kind is Path and isinstance(value, str) and value and "\0" not in value:

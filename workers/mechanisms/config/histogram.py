@@ -1,12 +1,7 @@
 """The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
 
 Every field states its type, its range and, in words, the allowed values. Instances are validated
-when created, from any source (a settings file, a stored record, a test), so every instance is
-valid. Nothing learned from data ever enters here.
-
-    D0    max_items    most items of one event that count
-    Dinf  max_count    most that one event, or one user in an epoch, adds to one item
-    T     horizon      ticks in one epoch
+when created, from any source, so every instance is valid. Nothing learned from data enters here.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
-# A constant threshold is solved from every tick's own noise: 1.1 s at this horizon (measured).
+# Solving a constant threshold takes 1.1 s at this horizon (measured).
 CONSTANT_HORIZON_MAX = 1 << 20
 # The sqrt counter keeps 8 bytes an item and tick.
 SQRT_HORIZON_MAX = 1 << 16
@@ -39,10 +34,9 @@ COUNTERLESS = (
     *("pay_what_you_get", "positive_gauss", "positive_laplace", "unk_gauss"),
 )
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
-# They keep a counter over the ticks of an epoch, so the epoch's last tick is the counter's last.
+# The epoch's last tick is their counter's last.
 END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
-# They show every label of their domain at every tick with Gaussian noise, so quantiles are
-# possible.
+# They show every label at every tick with Gaussian noise, so quantiles are possible.
 SHOWING_ALL = ("known_base", "known_gauss")
 # Their running counts differ from the truth only by noise; others omit what is below thresholds.
 SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
@@ -87,8 +81,7 @@ class Lane(NamedTuple):
     """Settings relevant to stage 1; histograms with equal lanes share one set of contributions.
 
     `max_items_per_user` bounds a user's (stream key, item) pairs in each epoch of `horizon` ticks
-    (None: in the only epoch); without users both are None. `view` names the histogram's view of an
-    event; "" is the view of `[events]`.
+    (None: in the only epoch); without users both are None. `view` "" is the view of `[events]`.
     """
 
     tick_ms: int
@@ -100,7 +93,6 @@ class Lane(NamedTuple):
     view: str = ""
 
     def epoch(self, tick: int) -> int:
-        """Return the epoch, from 0, in which users' pairs are counted together."""
         return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
@@ -108,25 +100,21 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     """Settings common to all continual histograms.
 
     name        unique within a worker
-    tick_ms     width of a tick of event time, ms ("tick" outside Python)
-    horizon     ticks in an epoch, or "unbounded": one epoch without an end
+    tick_ms     width of a tick of event time ("tick" outside Python)
+    horizon     T, ticks in an epoch, or "unbounded": one epoch without an end
     start       tick 1 begins here; None is 1970-01-01
     max_items   D0, most items of one event that count
-    max_count   Dinf, most that one event adds to one item; where users are protected, one user in
-                an epoch
-    max_items_per_user   most items of one user that count in an epoch, where users are protected
-    epsilon     total of one epoch, with `delta`; exactly one of `epsilon` and `rho`
-    rho         total of one epoch in zCDP
+    max_count   Dinf, most that one event, or one protected user in an epoch, adds to one item
+    max_items_per_user   most items of one protected user that count in an epoch
+    epsilon, rho   total of one epoch, (epsilon, `delta`) or zCDP; exactly one of the two
     delta       probability, over one epoch, that the guarantee does not cover
-    radix       base of the "tree" counter; None is the best one for the horizon (5 if unbounded)
-    end_share   the last tick's share of the budget, with the "haar" counter; None: no tick gets
-                more than the others
+    radix       base of the "tree" counter; None is the best for the horizon (5 if unbounded)
+    end_share   the last tick's share of the budget, with the "haar" counter
     keys        the declared stream keys, or "public"
     windows     ms; snapshots state the standard deviation of the change over every window
     key, items, count, where   fields read from an event, overriding `[events]`
-    buckets     the edges of a domain of intervals; `domain` is their labels
-    quantiles   of the numbers in the buckets, published in every snapshot; None: the median, where
-                possible
+    buckets     edges of intervals, whose labels become `domain`
+    quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
     generation  raised to begin a new mechanism, and a new charge, on purpose
     topic       output topic; None is `<worker.name>.<name>`
     """
@@ -217,7 +205,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def can_end(self) -> bool:
-        """Return whether `end_share` applies: a haar counter over finitely many ticks."""
         bounded = self.horizon_ticks is not None
         return self.mechanism in END_MECHANISMS and self.counter == "haar" and bounded
 
@@ -291,8 +278,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
-    """A histogram over a declared domain: all of its items are published at every tick."""
-
     domain: Domain
 
     def complaints(self) -> Iterator[str]:
@@ -301,10 +286,10 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
+    """Items of an unknown domain, which appear once their noisy count passes a threshold.
 
-    `threshold` says how the probability of showing one event's item is spread over the ticks. With
-    "every", new items are shown only at ticks that are multiples of `every`.
+    `threshold` spreads the probability of showing one event's item over the ticks; with "every",
+    only multiples of `every` show new items.
     """
 
     threshold: Literal["per_tick", "constant", "every"] = "per_tick"
@@ -324,7 +309,6 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
-    """Yield errors for repeated or overlong labels."""
     for label in labels:
         if (size := len(label.encode())) > LABEL_BYTES_MAX:
             yield f"{field} holds {display(label)} of {size:,} bytes: at most {LABEL_BYTES_MAX:,} bytes"

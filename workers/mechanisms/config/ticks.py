@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickGrid:
-    """The ticks of one histogram."""
-
     tick_ms: int
     start_ms: int  # start of global tick 1
     horizon: int | None  # ticks in an epoch, None for one epoch without end

@@ -1,23 +1,18 @@
 """Views: the fields of an event that a histogram reads, and the combined shape for a worker.
 
-    View      one histogram's stream key, items, counts, conditions and buckets
-    Shape     the distinct views of a worker, with the fields that all events have
+Histograms with equal settings share a view. Settings that no event can satisfy, and a path through
+the items of another view, which scanners open, are refused here with the location of the mistake.
 
-Histograms with equal settings share a view. Two kinds of settings are refused here, with the
-location of the mistake: those that no event can satisfy, and a path through the items of another
-view, which scanners open.
+Paths: `order.lines[].sku` is the steps order, lines, sku; lines is a list. A name that contains a
+dot, a bracket, a quote or white space, or begins with $, is quoted as in JSON: `order."shop.name"`.
+`[]` means every element of a list; a path has it at most once.
 
-Paths to the fields of an event: `order.lines[].sku` is the steps order, lines, sku; lines is a
-list. Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
-begins with $, is quoted as in JSON: `order."shop.name"`. `[]` behind a name means every element of
-the list there; a path has it at most once.
-
-Conditions select the events of a histogram:
+Conditions select the events of a histogram, and all must hold:
 
     where = [{ field = "type", in = ["purchase", "refund"] }, { field = "order.total", min = 10 }]
 
-All conditions of a list must hold. Values are compared in label form: `in = [5]` also matches "5".
-An absent or null field satisfies only `not_in` and `exists = false`.
+Values are compared in label form: `in = [5]` also matches "5". An absent or null field satisfies
+only `not_in` and `exists = false`.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ import msgspec
 
 from workers.mechanisms.config.checked import display
 
-# Names in a path; the compiled readers cannot walk deeper.
+# The compiled readers cannot walk deeper.
 STEPS_MAX = 16
 CHARACTERS_MAX = 1_000
 SYNTAX = 'the name of a field, or a path such as order.lines[].sku (a name with a dot in quotes: order."shop.name")'
@@ -45,8 +40,6 @@ _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The location of a field in an event."""
-
     steps: tuple[str, ...]  # names, from the outermost in
     list_at: int | None = None  # number of names before `[]`; None: no list
 
@@ -58,7 +51,6 @@ class Path:
 
     @property
     def list_steps(self) -> tuple[str, ...] | None:
-        """Return the path of the list it iterates over, if any."""
         return None if self.list_at is None else self.steps[: self.list_at]
 
 
@@ -67,11 +59,7 @@ def _quoted(text: str) -> str:
 
 
 def parse(text: str) -> Path:
-    """Parse a path.
-
-    Raises:
-        ValueError: not a path; the message states the character position.
-    """
+    """Parse a path; the message of a `ValueError` states the character position."""
     if len(text) > CHARACTERS_MAX:
         raise ValueError(f"at most {CHARACTERS_MAX:,} characters")
     steps: list[str] = []
@@ -96,7 +84,6 @@ def parse(text: str) -> Path:
 
 
 def _name(text: str, at: int) -> tuple[str, int]:
-    """Return the name at `at` and its end."""
     if text.startswith('"', at):
         found = _QUOTED.match(text, at)
         try:
@@ -133,10 +120,10 @@ _VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
 class Condition(
     msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True
 ):
-    """One condition on a field: at least one test besides `field`, all of which must hold.
+    """One condition on a field, the path of one value: at least one test, all of which must hold.
 
-    `field` is the path of one value. In label form, it is one of `in_` and none of `not_in`; it is
-    a number from `min` to `max`; `exists`: whether it is there and not null.
+    `in_` and `not_in` test its label form, `min` and `max` (inclusive) a number, `exists` whether
+    it is there and not null.
     """
 
     field: str
@@ -148,11 +135,7 @@ class Condition(
 
 
 def conditions(value: object) -> tuple[Condition, ...]:
-    """Return the conditions that a settings file states.
-
-    Raises:
-        ValueError: a condition is wrong; the message says which, and the allowed values.
-    """
+    """Return the conditions of a settings file, or raise `ValueError` with the allowed values."""
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         raise ValueError(f"where = {display(value)}: {ALLOWED}")
     if len(value) > CONDITIONS_MAX:
@@ -240,8 +223,6 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields that a worker reads from an event."""
-
     views: Mapping[str, View]  # by name, as in lanes
     time: Path | None = None  # None: the record's own
     unit: str = "ms"  # of the time, one of UNITS
@@ -250,7 +231,6 @@ class Shape:
 
 
 def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield invalid paths, with the character position."""
     for name, text in fields.items():
         if text is not None and text not in (RECORD_KEY, ALL_KEYS):
             try:
@@ -263,7 +243,6 @@ def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def field(text: str | None) -> Path | str | None:
-    """Return the path that a setting names; "$key" and "$all" unchanged."""
     return text if text is None or text in (RECORD_KEY, ALL_KEYS) else parse(text)
 
 
@@ -274,7 +253,6 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
     opened: set[tuple[str, ...]] = set()
     for name, view in shape.views.items():
         yield from ((name, text) for text in _of_view(view, fixed))
-        # One view opens this as a list or an object of items, so another cannot walk through it.
         for path in view.paths().values():
             opened.update(path.steps[:step] for step in range(1, len(path.steps)))
     for name, view in shape.views.items():
@@ -310,14 +288,14 @@ def _of_condition(
     asked = parse(condition.field)
     value = condition.in_ is not None or condition.min is not None or condition.max is not None
     if not value and condition.exists is not True:
-        return  # what is not there fulfils it
+        return  # an absent field satisfies it
     if value and any(_within(asked, path) for path in named.values()):
         yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
     if steps := _first_list(asked, len(asked.steps) - (not value), lists):
         yield f'where: field = "{asked}": "{Path(steps)}" is a list for another path'
     counts = view.count is None and view.edges is None and view.items.list_at is None
     for name, path in named.items():
-        # Items may be an object of counts, and a condition may ask about one of them.
+        # In an object of counts, a condition may test one of them.
         of_item = name == "items" and counts and len(asked.steps) == len(path.steps) + 1
         if _within(path, asked) and not of_item:
             yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
@@ -330,5 +308,4 @@ def _first_list(path: Path, most: int, lists: set[tuple[str, ...]]) -> tuple[str
 
 
 def _within(outer: Path, inner: Path) -> bool:
-    """Return whether `inner` goes through the value at `outer`."""
     return len(outer.steps) < len(inner.steps) and inner.steps[: len(outer.steps)] == outer.steps

@@ -1,18 +1,16 @@
 """Choice of a counter, and the base class of mechanisms with one counter per item.
 
-An event touches at most D0 items by at most Dinf, so every item's counter gets rho / (D0 Dinf^2)
-(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at different ticks: the item
-then shifts the counter by sum a_i times the shift of a count of one at that tick. That is at
-most Dinf times the longest such shift, and costs no more. The samplers' distance counts twice: in
-the noise on counts, and in every tick's test of whether an item may be shown, because its bound
-assumes the ideal noise.
+A counter gives the noise of one item's running sum at every tick. It is stateless: the noise of
+(item, t) is a function of the key, so an item first seen at t0 gets the counter that ran from tick
+1. It must: a fresh counter at t0 would show when the item came, and t0 is data.
 
-A counter gives the noise of one item's running sum, published at every tick, with its cost per
-event and its error. It is stateless: the noise of (item, t) is a function of the key, so an item
-first seen at t0 gets the counter that ran from tick 1. It must: a fresh counter at t0 would show
-when the item came, and t0 is data.
-Neighbours: the content of one event emptied, or the reverse. The costs here are for an event that
-changes one count by one. One of up to D0 items and Dinf each costs D0 Dinf^2 times as much.
+A counter's cost is for an event that changes one count by one (neighbours: the content of one event
+emptied, or the reverse). An event touches at most D0 items by at most Dinf, so every item's counter
+gets rho / (D0 Dinf^2) (000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at
+different ticks: it then shifts the counter by sum a_i times the shift of a count of one at that
+tick, at most Dinf times the longest such shift, and costs no more. The samplers' distance counts
+twice: in the noise on counts, and in every discovery test, because a test's bound assumes the ideal
+noise.
 
 Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' baseline) and `sqrt`
 (three quarters of the error of `haar`, with O(T) state and time per item: for the few items of a
@@ -48,11 +46,7 @@ def make_counter(
 ) -> Counter:
     """Return a counter calibrated to cost at most rho_item; see its class for the arguments.
 
-    Equal arguments share one object, so histograms of equal budgets share its cached ticks. Only
-    `tree` has a radix, and only `haar` with a horizon an end_share.
-
-    Raises:
-        ValueError: a parameter is outside its range.
+    Equal arguments share one object, so histograms of equal budgets share its cached ticks.
     """
     if kind != "tree" and radix is not None:
         raise ValueError(f"radix = {radix}: only counter 'tree' has one")
@@ -68,14 +62,11 @@ def make_counter(
 
 
 def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
-    """Return the configured counter over the ticks of an epoch."""
     ticks = config.horizon_ticks
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 
 
 class CounterMechanism(OnSplit):
-    """Base class of mechanisms whose published counts have the noise of `_counter`."""
-
     _counter: Counter
 
     def sd(self, t: int) -> float:
@@ -90,15 +81,11 @@ class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
     Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
-    snapshots of an epoch, for a mechanism whose counts come from `_counter` and whose discoveries
-    cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
-    to the private side.
+    snapshots of an epoch, if counts come from `_counter` and discoveries cost at most
+    `delta_discovery`; adaptive streams included (integer orders). Every rounding goes to the
+    private side.
 
-    `discovers` says whether items of an unknown domain are shown; new ones are tested only at ticks
-    that are multiples of `every`.
-
-    Raises:
-        ValueError: the budget cannot be met, or delta is below what the samplers can promise.
+    `discovers` says whether items of an unknown domain are shown, tested every `every` ticks.
     """
 
     def __init__(
@@ -113,7 +100,7 @@ class OnCounters(CounterMechanism):
         tests_tv = float_up(tests * Fraction(counter.test_tv))
         # Parts of a user's item at different ticks use different cells.
         tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
-        # The larger part of `sampler_delta` decides which change the error message suggests.
+        # Suggest a change to the larger part of `sampler_delta`.
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
         self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
@@ -125,9 +112,9 @@ class OnCounters(CounterMechanism):
         return self._counter.columns(stream)
 
 
+# A worker's owner partitions ask one by one.
 @memoized(1024)
 def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
-    """Return and cache a counter's sd at every tick: a worker's owner partitions ask one by one."""
     return tuple(map(counter.sd, ticks))
 
 

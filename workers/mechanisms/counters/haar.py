@@ -2,8 +2,7 @@
 
 What: `2^h >= T` ticks. Every level j = 1..h has, for every block v of 2^j ticks, the integer
 statistic `D_v = (count in its left half) - (count in its right half)`; on top is the total `S`.
-Each gets integer Gaussian noise once, and every running sum is a combination of them with one
-coefficient per level.
+Each gets integer Gaussian noise once, and every running sum combines them, one coefficient a level.
 Why: about half the error of the tree, no state, and any tick can be computed alone.
 
     Symbol      Here
@@ -23,17 +22,16 @@ The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all
 c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). Any share e above
 2 / (h + 2) is taken from the levels.
 
-Sensitivity: an event in tick s changes, in each level, the one D_v whose block holds s, by one, and
-S by one, wherever the tree begins.
+Sensitivity: an event in tick s changes, in each level, the one D_v of the block that holds s, by
+one, and S by one, wherever the tree begins.
 Guarantee: neighbours differ in one event; rho = sum_j 1/(2 sigma_j^2) for each item it changes by
 one, for all releases together, at every integer Renyi order a >= 2, also when the stream reacts to
 earlier releases: the shift z -> z - C e_t between the two worlds is an integer vector, so given the
 releases the two are a discrete Gaussian on a coset and its shift by a vector of that coset's
 lattice.
 
-Unbounded: 50 levels with w_j ~ (j + 2)^-1.2, which needs no T: the block is 2^50 ticks and t stays
-below 2^40. S is noised too, as it must be; its coefficient is below 2^-10, so a weight of 2^-10
-leaves it without influence.
+Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. S is noised too, as it
+must be; its coefficient is below 2^-10, so a weight of 2^-10 leaves it without influence.
 """
 
 from decimal import Context, Decimal
@@ -56,13 +54,13 @@ _TOTAL = 0  # the level number of S
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
-# Noise by level for some rows, one array per width: int16 and int32, (levels, at least rows) each.
+# Noise of some rows, one array per width: int16 and int32, (levels, at least rows) each.
 Block = tuple[Integers, Integers]
 _WIDTHS = (np.dtype(np.int16), np.dtype(np.int32))
 
 
 class Plan(NamedTuple):
-    """The cells of one tick, and how their noise is summed (see `number_blocks.add_up`)."""
+    """The cells of one tick, and how `number_blocks.add_up` sums their noise."""
 
     cells: tuple[Cell, ...]
     terms: Longs
@@ -77,10 +75,9 @@ class Plan(NamedTuple):
 
 
 class HaarCounter(LevelCounter):
-    """Counter of Haar coefficients; see the module, and `levels.LevelCounter` for the arguments.
+    """Counter of Haar coefficients; see the module.
 
-    `end_share` is the share of rho_item for the last tick's noise, above 0 and below 1. If None,
-    the tree begins at tick 1, and its root has twice the weight of a level.
+    `end_share` is the last tick's share of rho_item, above 0 and below 1.
     """
 
     kind = "haar"
@@ -99,7 +96,6 @@ class HaarCounter(LevelCounter):
         self.offset = 0 if end_share is None else self._denominator - self._last_tick
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
-        # Levels with noise of the same width share an array, one row per level.
         widths = [_WIDTHS.index(table.dtype) for table in self._tables]
         self._places = tuple(
             (width, widths[:level].count(width)) for level, width in enumerate(widths)
@@ -114,7 +110,7 @@ class HaarCounter(LevelCounter):
             levels = (self.horizon - 1).bit_length()
             if self.end_share is None or not levels:
                 return [Fraction(2)] + [Fraction(1)] * levels
-            # The decimal value from the settings: 0.6 is exactly six tenths.
+            # 0.6 is exactly six tenths.
             share = Fraction(repr(self.end_share))
             return [share] + [(1 - share) / levels] * levels
         # (j + 2)^-1.2, and 2^-10 of their sum for S, on a grid of 2^-40, the same on every machine.
@@ -163,7 +159,6 @@ class HaarCounter(LevelCounter):
         return narrow, wide
 
     def _row(self, block: Block, level: int) -> Integers:
-        """Return the noise of one level in a block."""
         width, row = self._places[level]
         noise: Integers = block[width][row]
         return noise
@@ -174,10 +169,10 @@ class HaarCounter(LevelCounter):
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Group levels whose sum, as an integer, fits int64; return (top, levels), lowest first.
 
-        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels, with n_j =
-        c_j 2^j. With n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded
-        whatever the noise. A group closes before that bound exceeds 2^61, which leaves as much
-        again for the carry and the rounding constant.
+        A group with top p holds the integer sum_j n_j 2^(p - j) Z_j over its levels, n_j = c_j 2^j.
+        Its size is bounded by n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j. A group closes
+        before that bound exceeds 2^61, which leaves as much again for the carry and the rounding
+        constant.
         """
         groups: list[tuple[int, tuple[int, ...]]] = []
         levels: list[int] = []
@@ -194,7 +189,6 @@ class HaarCounter(LevelCounter):
         return tuple(groups)
 
     def plan(self, t: int) -> Plan:
-        """Return a tick's plan, cached for owner partitions and histograms with equal counters."""
         check_tick(self.kind, t, self._last_tick)
         ticks = tick_block(t, self._last_tick)
         return _plans(self, ticks)[t - ticks.start]
@@ -236,7 +230,7 @@ def _plans(counter: HaarCounter, ticks: range) -> tuple[Plan, ...]:
 class HaarColumns(LevelColumns):
     """The noise of every level's current node, in blocks of CHUNK_ROWS rows.
 
-    A node of level j lasts 2^j ticks, so one tick draws about one new cell per row.
+    A node of level j lasts 2^j ticks: one tick draws about one new cell per row.
     """
 
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
@@ -260,7 +254,7 @@ class HaarColumns(LevelColumns):
                 # Unset until this call succeeds, so that a failure leaves no wrong state.
                 self._cells[level] = None
         out = np.empty(rows, dtype=np.int64)
-        # In chunks that stay in the cache for all levels.
+        # Chunks stay in the cache for all levels.
         for first in range(0, rows, CHUNK_ROWS):
             last = min(first + CHUNK_ROWS, rows)
             block = self._block(first // CHUNK_ROWS, last - first)
@@ -277,7 +271,6 @@ class HaarColumns(LevelColumns):
         return out
 
     def _block(self, index: int, rows: int) -> Block:
-        """Return a block with space for `rows` rows; all blocks before it are full."""
         if index == len(self._blocks):
             self._blocks.append(self._counter._block(0))
         narrow, wide = self._blocks[index]
@@ -285,7 +278,6 @@ class HaarColumns(LevelColumns):
         return self._blocks[index]
 
     def _draw(self, cells: list[Cell], tags: Tags, block: Block, start: int) -> None:
-        """Draw the noise of cells of one table for `tags`, from row `start` of a block on."""
         table, rows = self._tables[cells[0][0]], slice(start, start + len(tags))
         at_once = max(1, CHUNK_ROWS // len(tags))
         for i in range(0, len(cells), at_once):

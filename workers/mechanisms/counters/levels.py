@@ -9,19 +9,16 @@
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the
                     cells one event changes
-    a_v             `_cells_at(t)`: the coefficient of cell v's noise at t times `_denominator`, D;
-                    `cells` and `multiples` follow
-    K               `test_tv`: the same for a single test of the noise at one tick against a
+    a_v             `_cells_at(t)`: the coefficient of cell v's noise at t times `_denominator`, D
+    K               `test_tv`: the same distance for one test of the noise at one tick against a
                     threshold
     x               `reach`: an upper bound on every |Z| that a table can give
 
-Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D, whose variance follows from the
-coefficients by cell alone; tick 0 has no noise. Noise at t is a multiple of g / D, g the greatest
-common divisor of D and all a_v(t), so rounding adds (1 - (g / D)^2) / 12, counted for both ticks as
-if independent of the rest.
+Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D; tick 0 has no noise. Noise at t is a
+multiple of g / D, g the greatest common divisor of D and all a_v(t), so rounding adds
+(1 - (g / D)^2) / 12, counted for both ticks as if independent of the rest.
 
-Noise tables are built on first draw and shared by all threads (`integer_gaussian`). A counter's
-cost is known without them, and a plan draws from none.
+Noise tables are built on first draw and shared by all threads; a counter's cost needs none.
 
 A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian with
 proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2). Each of its 2 x + 1
@@ -50,10 +47,7 @@ _LEFT_OUT = Fraction(1, 1 << 180)
 
 
 class NoiseColumns(Protocol):
-    """A single-threaded cache of the noise of every row of a partition.
-
-    It returns the values of `Counter.draw`, fast for consecutive ticks.
-    """
+    """A single-threaded cache of `Counter.draw`, fast for consecutive ticks."""
 
     @property
     def bytes_per_row(self) -> int: ...
@@ -62,24 +56,20 @@ class NoiseColumns(Protocol):
         """Return the noise of every row at tick t, as a new array (n,).
 
         Between calls rows may only be appended to `tags`, (n, 2).
-
-        Raises:
-            HorizonExceeded: t is outside the horizon.
         """
 
 
 def tick_block(t: int, last_tick: int) -> range:
-    """Return the range of ticks around t to compute at once from public parameters.
+    """Return the range of ticks around t to compute at once.
 
-    Between ticks, other work fills the processor's caches: a threshold took 150 us when computed
-    for one tick alone, and 40 us as one of several.
+    A threshold takes 150 us alone, between other work that fills the caches, and 40 us among
+    several.
     """
     first = t - t % _TOGETHER
     return range(max(first, 1), min(first + _TOGETHER, last_tick + 1))
 
 
 def check_tick(kind: str, tick: int, last_tick: int) -> None:
-    """Raise `HorizonExceeded` if tick is outside 1..last_tick."""
     if not 1 <= tick <= last_tick:
         raise HorizonExceeded(f"{kind} counter: tick {tick} is outside 1..{last_tick}")
 
@@ -87,10 +77,11 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
 class Counter(Frozen):
     """A counter's public parameters and noise.
 
-    `rho_item` is after the variances were rounded up: at most the requested one. `test_tv` bounds
-    how much likelier the sampled noise exceeds a threshold at one tick than the ideal noise. It is
-    a sum over the cells that a tick adds: with all other cells fixed, a threshold on the sum is a
-    threshold on one cell, whatever its coefficient.
+    Every tick outside the horizon raises `HorizonExceeded`. `rho_item` is what the rounded
+    variances cost: at most the requested one. `test_tv` bounds how much likelier the sampled noise
+    exceeds a threshold at one tick than the ideal noise: a sum over the cells that a tick adds,
+    since with all other cells fixed a threshold on the sum is one on a single cell, whatever its
+    coefficient.
     """
 
     kind: ClassVar[str]  # its name in the settings
@@ -114,19 +105,15 @@ class Counter(Frozen):
     def difference_sd(self, t: int, since: int) -> float:
         """Return the standard deviation of the published integer at t minus that at `since`.
 
-        `since` is an earlier tick; 0 is before the first one and has no noise.
-
-        Raises:
-            HorizonExceeded: one of them is outside the horizon.
+        `since` is an earlier tick, or 0: before the first tick there is no noise.
         """
         raise NotImplementedError
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
         """Return (c_j, sigma_j^2) of every cell with a non-zero coefficient at t: the noise's law.
 
-        Every cell is one independent discrete Gaussian, the same at all ticks that have it. So two
-        ticks' noise has the covariance sum c_j c'_j sigma_j^2 over the cells that both have, and
-        their difference the variance sum (c_j - c'_j)^2 sigma_j^2 over the cells of either.
+        A cell is one independent discrete Gaussian, the same at every tick: the noise of two ticks
+        has covariance sum c_j c'_j sigma_j^2.
         """
         raise NotImplementedError
 
@@ -134,34 +121,23 @@ class Counter(Frozen):
         return list(self.cells(t).values())
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        """Return D, and `terms` with integers D c_j for c_j: ten times as fast as fractions."""
+        """Return D and `terms` with integers D c_j: ten times as fast as fractions."""
         raise NotImplementedError
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a noise value, as JSON: part of the mechanism id."""
+        """Return every parameter that changes a noise value, as JSON."""
         raise NotImplementedError
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        """Return the noise of every row at tick t of the epoch, rounded: floor(x + 1/2).
-
-        Raises:
-            HorizonExceeded: t is outside the horizon.
-        """
+        """Return the noise of every row at tick t, rounded: floor(x + 1/2)."""
         raise NotImplementedError
 
     def columns(self, stream: NoiseStream) -> NoiseColumns:
-        """Return a cache of this counter's noise, for use by one thread."""
         raise NotImplementedError
 
 
 class LevelCounter(Counter):
-    """Base class of the counters whose cells have one noise variance per level.
-
-    The horizon is 1..2^40 ticks, or None; `rho_item` is above 0.
-
-    Raises:
-        ValueError: a parameter is outside its range, or there is no table for noise this wide.
-    """
+    """Base class of the counters whose cells have one noise variance per level."""
 
     def __init__(self, horizon: int | None, rho_item: float) -> None:
         check_rho_item(rho_item)
@@ -170,7 +146,7 @@ class LevelCounter(Counter):
         total = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         sigma_squared = (gaussian.round_up_sigma_squared(total / weight) for weight in weights)
         self._sigma_squared = tuple(sigma_squared)
-        # Over a common denominator: integer sums take a tenth of the time of fractions.
+        # Integer sums take a tenth of the time of fractions.
         common = math.lcm(*(value.denominator for value in self._sigma_squared))
         self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))
@@ -215,11 +191,10 @@ class LevelCounter(Counter):
                 variance += (1 - (math.gcd(d, *cells.values()) / d) ** 2) / 12
         return math.sqrt(variance)
 
-    # D, which makes the coefficients integers.
     _denominator: int = 1
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        """Return the non-zero coefficients at t, times D, by (level, number in it)."""
+        """Return the non-zero a_v at t, by (level, number in it)."""
         raise NotImplementedError
 
     def _weights(self) -> Sequence[Fraction]:
@@ -239,7 +214,7 @@ class LevelCounter(Counter):
         }
 
     def _shape(self) -> dict[str, object]:
-        """Return the public parameters that determine which cells a tick adds."""
+        """Return the parameters that determine which cells a tick adds."""
         raise NotImplementedError
 
     @property
@@ -248,8 +223,6 @@ class LevelCounter(Counter):
 
 
 class LevelColumns:
-    """Base class of the caches that hold noise by level and row."""
-
     def __init__(self, counter: LevelCounter, stream: NoiseStream) -> None:
         self._stream = stream
         self._tables = counter._tables
@@ -257,21 +230,12 @@ class LevelColumns:
 
 
 def last_tick_of(horizon: int | None) -> int:
-    """Return the last tick for which a level counter has noise.
-
-    Raises:
-        ValueError: the horizon is outside its range.
-    """
     if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
         raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded")
     return LONGEST_HORIZON - 1 if horizon is None else horizon
 
 
 def reach(sigma_squared: Fraction) -> int:
-    """Return an upper bound, at least 1, on the values of the table of this variance.
-
-    Raises:
-        ValueError: there is no table for it.
-    """
+    """Return an upper bound, at least 1, on the values of the table of this variance."""
     gaussian.check_sigma_squared(sigma_squared)
     return math.ceil(math.sqrt(_REACH_SQUARED * float(sigma_squared)))

@@ -2,7 +2,7 @@
 
 What: for the few always-on counters of a declared domain. With x the counts per tick of one item,
 `y = C x + z` is made private, C an integer lower triangular Toeplitz matrix and z integer Gaussian
-noise; the running sums are computed from y by A C^-1, A the matrix of all prefix sums.
+noise; the running sums are A C^-1 y, A the matrix of all prefix sums.
 Why: within 12 % of the best error any such mechanism has; but O(T) state and time per item and
 tick, so T is at most 2^16.
 
@@ -19,16 +19,14 @@ tick, so T is at most 2^16.
     release(t) = h_t + sum_{s <= t} v_s + round(sum_{s <= t} g_(t-s) r_s),
                  g in the last sum as the integers of `_inverse`
 
-The inverse of an integer matrix is not integer, and rounding it before applying it would leave an
-error that is no function of y. Splitting z keeps everything exact:
-A C^-1 z = A v + A C^-1 r, the first part integers.
+The inverse of an integer matrix is not integer, and rounding it first would leave an error that is
+no function of y. The split keeps everything exact: A C^-1 z = A v + A C^-1 r, with A v integer.
 Sensitivity: an event in tick s adds to y column s of C, of norm at most ||c||, an integer vector.
 Guarantee: neighbours differ in one event; rho = ||c||^2 / (2 sigma^2) for each item it changes by
 one, for all releases together. The split is equivariant: z + C w gives v + w and the same r, for
 every integer w. So the release is a function of y = C x + z alone (split y instead: v + x and r),
-whatever is done with r: rounding g and the last sum is post-processing. At integer Renyi orders the
-bound also holds for streams that react to earlier releases: the shift z -> z - C e_s is an integer
-vector (see `haar`).
+and rounding g and the last sum is post-processing. At integer Renyi orders the bound also holds for
+streams that react to earlier releases: the shift z -> z - C e_s is an integer vector (see `haar`).
 Exactness: the sums are taken in float64 as whole numbers below 2^53 (`_check_exact`), where every
 order of addition gives the same result.
 
@@ -67,12 +65,6 @@ _PART_ROWS = 2048
 
 
 class SqrtCounter(Counter):
-    """Counter by matrix factorization; see the module, and `levels.Counter` for the members.
-
-    Raises:
-        ValueError: a parameter is outside its range; the horizon's is 1..2^16.
-    """
-
     kind = "sqrt"
 
     def __init__(self, horizon: int | None, rho_item: float) -> None:
@@ -100,16 +92,14 @@ class SqrtCounter(Counter):
         self._squares = tuple(itertools.accumulate(g**2 for g in self._integers))
 
     def variance(self, t: int) -> Fraction:
-        """Return sigma^2 sum_{k < t} g_k^2, with g as the integers of `_inverse`."""
         check_tick(self.kind, t, self._last_tick)
         return Fraction(self._squares[t - 1], self._unit**2) * self._sigma_squared
 
     def sd(self, t: int) -> float:
-        # Rounding adds 1/12 if there is a fraction to round.
+        # 1/12 from rounding, unless the noise is an integer.
         return math.sqrt(self.variance(t) + (Fraction(1, 12) if self.bits else 0))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it; z_s has coefficient g_(t - s) at t, and g_(since - s) at `since`."""
         check_tick(self.kind, t, self._last_tick)
         if not since:
             return self.sd(t)
@@ -154,8 +144,7 @@ class SqrtCounter(Counter):
 class SqrtColumns:
     """v and r of every row up to the last requested tick; a tick costs O(t) per row.
 
-    A row added later is computed from tick 1, and so is every row after a restart: 2^31
-    multiplications per row at t = 2^16.
+    A new row, and any row after a restart, starts at tick 1: 2^31 multiplications at t = 2^16.
     """
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
@@ -179,7 +168,7 @@ class SqrtColumns:
                 break
             if part.made < t:
                 if part.stop > rows:
-                    # Fewer rows than held, at a later tick: compute only these and discard them.
+                    # Fewer rows than held: compute only these and discard them.
                     part = _Range(part.start, stop)
                 part.advance(self._counter, self._stream, t, tags[part.start : part.stop])
             out[part.start : stop] = part.release(self._counter, t)[: stop - part.start]
@@ -217,7 +206,6 @@ class _Range:
             self.made = last
 
     def release(self, counter: SqrtCounter, t: int) -> Longs:
-        """Return sum v + round(sum g r) for every row."""
         whole = self._v[:t].sum(axis=0, dtype=np.int64)
         fraction = _convolved(counter._inverse, self._r, t, t - 1, t)[0].astype(np.int64)
         shift = _INVERSE_BITS + counter.bits
@@ -244,7 +232,6 @@ def _squares_of_differences(horizon: int, bits: int, window: int) -> tuple[int, 
 
 
 def _check_exact(bound: float) -> None:
-    """Raise `OverflowError` for sums that float64 cannot hold as whole numbers."""
     if bound >= _EXACT:
         raise OverflowError(f"sqrt counter: a sum of {bound:.3g} is above 2^53")
 
@@ -270,11 +257,7 @@ def _norm_squared(column: Floats) -> int:
 
 @memoized(16)
 def _rounded_column(horizon: int, bits: int) -> Floats:
-    """Return round(2^b f_k), k < T, as float64.
-
-    Computed in integers: f_k is kept to 2^-96 and rounded down k times, so it is off by less than
-    2^-79.
-    """
+    """Return round(2^b f_k), k < T; f_k is kept to 2^-96, rounded down k times: off by < 2^-79."""
     value, column = 1 << 96, []
     for k in range(horizon):
         column.append((value + (1 << (95 - bits))) >> (96 - bits))
@@ -284,7 +267,7 @@ def _rounded_column(horizon: int, bits: int) -> Floats:
 
 @memoized(4)
 def _rounded_inverse(horizon: int, bits: int) -> Floats:
-    """Return round(2^F c_0 g_k), each from the rounded ones before, as whole float64 numbers."""
+    """Return round(2^F c_0 g_k), each from the rounded ones before."""
     column = _rounded_column(horizon, bits)
     inverse = np.zeros(horizon)
     one, backwards = column[0] * 2.0**_INVERSE_BITS, column[:0:-1].copy()

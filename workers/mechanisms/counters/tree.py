@@ -8,7 +8,6 @@ Why: the papers analyse it, so `plan` and the tests compare with it; `haar` has 
     r           `radix`; r* = argmin (r - 1) L_r^2
     T           `horizon`
     L_r         `_levels` = floor(log_r T) + 1, the digits of T
-    d_j         digit j of t, the lowest is j = 0
     w_j         weight of level j, see `levels`; bounded horizons: all 1
 
     release(t) = h_t + sum_j sum_{q = r floor(t/r^(j+1))}^{floor(t/r^j) - 1} Z_(j, q)
@@ -17,17 +16,16 @@ Sensitivity: an event changes the one block of each level that holds its tick, b
 Guarantee: rho = sum_j 1/(2 sigma_j^2) for each item an event changes by one, for all releases
 together; with equal weights that is L_r / (2 sigma^2).
 
-Unbounded: level j + 1 has blocks r times as long as level j, and w_j = 1/(j + 2) needs no T: levels
-0..L - 1 with r^L >= 2^40 hold every tick below 2^40, so an event still changes one block of each of
-L levels, and sum_j w_j = H_(L+1) - 1 is a finite sum, added up in fractions:
+Unbounded: w_j = 1/(j + 2) needs no T. Levels 0..L - 1 with r^L >= 2^40 hold every tick below 2^40,
+so an event still changes one block of each of L levels, and
 sum_j 1/(2 sigma_j^2) <= rho_item sum_j w_j / sum_i w_i = rho_item.
 Of bases 2, 3, 4, 5, 6, 8, 10, 16 and weights (j + 1)^-0.8, (j + 2)^-p, p = 0, 0.6, 1, 1.2, r = 5
 with p = 1 is best or within 5 % of it at 2^10..2^20 (computed): worst sd times sqrt(2 rho)
 11.9 / 18.3 / 21.8 / 32.0 at 2^10 / 2^16 / 2^20 / 2^30.
 
-Source: Cardoso, Rogers, "Differentially Private Histograms under Continual Observation",
-Algorithm 1 and Theorem 1; the theorem calls the l2 sensitivity L_r (it is sqrt(L_r)), and the
-algorithm's level index is off by one.
+Source: Cardoso, Rogers, "Differentially Private Histograms under Continual Observation", Algorithm
+1 and Theorem 1; the theorem calls the l2 sensitivity L_r (it is sqrt(L_r)), and the algorithm's
+level index is off by one.
 """
 
 from bisect import bisect_right
@@ -48,12 +46,9 @@ UNBOUNDED_RADIX = 5
 
 
 class TreeCounter(LevelCounter):
-    """Counter of base-r blocks; see the module, and `levels.LevelCounter` for the arguments.
+    """Counter of base-r blocks; see the module.
 
     `radix` is at least 2; None takes r*, or 5 if unbounded.
-
-    Raises:
-        ValueError: a parameter is outside its range.
     """
 
     kind = "tree"
@@ -78,7 +73,6 @@ class TreeCounter(LevelCounter):
         return [Fraction(1, level + 2) for level in range(number)]
 
     def _cells_of_a_tick(self) -> int:
-        # A release adds at most r - 1 cells per level, and at most T.
         return min((self.radix - 1) * self.cells_per_event, self._last_tick)
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
@@ -107,8 +101,6 @@ class TreeCounter(LevelCounter):
 
 
 class _Adder:
-    """Adds the noise of blocks to sums, with one chunk-sized buffer."""
-
     def __init__(self, tables: tuple[IntegerGaussian, ...], stream: NoiseStream, rows: int) -> None:
         self._tables, self._stream = tables, stream
         self._room = np.empty(min(CHUNK_ROWS, rows), dtype=np.int64)
@@ -127,8 +119,8 @@ class _Adder:
 class TreeColumns(LevelColumns):
     """The noise, per level, of t with its lower digits set to zero.
 
-    The next tick changes the lowest non-zero digit's level alone, by one new block; the result is
-    that level's column.
+    The next tick adds one block, at the level of its lowest non-zero digit, and returns that
+    column.
     """
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
@@ -193,8 +185,8 @@ def usual_radix(horizon: int | None) -> int:
 def best_radix(horizon: int, power: int = 2) -> int:
     """Return r* = argmin (r - 1) L_r^2, the smallest one in case of a tie.
 
-    `power` is 3 where L levels share a pure epsilon. For a given number of digits the smallest
-    base that needs no more digits is the best, so only those are compared.
+    `power` is 3 where L levels share a pure epsilon. For a given number of digits the smallest base
+    that needs no more is the best, so only those are compared.
     """
     candidates = []
     for number in range(1, horizon.bit_length() + 1):

@@ -1,17 +1,12 @@
 """Discrete Laplace and geometric noise by exact inversion of a 128-bit cumulative table.
 
-What: `DiscreteLaplace`, P(x) proportional to exp(-|x|/b) on all integers; `Geometric`, P(x)
-proportional to exp(-x/b) on x >= 0.
-Why: counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale
-b is D/b-DP like the continuous one; the geometric is the integer form of one-sided (exponential)
-noise.
+Counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is
+D/b-DP like the continuous one; the geometric is the integer form of one-sided (exponential) noise.
 
-    Symbol      Here
     b           `scale`
     q           exp(-1/b)
     C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1;
                 geometric: P(X <= x) = 1 - q^(x+1)
-    TV          `tv`: total variation distance of the samples from the law
 
 Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".
 """
@@ -31,17 +26,10 @@ LARGEST_SCALE = 1 << 14
 
 
 def round_up_scale(scale: Fraction) -> Fraction:
-    """Return the scale rounded up to the shared grid; see `round_up_to_grid`."""
     return inversion.round_up_to_grid(scale, "scale")
 
 
 class _OfScale(InversionTable):
-    """A table of a law with a scale.
-
-    Raises:
-        ValueError: scale is not above 0, or above LARGEST_SCALE.
-    """
-
     def __init__(self, scale: Fraction, *, two_sided: bool) -> None:
         if not 0 < scale <= LARGEST_SCALE:
             raise ValueError(
@@ -60,7 +48,7 @@ class _OfScale(InversionTable):
 
 
 class DiscreteLaplace(_OfScale):
-    """Sampler of P(x) proportional to exp(-|x|/scale), of variance 2 q / (1 - q)^2. Immutable."""
+    """Sampler of P(x) proportional to exp(-|x|/scale), of variance 2 q / (1 - q)^2."""
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=True)
@@ -68,10 +56,7 @@ class DiscreteLaplace(_OfScale):
 
 
 class Geometric(_OfScale):
-    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable.
-
-    Its mean is q / (1 - q) and its variance q / (1 - q)^2.
-    """
+    """Sampler of P(x) proportional to exp(-x/scale), x >= 0, of mean q / (1 - q)."""
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=False)

@@ -2,23 +2,18 @@
 
 Why the discrete Gaussian: counts stay integers, and it has the zCDP cost of the continuous one.
 
-    Symbol          Here
     sigma^2         `sigma_squared`: the parameter, P(x) proportional to exp(-x^2 / (2 sigma^2));
                     the variance is at most this and for sigma^2 >= 1 equal to it within 1e-6
-    C(x)            `round(2^128 P(X <= x))`, the thresholds, x = -bound .. bound - 1
-    TV              `tv`: total variation distance of the samples from N_Z(0, sigma^2)
+    c_j, sigma_j^2  coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
+    D               common denominator of the c_j: D X is an integer
+    b_j             P(|Z_j| > b_j) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
+
+`exact_quantile` bounds the upper quantile of a sum of few discrete Gaussians, X = sum_j c_j Z_j. X
+lies on a lattice; its probabilities are convolved there term by term, with every number rounded up,
+so the returned x satisfies P(X >= x) <= delta for certain.
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy": N_Z(0, s^2) on a
 query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian with proxy s^2.
-
-`exact_quantile` bounds the upper quantile of a sum of few discrete Gaussians, X = sum_j c_j Z_j.
-X lies on a lattice; its probabilities are convolved there term by term, with every number rounded
-up, so the returned x satisfies P(X >= x) <= delta for certain. Discovery uses it where it is cheap,
-and closed-form bounds elsewhere.
-
-    c_j, sigma_j^2   coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
-    D                common denominator of the c_j: D X is an integer
-    b_j              P(|Z_j| > b_j) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
 """
 
 from __future__ import annotations
@@ -46,10 +41,7 @@ _OUTWARD = 1 + 1e-8
 
 
 def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float | None:
-    """Return the smallest lattice point x with P(X >= x) <= delta; None where that costs too much.
-
-    `terms` are (c_j, sigma_j^2) of the independent terms.
-    """
+    """Return the smallest lattice point x with P(X >= x) <= delta; None if that costs too much."""
     denominator = math.lcm(*(c.denominator for c, _ in terms))
     multiples = [(c.numerator * (denominator // c.denominator), s2) for c, s2 in terms]
     return exact_quantile_of(denominator, multiples, delta)
@@ -58,10 +50,7 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
 def exact_quantile_of(
     denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
 ) -> float | None:
-    """Return `exact_quantile` of terms (c_j `denominator`, sigma_j^2), with integer coefficients.
-
-    `denominator` is a multiple of D. Runs at every tick; fractions would take ten times as long.
-    """
+    """Return `exact_quantile` of integers c_j `denominator`: ten times as fast as fractions."""
     if delta < LEAST_DELTA or not multiples:
         return None
     common = math.gcd(denominator, *(a for a, _ in multiples))
@@ -81,7 +70,7 @@ def exact_quantile_of(
     for step, s2, bound in steps:
         mass = _add(mass, step, _weights(float(s2), bound))
     tail = np.cumsum(mass[::-1]) * _OUTWARD + len(steps) * CUT
-    # Number of largest points whose total mass is at most delta.
+    # The largest points whose total mass is at most delta.
     inside = int(np.searchsorted(tail, delta, side="right"))
     return (len(mass) // 2 - inside + 1) / (denominator // common)
 
@@ -120,19 +109,14 @@ _TAIL_BITS = 180
 
 
 def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
-    """Return the variance rounded up to the shared grid; see `round_up_to_grid`."""
     return inversion.round_up_to_grid(sigma_squared, "sigma_squared")
 
 
 class IntegerGaussian(InversionTable):
-    """Sampler of N_Z(0, sigma_squared). Immutable; `integer_gaussian` caches instances.
+    """Sampler of N_Z(0, sigma_squared), cached by `integer_gaussian`.
 
     `test_tv` is an upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
-    threshold is off by at most half a unit, or less than half a unit where it rounded to 0, and by
-    the tail left out.
-
-    Raises:
-        ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
+    threshold is off by at most half a unit (less where it rounded to 0) and the tail left out.
     """
 
     def __init__(self, sigma_squared: Fraction) -> None:
@@ -147,7 +131,6 @@ class IntegerGaussian(InversionTable):
 
 
 def check_sigma_squared(sigma_squared: Fraction) -> None:
-    """Raise `ValueError` unless sigma_squared is above 0 and at most LARGEST_SIGMA_SQUARED."""
     if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
         raise ValueError(
             f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most {LARGEST_SIGMA_SQUARED}"

@@ -1,13 +1,9 @@
 """Integer noise by exact inversion of a 128-bit cumulative table: a word in, an integer out.
 
-What: the number of table thresholds at or below the word determines the integer. Only integers are
-compared, so every machine gets the same noise, and no float ever touches a released count.
-
-    Symbol      Here
-    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, but 0 and 2^128
-    TV          a table's distance from its law: thresholds are off by at most 2^-129
-
-Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
+The number of thresholds C(x) = round(2^128 P(X <= x)) at or below the word determines the integer.
+Only integers are compared, so every machine gets the same noise, and no float ever touches a
+released count. Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`,
+`discrete_laplace.Geometric`.
 """
 
 import math
@@ -24,7 +20,7 @@ from workers.arrays.types import Longs, Tags, Words
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import Frozen, read_only
 
-# Noise in the narrowest type that holds it: int16, int32 or int64.
+# int16, int32 or int64, the narrowest that holds the noise.
 Integers = NDArray[np.signedinteger[Any]]
 
 WORD_BITS = 128
@@ -43,10 +39,10 @@ _AMBIGUOUS_INT32 = -(1 << 31)
 class InversionTable(Frozen):
     """Sampler of the integers lowest, lowest + 1, ..., `bound` the largest absolute value.
 
-    Thresholds ascend, each above 0 and below 2^128; `lowest` is the value of a word below them all.
-    `dtype` is int16 where every value fits, else int32. `tv` is an upper bound on the total
-    variation distance to the law: half of 2 bound + 1 values that are off by at most one unit of
-    2^-128 each, one unit for values whose threshold rounded to 0, and `tail`, the mass left out.
+    Thresholds ascend, each above 0 and below 2^128; a word below them all gives `lowest`. `tv` is
+    an upper bound on the total variation distance to the law: half of 2 bound + 1 values that are
+    off by at most one unit of 2^-128 each, one unit for values whose threshold rounded to 0, and
+    `tail`, the mass left out.
     """
 
     def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
@@ -73,16 +69,13 @@ class InversionTable(Frozen):
         look_up(*guide, *thresholds, readonly_contiguous(words), out)
 
     def draw(self, stream: NoiseStream, cell: Cell, tags: Tags, out: Integers) -> None:
-        """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words."""
+        """Fill `out`, (n,) of `dtype`, with one cell's noise."""
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
     def draw_cells(self, stream: NoiseStream, cells: Sequence[Cell], tags: Tags) -> Integers:
-        """Return the noise of several cells, (cells, n) of `dtype`; see `draw`.
-
-        All cells together have at most CHUNK_ROWS rows.
-        """
+        """Return the noise of several cells, (cells, n) of `dtype`, CHUNK_ROWS rows at most."""
         out = np.empty((len(cells), len(tags)), dtype=self.dtype)
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
         return out
@@ -102,10 +95,7 @@ class InversionTable(Frozen):
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
-    """Return all thresholds of a law symmetric about 0, given those of its negative values.
-
-    P(X <= x) = 1 - P(X <= -x - 1): the upper half mirrors the lower one exactly.
-    """
+    """Return all thresholds of a law symmetric about 0 from those of its negative values."""
     return [*lower, *((1 << WORD_BITS) - threshold for threshold in reversed(lower))]
 
 
@@ -118,9 +108,6 @@ def round_up_to_grid(value: Fraction, name: str) -> Fraction:
     """Round a noise parameter up, the private side, to a grid that all machines share.
 
     The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
-
-    Raises:
-        ValueError: it is not above 0.
     """
     if value <= 0:
         raise ValueError(f"{name} = {value}: must be above 0")

@@ -4,11 +4,9 @@ What: 128 pseudorandom bits for any (item, cell) of any mechanism, identical on 
 Why: a tick that is published twice must be published with the same noise, and two mechanisms may
 never share any (`docs/guarantee.md`): the same noise under other data lets an observer subtract.
 
-    Symbol          Here
     tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label), for every mechanism
     AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id, one per mechanism
-    cell            two uint64 (hi, lo) that identify one noise value of the item, for example
-                    (level, node)
+    cell            two uint64 (hi, lo) for one noise value of the item, such as (level, node)
     word            AES-256(tag XOR cell): 128 bits
 
 Guarantee: the words are indistinguishable from independent uniform ones as long as BLAKE2b is a
@@ -33,14 +31,12 @@ from workers.runtime.frozen import Frozen
 if TYPE_CHECKING:
     from workers.arrays.blake2b import State
 
-# Identifies one of an item's noise values, such as (level, block); two integers below 2^64.
 Cell = tuple[int, int]
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
-# Rows per pass: 16 B of blocks in and 16 B of words out per row stay in a core's L2 cache (1 MiB
-# where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns per row and tick of a haar
-# release).
+# 16 B in and 16 B out per row stay in a core's L2 cache (measured with 1 MiB, per row and tick of a
+# haar release: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns).
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
@@ -49,11 +45,7 @@ _WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws 
 
 
 class NoiseKey(Frozen):
-    """The operator's root key, 32 secret random bytes from which every noise value follows.
-
-    Raises:
-        ValueError: root has another length.
-    """
+    """The operator's root key: 32 secret random bytes."""
 
     def __init__(self, root: bytes) -> None:
         if len(root) != ROOT_BYTES:
@@ -74,8 +66,8 @@ class NoiseKey(Frozen):
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> Tags:
         """Return the 128-bit tags of one stream key's items (labels in UTF-8), C-contiguous.
 
-        The stream key is absorbed with its length before it, so (stream key, label) is encoded
-        injectively: ("a", "bc") and ("ab", "c") have different tags.
+        The length before the stream key makes the encoding injective: ("a", "bc") and ("ab", "c")
+        differ.
         """
         keyed = hashlib.blake2b(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
         digests = bytearray()
@@ -86,21 +78,14 @@ class NoiseKey(Frozen):
         return np.frombuffer(digests, dtype=_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
 
     def tag_state(self, stream_key: str) -> State:
-        """Return the digest of one stream key's tags before the label, for the compiled loops.
-
-        `blake2b.digests` of it and of labels equals `tags`. Secret.
-        """
+        """Return the secret state of `tags` before the label, for compiled loops."""
         # Imported here because most commands never need numba.
         from workers.arrays.blake2b import start
 
         return start(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
-        """Return the noise of one mechanism; its id differs with each parameter and epoch.
-
-        Raises:
-            ValueError: mechanism_id is not of MECHANISM_ID_BYTES.
-        """
+        """Return the noise of one mechanism; its id differs with each parameter and epoch."""
         if len(mechanism_id) != MECHANISM_ID_BYTES:
             raise ValueError(
                 f"mechanism_id = {len(mechanism_id)} bytes: must be exactly {MECHANISM_ID_BYTES} bytes"
@@ -117,7 +102,7 @@ def _prefix(stream_key: str) -> bytes:
 
 
 class _Scratch(threading.local):
-    """One thread's cipher context and buffers, which no two concurrent calls may share."""
+    """One thread's cipher context and buffers: concurrent calls must not share them."""
 
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
@@ -149,14 +134,10 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: Tags, *cells: Cell) -> Words:
-        """Return `words` of at most CHUNK_ROWS rows, one cell after the other.
+        """Return `words` of at most CHUNK_ROWS rows over all cells, one cell after the other.
 
         The result is valid until this thread's next call.
-
-        Raises:
-            ValueError: there are more than CHUNK_ROWS rows over all cells.
         """
-        # Imported here because most commands never need numba.
         from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)

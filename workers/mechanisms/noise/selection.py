@@ -5,7 +5,6 @@ remove it, pick again, k times ("peeling"). That is the order of the k largest o
 count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
 Why: float Gumbel noise distorts the probability of rare picks, and differently on every machine.
 
-    Symbol      Here
     b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
                 neighbours move all counts one way
     g           gap: largest remaining count minus the count
@@ -15,7 +14,7 @@ Why: float Gumbel noise distorts the probability of rare picks, and differently 
 Candidates are grouped by count, so a pick costs time in the number of distinct counts near the
 largest, not in n. A word u picks the candidate that holds floor(u W / 2^128), W the weight of all
 remaining candidates. When the largest remaining weight falls under 2^192, weights are recomputed
-from the largest remaining count. Distance: `selection_tv`.
+from the largest remaining count.
 """
 
 import math
@@ -40,16 +39,11 @@ _TABLE_BITS = _WEIGHT_BITS + _GUARD_BITS
 _DIGIT_BITS = 8
 _DIGIT_VALUES = 1 << _DIGIT_BITS
 
-# One noise word, as (upper, lower) halves.
-Word = tuple[int, int]
+Word = tuple[int, int]  # (upper, lower) halves
 
 
 def gumbel_top_k(counts: Longs, scale: Fraction, k: int, words: Sequence[Word]) -> Longs:
-    """Return the indices of min(k, n) picks, equal in law to the top k of counts + Gumbel(scale).
-
-    Raises:
-        ValueError: there is not a word for every pick, or scale is not above 0.
-    """
+    """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale)."""
     picks, _ = _peel(counts, None, scale, k, words)
     return picks
 
@@ -60,10 +54,8 @@ def gumbel_top_k_or_bottom(
     """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
     Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
-    Gumbel(scale), whichever is first. Uses one word per pick, BOTTOM included.
-
-    Returns:
-        The picks before BOTTOM, and whether BOTTOM was picked.
+    Gumbel(scale), whichever is first. Uses one word per pick, BOTTOM included. Returns the picks
+    before BOTTOM, and whether BOTTOM was picked.
     """
     return _peel(counts, bottom, scale, k, words)
 
@@ -71,8 +63,8 @@ def gumbel_top_k_or_bottom(
 def selection_tv(candidates: int, picks: int) -> float:
     """Return a bound on the picks' total variation distance from the law (BOTTOM a candidate).
 
-    A pick's probability is off by at most 2^-128 because the word is split, and by less than 2^-150
-    because weights are rounded or left out.
+    A pick's probability is off by at most 2^-128 from splitting the word, and by less than 2^-150
+    from weights rounded or left out.
     """
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
@@ -100,7 +92,7 @@ def _peel(
 
 
 class _Groups:
-    """The remaining candidates, grouped by count, largest count first."""
+    """The remaining candidates by count, largest count first."""
 
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
@@ -121,7 +113,6 @@ class _Groups:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Compute weights from the largest remaining count down, while they are above 0."""
         top = self._counts[self._top]
         self._weights = [0] * self._top
         for value in self._counts[self._top :]:
@@ -132,7 +123,6 @@ class _Groups:
         self._total = sum(w * m for w, m in zip(self._weights, self._left, strict=False))
 
     def pick(self, word: Word) -> int:
-        """Remove and return one candidate."""
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
         while offset >= (mass := self._weights[group] * self._left[group]):

@@ -1,21 +1,18 @@
 """UnkBase and KnownBase: a counter for every item of an unknown or a declared domain.
 
-Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; with the
-counter of the configuration (000's tree, or haar), and UnkBase's threshold per tick from its actual
-standard deviation at that tick (mechanisms.md 3), not a worst case.
-
     D0       max_items    most items of one event that count
     Dinf     max_count    most that one event adds to one item
     rho      zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
-    delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of
-             all delta_t = delta_discovery
     m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
 
-The setting `threshold` decides which ticks may show a new item, and with which m_t: every tick with
-an equal delta_t ("per_tick"), every n-th tick ("every"), or every tick with one m for all
-("constant"); see `discovery`. Every present item is evaluated at every such tick, also those
-without new events: skipping idle items is another mechanism, which nobody has analysed. An item's
-noise is that of a counter from tick 1, whenever the item was first seen.
+The setting `threshold` decides which ticks may show a new item, and with which m_t; see
+`discovery`. Every present item is evaluated at every such tick, also those without new events:
+skipping idle items is another mechanism, which nobody has analysed. An item's noise is that of a
+counter from tick 1, whenever the item was first seen.
+
+Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
+threshold per tick comes from the actual standard deviation at that tick (mechanisms.md 3), not a
+worst case.
 """
 
 from __future__ import annotations
@@ -58,13 +55,11 @@ class UnkBase(OnCounters, Domained):
         }
 
     def threshold(self, t: int) -> int | None:
-        """Return m_t; None at a tick that shows no new item (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Show items that have passed a threshold, with noisy counts; see `Mechanism.step`."""
         from workers.arrays.number_blocks import passed
 
         state.merge(contributions, add_rows=True)
@@ -78,10 +73,9 @@ class UnkBase(OnCounters, Domained):
 
 
 class KnownBase(OnCounters, Domained):
-    """Running counts of a declared domain, all shown at every tick.
+    """Running counts of a declared domain, all shown at every tick; other items are never released.
 
-    No threshold is needed, since nothing depends on which items occur. Items outside the domain are
-    never released.
+    No threshold is needed, since nothing depends on which items occur.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over
     all ticks of an epoch together.

@@ -1,28 +1,26 @@
 """Discovery thresholds for UnkBase: the noisy count above which a tick may show a new item.
 
-An item whose true count is at most Dinf (one event alone may have brought it) is shown at tick t
-with probability at most delta_t, for every t; over all ticks and the event's D0 items that adds up
-to at most delta. Neighbours: the content of one event emptied, or the reverse.
+An item of true count at most Dinf (one event may have brought it) is shown at tick t with
+probability at most delta_t; over all ticks and the event's D0 items that adds up to at most delta.
+Neighbours are as in `accounting`.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
-    delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
     delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0),
                     k = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
-                    test 1: then T and t count tests
+                    test 1: then T and t count tests. With haar and n a power of two these ticks
+                    have the least noise: levels up to n contribute nothing at a multiple of n
     X, X_t          sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
 
-With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n
-contribute nothing at a multiple of n. A tick that does not test shows no new item.
 
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
 so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
 integers, and therefore X).
 
-For small configurations x_t is computed exactly (`exact_tail`). Otherwise two bounds hold for every
-sum of independent discrete Gaussians with real coefficients, and the smaller x_t is taken:
+For small configurations x_t is exact (`gaussian.exact_quantile`). Otherwise it is the smaller of
+two bounds that hold for every sum of independent discrete Gaussians with real coefficients:
 (a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
 (b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times
     that of N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v):
@@ -32,21 +30,20 @@ sum of independent discrete Gaussians with real coefficients, and the smaller x_
       P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
     Any u and w are valid; a small grid comes within a few per cent of the exact quantile.
 
-`ConstantDiscovery` has one threshold m for all ticks instead of equal shares of delta. It is valid
-because m is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound).
+`ConstantDiscovery` has one threshold m for all ticks. It is valid because m is fixed before any
+data, and D0 sum_t P(X_t >= x_t) <= delta (union bound).
 
     m               the smallest integer with D0 sum_t tail_t(m + 1/2 - Dinf) <= delta
     tail_t(x)       the smaller of the bounds (a), (b) on P(X_t >= x)
     v_t, q_t        sum_j c_j^2 sigma_j^2 and sum_j c_j^2 at t
 
 The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a
-thousand) form a group that uses its largest figures: the sum is bounded from above, at the same
-computing cost for any horizon. The normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 +
-8)) for z > 0 (Sampford 1953), within 0.2 % of it for z > 4.
+thousand) form a group with its largest figures, at the same computing cost for any horizon. The
+normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > 0 (Sampford 1953), within
+0.2 % of it for z > 4.
 
-Source: Cardoso, Rogers (000), Algorithm 3 (per-tick thresholds; the union bound over ticks allows
-any public schedule); mechanisms.md 3; Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived
-here.
+Source: Cardoso, Rogers (000), Algorithm 3 (the union bound over ticks allows any public schedule);
+mechanisms.md 3; Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
 """
 
 import math
@@ -64,7 +61,7 @@ from workers.mechanisms.noise.gaussian import exact_quantile_of
 from workers.runtime.frozen import Frozen, memoized, read_only
 
 _NORMAL = NormalDist()
-# Far above the floating-point error of one evaluation, far below what is visible in a threshold.
+# Far above the error of one evaluation, far below what is visible in a threshold.
 _OUTWARD = 1 + 1e-12
 _INWARD = 1 - 1e-12
 _SMOOTHING_VARIANCES = (0.15, 0.25, 0.5, 1.0)
@@ -74,7 +71,7 @@ _SHIFTS = tuple(
 )
 _LEAST_PROBABILITY = 1e-300
 _LAST_TICK = 1 << 62
-# From this horizon on few ticks' quantiles are computed exactly, which may take a ms each.
+# From here on, exact quantiles (up to a ms each) are rare, so blocks of ticks are computed at once.
 _LONG = 4096
 _CHUNK_TICKS = 1 << 14
 _GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each
@@ -85,10 +82,8 @@ _SUM_OUTWARD = 1 + 1e-9
 class Discovery(Frozen):
     """The thresholds of one histogram, for counts with the noise of `counter`; see the module.
 
-    `every` is n, from 1 to the horizon: new items only at ticks n, 2n, ...; None is every tick.
-
-    Raises:
-        ValueError: a parameter is outside its range.
+    `every` is n, from 1 to the horizon; None tests at every tick. Ticks outside the counter's
+    horizon raise `HorizonExceeded`.
     """
 
     def __init__(
@@ -112,7 +107,6 @@ class Discovery(Frozen):
         self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def cost(self) -> Cost:
-        """Return rho 0, and delta for showing an item that only one event brought."""
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
@@ -121,15 +115,10 @@ class Discovery(Frozen):
         return {"delta": repr(self.delta), "schedule": "every", "every": self._every}
 
     def discovers(self, t: int) -> bool:
-        """Return whether tick t may show new items, independent of the data."""
         return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
-        """Return tick t's delta for one item, 0 where nothing is tested.
-
-        Raises:
-            HorizonExceeded: t is outside the counter's horizon.
-        """
+        """Return tick t's delta for one item, 0 where nothing is tested."""
         horizon, every = self.counter.horizon, self._every or 1
         check_tick("discovery", t, self._last_tick)
         if not self.discovers(t):
@@ -141,12 +130,7 @@ class Discovery(Frozen):
         return self.delta * 6 / parts * _INWARD
 
     def threshold(self, t: int) -> int:
-        """Return m_t: a new item is shown at tick t iff its noisy count is above this.
-
-        Raises:
-            HorizonExceeded: t is outside the counter's horizon.
-            ValueError: nothing is tested at t.
-        """
+        """Return m_t; raise `ValueError` where nothing is tested."""
         if not self.discovers(t):
             raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
         check_tick("discovery", t, self._last_tick)
@@ -167,7 +151,7 @@ class Discovery(Frozen):
     def _quantile(
         self, delta: float, denominator: int, multiples: Sequence[tuple[int, Fraction]]
     ) -> float:
-        """Return x_t, the smaller of the two bounds, rounded up."""
+        """Return x_t from the bounds (a) and (b), rounded up."""
         squares = [(a / denominator) ** 2 for a, _ in multiples]
         constants = [constants_of(*s2.as_integer_ratio()) for _, s2 in multiples]
         terms = zip(squares, constants, strict=True)
@@ -186,13 +170,13 @@ class Discovery(Frozen):
 
 @memoized(1024)
 def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
-    """Return the threshold at every tick, cached; 0 where nothing is tested."""
+    """Return the threshold at every tick; 0 where nothing is tested."""
     return tuple(discovery._computed(t) if discovery.discovers(t) else 0 for t in ticks)
 
 
+# A worker's owner partitions ask for the same thresholds.
 @memoized(4096)
 def _threshold(discovery: Discovery, t: int) -> int:
-    """Return the threshold at t, cached: a worker's owner partitions ask for it one by one."""
     return discovery._computed(t)
 
 
@@ -200,7 +184,7 @@ def _threshold(discovery: Discovery, t: int) -> int:
 def constants_of(numerator: int, denominator: int) -> tuple[float, ...]:
     """Return sigma^2 and ln theta for each smoothing variance, rounded up.
 
-    On integers: hashing a fraction takes longer than all other work on it.
+    Takes integers: hashing a fraction takes longer than all other work on it.
     """
     v = float_up(Fraction(numerator, denominator))
     return (v, *(_log_theta(v * smoothing / (v + smoothing)) for smoothing in _SMOOTHING_VARIANCES))
@@ -208,10 +192,7 @@ def constants_of(numerator: int, denominator: int) -> tuple[float, ...]:
 
 @memoized(1024)
 def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, float], ...]:
-    """Return every shift, with the normal quantile of the delta left after smoothing.
-
-    Ticks with the same levels share these: there are as many kinds of ticks as levels.
-    """
+    """Return every shift, with the normal quantile of the delta left after smoothing."""
     left = ((shift, delta * remains * math.exp(-log_theta) * _INWARD) for shift, remains in _SHIFTS)
     return tuple(
         (shift, _NORMAL.inv_cdf(least)) for shift, least in left if least > _LEAST_PROBABILITY
@@ -219,7 +200,7 @@ def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, floa
 
 
 def _log_theta(variance: float) -> float:
-    """Return ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up, or infinity.
+    """Return ln theta(v), rounded up, or infinity.
 
     The terms after n weigh less than the n-th times 1/(1 - exp(-2 pi^2 v)).
     """
@@ -243,11 +224,6 @@ def make_discovery(
     schedule: str = "per_tick",
     every: int | None = None,
 ) -> Discovery:
-    """Return cached thresholds by a schedule: "per_tick", "constant" or "every".
-
-    Raises:
-        ValueError: a parameter is outside its range.
-    """
     if (every is not None) is not (schedule == "every"):
         raise ValueError(f"every = {every}: exactly with schedule 'every', here {schedule!r}")
     if schedule == "constant":
@@ -258,7 +234,7 @@ def make_discovery(
 
 
 class _Noise(NamedTuple):
-    """Upper bounds on the parameters of the tails of n groups of ticks."""
+    """Upper bounds on the tail parameters of n groups of ticks."""
 
     variance: Floats  # v_t
     square: Floats  # q_t
@@ -267,11 +243,7 @@ class _Noise(NamedTuple):
 
 
 class ConstantDiscovery(Discovery):
-    """One threshold for all ticks: the smallest whose tails add up to no more than delta.
-
-    Raises:
-        ValueError: a parameter is outside its range, or the horizon is unbounded.
-    """
+    """One threshold for all ticks of a bounded horizon."""
 
     def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
         super().__init__(counter, max_items, max_count, delta)
@@ -298,7 +270,7 @@ class ConstantDiscovery(Discovery):
         return self._threshold
 
     def _solve(self) -> int:
-        """Return the smallest valid threshold, by bisection: every step keeps `high` valid."""
+        """Return m, by bisection: every step keeps `high` valid."""
 
         def valid(threshold: int) -> bool:
             tails = _tails(self._groups, threshold + self._margin - self.max_count)
@@ -313,7 +285,6 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        """Return the noise of some ticks, each a group of its own."""
         t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
@@ -328,10 +299,7 @@ class ConstantDiscovery(Discovery):
         return _Noise(variance * _OUTWARD, square * _OUTWARD, log_theta * _OUTWARD, np.ones(len(t)))
 
     def _terms(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
-        """Yield (c_j, number of equal terms, sigma_j^2) over all of `t`, term by term.
-
-        From the public parameters of tree and haar, and otherwise from the counter's own terms.
-        """
+        """Yield (c_j, number of equal terms, sigma_j^2) of `t`; vectorized in tree and haar."""
         public: Mapping[str, Any] = self.counter.public()
         one = np.ones(len(t))
         if self.counter.kind == "tree":
@@ -372,14 +340,13 @@ def _tails(noise: _Noise, x: float) -> Floats:
 
 
 def _normal_tail(z: Floats) -> Floats:
-    """Return an upper bound on P(N(0, 1) > z): Sampford's above 0, and 1 below."""
+    """Return Sampford's upper bound on P(N(0, 1) > z), and 1 below 0."""
     above = np.maximum(z, 0.0)
     density = np.exp(-above * above / 2) / math.sqrt(2 * math.pi)
     return np.where(z > 0, density * 4 / (3 * above + np.sqrt(above * above + 8)), 1.0)
 
 
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
-    """Group ticks of nearly equal variance, within every part and then over all."""
     columns = zip(*map(_group, parts), strict=True)
     return _group(_Noise(*map(np.concatenate, columns)))
 

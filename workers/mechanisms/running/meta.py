@@ -14,13 +14,10 @@ of its parent) is not released. Each cell's algorithm gets rho / L_r and delta_d
 item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by the
 hidden amounts; an item shown by some cells lacks at most one threshold for every other cell.
 
-Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`,
-`limit_dom_laplace`: cost grows with D0) or unrestricted (`known_gumbel`, `limit_dom`: cost grows
-with k), over a known or an unknown domain. A user's item may be split into at most Dinf parts, in
-as many cells of a level: as with `OneShot` these cost no more rho than one of Dinf, and discovery
-and samplers are charged for each (`Parameters.releases`).
-
-State of every level: exact counts of open cells, noisy counts of released ones.
+The cost of `known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace` and `limit_dom_laplace`
+grows with D0, that of `known_gumbel` and `limit_dom` with k. A user's item may be split into at
+most Dinf parts, in as many cells of a level: as with `OneShot` these cost no more rho than one of
+Dinf, and discovery and samplers are charged for each (`Parameters.releases`).
 
     open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of
                              lower levels; j = 1..L-1 (sensitive)
@@ -64,11 +61,11 @@ _COUNT = np.dtype("<i8")
 
 
 class MetaState(State):
-    """Counts of open and released cells, see the module. Sensitive: its repr shows no counts."""
+    """Counts of open and released cells. Sensitive: its repr shows no counts."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        # All (levels, capacity).
+        # (levels, capacity)
         self._open = np.zeros((levels, 0), dtype=np.int64)
         self._sums = np.zeros((levels, 0), dtype=np.int64)
         self._has = np.zeros((levels, 0), dtype=np.bool_)
@@ -82,14 +79,12 @@ class MetaState(State):
         return self._open.nbytes + self._sums.nbytes + self._has.nbytes
 
     def grow(self) -> None:
-        """Extend the arrays to every row of the ledger."""
         n = self.ledger.n
         self._open = with_capacity(self._open, n, 1)
         self._sums = with_capacity(self._sums, n, 1)
         self._has = with_capacity(self._has, n, 1)
 
     def add_open(self, level: int, counts: Longs) -> None:
-        """Add exact counts of every row to the open cell of a level."""
         rows = np.flatnonzero(counts)
         self._open[level][rows] += counts[rows]
         self._mark("o", level, rows)
@@ -116,7 +111,6 @@ class MetaState(State):
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, Longs]:
-        """Return the rows shown by a cell of the current digits, with their noisy sums."""
         n = self.ledger.n
         has, total = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         for sums, flags in zip(self._sums, self._has, strict=True):
@@ -166,9 +160,7 @@ class MetaState(State):
 class Meta(OnSplit, Domained):
     """Running counts from one-shot releases.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to released values.
+    Guarantee: as `running.base.UnkBase`.
     """
 
     kind = "meta"
@@ -215,11 +207,10 @@ class Meta(OnSplit, Domained):
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it for an item shown by every cell of both ticks, as with `known_gauss`."""
+        """Return it for an item shown by every cell of both ticks."""
         return self.algorithm.sd * math.sqrt(len(self._named(t) ^ self._named(since)))
 
     def _named(self, t: int) -> set[tuple[int, int]]:
-        """Return the cells named by t's digits; none at tick 0."""
         if t:
             check_horizon(self.kind, t, self._horizon)
         found = blocks_up_to(t, self.radix, self.levels)
@@ -239,7 +230,6 @@ class Meta(OnSplit, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Release the largest cell complete at t, and add up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self._horizon)
         if not isinstance(state, MetaState):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")

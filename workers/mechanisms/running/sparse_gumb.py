@@ -15,8 +15,7 @@ Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends whi
 
 Tick 1 of a stream key chooses k items by the exponential mechanism. Every later tick, while
 switches are left, tests whether some item outside has count + Y above (the least published count
-inside) + eta_t + Z. If so, k items are chosen again, a switch is used, and Z is redrawn. With no
-switches left, counts just continue.
+inside) + eta_t + Z. If so, k items are chosen again, a switch is used, and Z is redrawn.
 
 Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
 move one way, by 0..Dinf):
@@ -89,7 +88,6 @@ class SparseState(State):
         self._changed: set[int] = set()
 
     def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
-        """Record the chosen places in the domain, and the number of switches used."""
         self.chosen[key], self.used[key] = tuple(chosen), used
         self._changed.add(key)
 
@@ -122,15 +120,12 @@ class SparseState(State):
 
 
 class SparseNoise:
-    """All noise of one epoch, as functions of the words."""
-
     def __init__(
         self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable
     ) -> None:
         self._stream, self._counter = stream, counter
         self._test, self._threshold = test, threshold
-        # A sqrt counter's noise depends on its earlier ticks; other counters draw for chosen rows
-        # only.
+        # A sqrt counter's noise depends on its earlier ticks.
         self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
 
     def __repr__(self) -> str:
@@ -149,7 +144,6 @@ class SparseNoise:
         return self._test.values(self._stream, (TEST, t), tags)
 
     def threshold(self, key_tag: Tags, used: int) -> int:
-        """Return the noise of a stream key's threshold after `used` switches."""
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
@@ -165,8 +159,8 @@ _ETA = "a whole number from 0 to 2^40"
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
     """The top k of a declared domain at every tick, for events of any number of items.
 
-    `eta` is the margin by which an outside item must exceed the least shown one to cause a switch;
-    None is the default of the module. `accounting` is "paper" for Theorem 4 as printed.
+    `eta` is the margin for a switch, None the module's default; `accounting` "paper" is Theorem 4
+    as printed.
     """
 
     domain: Annotated[tuple[Label, ...], Meta(min_length=2, description=_DOMAIN)]
@@ -186,8 +180,8 @@ class SparseGumb(CounterMechanism, Domained):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
-    any number of items, over all ticks of an epoch together. `difference_sd` is that of an item
-    chosen at both ticks: its counter started at tick 1.
+    any number of items, over all ticks of an epoch together. `difference_sd` is for an item chosen
+    at both ticks: its counter started at tick 1.
     """
 
     kind = "sparse_gumb"
@@ -230,7 +224,6 @@ class SparseGumb(CounterMechanism, Domained):
         }
 
     def eta(self, t: int) -> int:
-        """Return the margin by which an outside item must exceed the least shown one at tick t."""
         if self.config.eta is not None:
             return self.config.eta
         spread = float(self._test_scale) * math.log(len(self._domain) * (t + 1))
@@ -245,7 +238,6 @@ class SparseGumb(CounterMechanism, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Show every stream key's chosen items with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
@@ -285,14 +277,12 @@ class SparseGumb(CounterMechanism, Domained):
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
     def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> Longs:
-        """Return the noisy counts of the chosen rows, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: Longs = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        """Return the samplers' distance over all draws with a true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
@@ -302,7 +292,6 @@ class SparseGumb(CounterMechanism, Domained):
 
 
 def tau_squared_of(config: SparseGumbConfig, own: Split) -> Fraction:
-    """Return the tau^2 that a budget allows."""
     kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else Fraction(2))
     return kappa * config.max_count**2 / Fraction(own.rho)
 
