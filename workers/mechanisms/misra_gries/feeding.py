@@ -3,23 +3,21 @@
 A tick is fed in rounds: one of every item, then one more of every item that has a second, and so
 on; the last round takes all remaining occurrences, item by item (`feed_rest`). Only `Counters`
 carry over between rounds. A round's items are bits, 32 a word, the first one lowest: a million
-items are 125 kB, which fit the processor's nearest caches; all rounds of a tick are 3 MB.
+items are 125 kB, which fit the processor's nearest caches.
 
 Decrementing all counters adds one to `lowered`: a counter is at zero where its height is `lowered`.
-Every miss needs the next counter at zero, so a wheel has a list for each height up to k, and a
-counter waits in the list of its height at insertion. When `lowered` reaches a height, its list is
-walked: counters hit meanwhile move on, the others are at zero and are replaced by rank. A replaced
-counter is at one, so it is next at zero without having been in a list. Where the same counters are
-replaced repeatedly, only their last replacements are carried out (`rest_of_round`). That is a few
-steps per occurrence, whatever k is.
+Every miss needs the next one at zero, so a wheel has a list for each height up to k, and a counter
+waits in the list of its height at insertion. When `lowered` reaches a height, counters of its list
+that were hit meanwhile move on, the others are at zero and are replaced by rank. A replaced counter
+is at one, so it is next at zero without having been in a list. Where the same counters are replaced
+repeatedly, only the last replacements are carried out (`rest_of_round`): a few steps per
+occurrence.
 
-In the last round weights differ, and one miss may lower all counters by millions, so a list per
-height is not possible. But the lowest counter only rises (`floor` is its height), so a radix heap
-finds it: list i has the counters with a height that differs from `floor` in bit i, counted from
-one, and in none above; list 0 those at `floor`. Counters move to lower lists over time; a hit does
-not move one until its list, now too low, is processed. A binary heap takes three times as long, as
-it has an unpredictable comparison in every step (measured: 2.5 and 7 ms for 43,000 items and 10,000
-counters).
+In the last round one miss may lower all counters by millions, too many for a wheel. But the lowest
+counter only rises (`floor` is its height), so a radix heap finds it: list i has the counters with a
+height that differs from `floor` in bit i, counted from one, and in none above; list 0 those at
+`floor`. A hit counter stays in its list, then too low, until that is processed. A binary heap takes
+three times as long (measured: 7 and 2.5 ms for 43,000 items and 10,000 counters).
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; tests compare the result item by item. Ahuja, Mehlhorn,
@@ -44,11 +42,9 @@ class Counters(NamedTuple):
     """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
 
     Attributes:
-        heights: (k,), a counter's count plus `lowered`, the number of decrements of all counters.
-        ranks: (k,), distinct places among all keys of sketch and tick: `item << bits | all ones` for
-            an item of the tick, else `before << bits | number` with the number of smaller items of
-            the tick and the counter's own. Unused ones have the largest: larger than every key, as in
-            the paper.
+        heights: (k,), a counter's count plus `lowered`.
+        ranks: (k,), distinct: `item << bits | all ones` for an item of the tick, else `number of
+            smaller items << bits | counter`. Unused: the largest, above every key, as in the paper.
         slot_of: (n,), the item's counter; undefined where it has none.
         held: (words,), a bit per item of the tick: whether a counter holds it.
         bits: of a counter's number.
@@ -62,10 +58,7 @@ class Counters(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """Lists of counters by height, modulo the number of lists.
-
-    `heads`: first counter of each list; `behind` (k,): the next in the same list; -1: none.
-    """
+    """Lists by height, modulo their number: `heads` the first counter, `behind` the next; -1: none."""
 
     heads: Places
     behind: Places
@@ -98,10 +91,7 @@ def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Pl
 
 @kernel_part
 def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Merge the few counters of `slots[middle:n]` into those before them; both are in order.
-
-    Only these few are compared, by binary search.
-    """
+    """Merge the few `slots[middle:n]` into those before, by binary search; both are in order."""
     few = n - middle
     for i in range(few):
         scratch[i] = slots[middle + i]
@@ -165,10 +155,7 @@ def replace(slot: int, item: int, counters: Counters) -> None:
 
 @kernel_with_arrays
 def feed_rounds(rounds: Bits, counters: Counters) -> int:
-    """Feed rounds (rounds, words) of one occurrence per item; return the number of decrements.
-
-    `heights` are initially the counts, `ranks` ascending.
-    """
+    """Feed rounds (rounds, words) to counters ascending by rank; return the number of decrements."""
     heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)
     buckets = 64
@@ -241,7 +228,7 @@ def rest_of_round(
     wheel: Wheel,
     scratch: Places,
 ) -> tuple[int, int, int]:
-    """Feed the rest of a round from the second or a later decrement in it.
+    """Feed the rest of a round, from item `begun` after its second or a later decrement.
 
     Counters replaced since the previous decrement hold keys that came in this round, so none of
     them is hit before the next round: one miss for each of them, then a miss that decrements,
@@ -252,14 +239,9 @@ def rest_of_round(
     cannot be hit in this round either. The ranks of the others, `late`, are above all: they are
     replaced last, unless they are hit first.
 
-    Args:
-        items: (words,), the round, to be fed from the item `begun`.
-        lowered: the number of decrements, including the one just made.
-        zeros: (k,), counters at zero: the first `same` by rank, with keys of this round, then, up
-            to `now`, those from the wheel; changed.
-
-    Returns:
-        The number of decrements, of `zeros` replaced since the last, and of `zeros`, by rank.
+    `zeros` (k,) has the counters at zero and is changed: first `same` by rank, with keys of this
+    round, then, up to `now`, those from the wheel. Returns the number of decrements, of `zeros`
+    replaced since the last, and of `zeros`, by rank.
     """
     heights, ranks, slot_of, held, bits = counters
     of_tick, mask, stop = (1 << bits) - 1, len(wheel.heads) - 1, len(items) << 5
@@ -341,7 +323,6 @@ def assign_misses(
     items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
     """Assign `zeros[:n]` to the first n misses among the round's items from `start` up to `stop`.
-
     No replaced key is one of them: all came earlier in the round, or are below them.
     """
     _, ranks, slot_of, held, bits = counters
@@ -371,7 +352,7 @@ def assign_misses(
 
 @kernel_part
 def still_at_zero(lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel) -> int:
-    """Keep the counters of `zeros[:n]` at zero; move the others to the wheel. Return how many stay."""
+    """Keep the counters of `zeros[:n]` at zero, move the others to the wheel; return how many stay."""
     kept = 0
     for place in range(n):
         slot = zeros[place]
@@ -409,10 +390,7 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 def feed_rest(
     items: Integers, weights: Integers, by_rank: Places, lowered: int, counters: Counters
 ) -> int:
-    """Feed all remaining occurrences, item by item; return the total number of decrements.
-
-    `items` (m,) ascend, `weights` are above 0; `by_rank` has the counters, ascending by rank.
-    """
+    """Feed all remaining occurrences, by ascending item; return the total number of decrements."""
     heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)
     ends = np.full((LISTS, 2), -1, dtype=np.int32)
@@ -462,8 +440,7 @@ def feed_rest(
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
     """Append a counter to its list, so that lists stay ordered by rank as far as they were.
 
-    `ends` (LISTS, 2): first and last counter of each list, the first -1 where empty; `behind` (k,):
-    the next one in the same list, -1 for the last.
+    `ends` (LISTS, 2): first and last of a list, first -1 if empty; `behind` (k,): the next, or -1.
     """
     number, apart = 0, np.uint64(heights[slot] ^ floor)
     while apart != ZERO:  # one instruction, once it is compiled; not where there is a sign
@@ -479,9 +456,7 @@ def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Place
 
 @kernel_part
 def raise_floor(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
-    """If list 0 is empty, raise the floor to the lowest counter's height. Some list must not be
-    empty.
-    """
+    """If list 0 is empty, raise the floor to the lowest counter's height; some list is not empty."""
     number = 0
     while ends[0, 0] < 0:
         while ends[number, 0] < 0:

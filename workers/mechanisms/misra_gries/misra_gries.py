@@ -1,12 +1,10 @@
-"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree
-over the ticks.
+"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree.
 
 A tick's items go into the open cell of every level. A complete cell is released once, with noise
 and a threshold; the release at t adds the noisy counts of the cells named by t's base-r digits (as
 in MetaAlgo). A stream key holds at most size * levels counters and (r - 1) * size released counts a
 level. Shown items are sorted by label: the order in which a sketch holds its keys would leak. A
-cell that no digit ever names (the last of its parent, or one that ends beyond the horizon) is not
-kept.
+cell that no digit ever names (the last of its parent, or beyond the horizon) is not kept.
 
     Symbol      Here
     k           `size`, counters of a sketch
@@ -15,42 +13,34 @@ kept.
     Z, eta      N_Z(0, sigma^2): noise of one counter, and of all counters of a cell together
     e, c_max    counters that may show in only one of two neighbours, and their largest count
 
-`release = "pmg"` (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count
-= c + Z + eta. By Lemma 2 one more item moves one counter by one, or all; that is Z or eta shifted
-by one. An event of m items is m such steps. On the keys that stay in the sketch through all steps
-the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. A step changes
-at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: one neighbour, on
-the other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and
-a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
+"pmg" (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count = c + Z +
+eta. By Lemma 2 one more item moves one counter by one, or all; that is Z or eta shifted by one. An
+event of m items is m such steps. On the keys that stay in the sketch through all steps the
+difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. A step changes at
+most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: one neighbour, on the
+other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and a *
+1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
 
-`release = "merge"` (Section 7, a tick's exact histogram is merged into the sketches): noisy count =
-c + Z. However many items an event has, up to k counters move by at most Dinf, so rho = k Dinf^2 /
-(2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
+"merge" (Section 7, a tick's exact histogram is merged into the sketches): noisy count = c + Z. Up
+to k counters move by at most Dinf, however many items an event has, so rho = k Dinf^2 / (2 sigma^2)
+a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
 
 In both, an event lies in one cell of each of L levels: rho and delta_discovery are L times those of
 a cell, composed adaptively.
 
-`release = "pure"` (Algorithm 3, over a declared domain) has a pure epsilon. Every counter of a
-complete cell is lowered by gamma, the sum of all counters over k + 1; every label of the domain
-gets noise, and the k largest are shown. Empty cells are released too: the absence of items must not
-show. Values are multiplied by k + 1 to stay integers ((k+1) c - sum of all c, at least 0:
-`reduced`, with discrete Laplace noise of `scale` b in units of 1/(k+1)), and rounded once when
-published.
-
-Cost: one more item changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of its L
-cells: epsilon = L m (2k - 1) / b, by basic composition, with no delta except for the samplers'
-distance. A cell is m (2k - 1) / b-DP, which is (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 /
-(2 L). The best base for the horizon minimises (r - 1) L^3: the variance of a cell grows with L^2,
-where zCDP has L.
-
-Error: with n items of the domain up to t, a count is too low by up to n / (k+1) in all before
-noise, including the sketch's own error: the sum of a cell's counters is n_cell - (k+1) a, with a
-items that each took one from every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of Section
-6). Most counts are too low by nearly all of that.
-
-Correction to the paper, Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows,
-so the l1 sensitivity of Algorithm 3 is at most (2k-1)/(k+1), not 2, and the noise is calibrated to
-it.
+"pure" (Algorithm 3, over a declared domain): a complete cell's counters are lowered by the sum of
+all over k + 1 (gamma); every label of the domain gets noise, and the k largest are shown. Empty
+cells are released too: the absence of items must not show. Values are multiplied by k + 1 to stay
+integers (`reduced`, with discrete Laplace noise of `scale` b), and rounded once when published. One
+more item changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of its L cells:
+epsilon = L m (2k - 1) / b, by basic composition, with no delta except for the samplers' distance. A
+cell is m (2k - 1) / b-DP, or (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 / (2 L). The best
+base minimises (r - 1) L^3: the variance of a cell grows with L^2, where zCDP has L. Error: with n
+items of the domain up to t, a count is too low by up to n / (k+1) before noise, and most are by
+nearly that: the sum of a cell's counters is n_cell - (k+1) a, with a items that each took one from
+every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of Section 6). Correction to Section 6:
+gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1 sensitivity is at most
+(2k-1)/(k+1), to which the noise is calibrated, not to 2.
 
 Source: Lebeda and Tetek, Algorithms 1 to 3, Lemmas 2 and 6, Sections 6 and 7, and Lemma 4 of
 Section 8 for events of several items; Cardoso and Rogers, Algorithm 7; Bun and Steinke 2016,
@@ -115,11 +105,8 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 def largest_parts(
     sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Counts
 ) -> tuple[Rows, Counts]:
-    """Return Algorithm 3's output: places in the domain of the k largest noisy counts, and these
-    times k + 1.
-
-    `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError if the sketch holds an
-    item outside the domain.
+    """Return Algorithm 3's output: places of the k largest noisy counts, and these times k + 1.
+    `sketch` was fed, not merged; `noise` (d,) is changed. ValueError: an item outside the domain.
     """
     rows, known = domain.places(sketch.tags)
     if not known.all():
@@ -153,11 +140,9 @@ A = TypeVar("A", bound=np.generic)
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
-    """A histogram of the frequent items in bounded memory.
-
-    `size` counters a sketch; before noise, a count is too low by at most n / (size + 1) with n
-    items in all. `release`: "pmg" for events of few items, "merge" where (max_items * max_count)^2
-    is above size, "pure" for a pure epsilon over a declared domain.
+    """A histogram of the frequent items in bounded memory: `size` counters a sketch. `release` is
+    "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above size, "pure" for
+    a pure epsilon over a declared domain.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
@@ -319,9 +304,7 @@ class MisraGries(OnSplit, Domained):
         return CellNoise(stream, self._table, self.tree)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
-        """Release the sums of the noisy counts shown by the cells of t, sorted by stream key and
-        label.
-        """
+        """Release the sums of noisy counts that the cells of t show, by stream key and label."""
         own, level, levels = _own(state), self.tree.over(t), self.tree.open(t)
         for key, items in _by_key(contributions):
             self._feed(own, key, levels, items)

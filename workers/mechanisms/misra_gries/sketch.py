@@ -1,20 +1,18 @@
 """The Misra-Gries sketch on columns: k counters for a stream of any length over any domain.
 
 `Sketch.feed` takes a whole tick and ends exactly where Algorithm 1 ends when fed the same items one
-by one; `Sketch.add` merges the tick in as an exact histogram. Why both: fed one by one,
-neighbouring sketches differ in one counter, or in all by one (Lemma 2), and noise need not grow
-with k; merged, they differ by one in up to k counters however many items one event has (Section 7,
-Lemma 1). With n items fed (`total`), the estimate of a true count f(x) lies in [f(x) - n/(k+1),
-f(x)] at every step. A key with count zero stays until its counter is needed; counters never used
-are dummies, larger than every key, as in the paper.
+by one; `Sketch.add` merges the tick in as an exact histogram. Fed one by one, neighbouring sketches
+differ in one counter, or in all by one (Lemma 2), and noise need not grow with k; merged, they
+differ by one in up to k counters however many items one event has (Section 7, Lemma 1). With n
+items fed, the estimate of a true count f(x) lies in [f(x) - n/(k+1), f(x)] at every step. Counters
+never used are dummies, larger than every key, as in the paper.
 
 Order: a tick is fed in rounds, each by ascending 128-bit tag: one of every item, one more of every
 item that has a second, and so on; the last round (`ROUNDS`) takes all remaining occurrences of an
-item in a row. That is a fixed order of the pairs (item, occurrence number), independent of the
-data. So an item added to a tick, its n-th occurrence, is one element inserted at its pair's place,
-with all others in the same order: the neighbours of Lemma 2. An order that depends on the stream
-(arrival, count, first seen, the sketch's own items first) would not be the same for both
-neighbours. "Smallest key" is the smallest tag. Rounds make feeding fast, see `feeding`.
+item in a row. So the order of the pairs (item, occurrence number) is independent of the data, and
+an item added to a tick is one element inserted at its pair's place: the neighbours of Lemma 2. An
+order that depends on the stream (arrival, count, first seen, the sketch's own items first) would
+differ between neighbours. "Smallest key" is the smallest tag. Rounds are fast to feed (`feeding`).
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -37,14 +35,9 @@ Indices = NDArray[np.int64]
 class SortedTags:
     """The ascending order of tags (n, 2), which are kept, not copied. Secret, as tags are.
 
-    It sorts words of a tag's upper bits and its row, and reads a tag only where two share these
-    bits: three fifths of the time of `argsort` (measured for a million: 8 ms to sort, 4 to move the
-    tags).
-
-    Attributes:
-        order: int64 (n,), the rows of all tags, ascending by tag; equal ones in input order.
-        starts: int64 (m,), where in `order` each distinct tag begins; None where all differ.
-        rows: int64 (m,), a row of each distinct tag, ascending.
+    Sorts words of a tag's upper bits and its row, in three fifths of the time of `argsort`
+    (measured). `order` (n,) has all rows, equal tags in input order; `starts` (m,) where in `order`
+    each distinct tag begins, None where all differ; `rows` (m,) a row of each distinct tag.
     """
 
     def __init__(self, tags: Tags) -> None:
@@ -85,7 +78,6 @@ class SortedTags:
             self.starts, self.rows, self._uppers = starts, self.order[starts], self._uppers[starts]
 
     def part(self, places: Indices) -> SortedTags:
-        """Return the tags at ascending places of `rows`."""
         part = object.__new__(SortedTags)
         part.order = part.rows = self.rows[places]
         part.starts, part._uppers = None, self._uppers[places]
@@ -97,7 +89,6 @@ class SortedTags:
         return self._tags.take(self.rows[places], axis=0)
 
     def all(self) -> Tags:
-        """Return the distinct tags, ascending."""
         return self._tags.take(self.rows, axis=0)
 
     def positions(self, keys: Tags) -> tuple[Indices, NDArray[np.bool_]]:
@@ -140,9 +131,8 @@ ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class SketchBatch:
-    """One tick's additions for one stream key: n distinct items, ascending by tag.
-
-    `rows` are their indices in `labels`, which may have others too; `counts` are above 0.
+    """A tick's additions for one stream key: n distinct items, ascending by tag. `rows` are their
+    indices in `labels`, which may have others too; `counts` are above 0.
     """
 
     tags: SortedTags
@@ -159,10 +149,7 @@ class SketchBatch:
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
-    """Return the batch of n items in any order, possibly repeated.
-
-    `counts` are above 0; `rows` index into `labels`, None: n labels in the same order.
-    """
+    """Return the batch of items in any order, possibly repeated; `rows` None: labels in this order."""
     ascending = SortedTags(tags)
     counts = counts.take(ascending.order)
     if ascending.starts is not None:  # several messages have the item
@@ -187,9 +174,8 @@ class Sketch:
         return f"Sketch(size={self.size})"
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
-        """Run Algorithm 1 for every occurrence of every item, in batch order.
-
-        `rounds` are the batch's, if known; they are returned for the next sketch.
+        """Run Algorithm 1 for every occurrence of every item. `rounds` are the batch's, if known;
+        returned for the next sketch.
         """
         if not len(items.counts):
             return rounds
@@ -217,7 +203,6 @@ class Sketch:
         self._merge(items)
 
     def _merge(self, items: SketchBatch) -> None:
-        """Add the counters, subtract the (size + 1)-th largest, drop those not above zero."""
         before, known = items.tags.positions(self.tags)
         strangers = np.flatnonzero(~known)
         sums = np.concatenate((self.counts[strangers], items.counts))
@@ -242,10 +227,9 @@ def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
 
 
 class Rounds:
-    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive.
-
-    `ones` (rounds, words) has the items in each round of ones, 32 a word; `items` are those left
-    for the last round, ascending, and `weights` their remaining occurrences.
+    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive. `ones`
+    (rounds, words): the items in each round of ones, 32 a word; `items`: those left for the last
+    round, ascending; `weights`: their remaining occurrences.
     """
 
     def __init__(self, counts: Counts) -> None:

@@ -1,9 +1,5 @@
 """One-shot releases: calibration from (rho, delta), and selection from exact histograms.
 
-`make_algorithm` calibrates an algorithm once; it is then a function of a histogram and of the noise
-at one place. `MetaAlgo` runs it in its cells, the one-shot mechanisms on the contributions of each
-tick, for all stream keys of a partition at once.
-
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
 stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
 scale b, and H = h_(kbar+1).
@@ -19,8 +15,8 @@ scale b, and H = h_(kbar+1).
     limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
                                                picks if kbar is private
     h       `Cell.counts`; a stream key's counts are a histogram of their own
-    h_(i)   i-th largest count of a stream key, 0 where there are fewer items; ties by tag: if
-            their order depended on the data, one event could change more than D0 of the kbar largest
+    h_(i)   i-th largest count of a stream key, 0 where there are fewer items; ties by tag: in an
+            order that depends on the data, one event could change more than D0 of the kbar largest
     place   (level, block) of the release; (0, t) for the contributions of one tick
 
 Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
@@ -125,10 +121,7 @@ class Cell:
 
 
 class OneShotNoise:
-    """Noise as a function of mechanism, place, and item or stream key.
-
-    `table` is its law on counts and thresholds; None for a mechanism that only picks.
-    """
+    """Noise by mechanism, place, and item or stream key; counts have none without a `table`."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
         self._stream, self._table = stream, table
@@ -209,8 +202,7 @@ def gaussian_quantile(sigma_squared: Fraction, delta: float, *, difference: bool
         weights[::2] *= 2 * weights[::2].sum() - 1
         weights[1::2] *= 2 * weights[1::2].sum()
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
-    # The mass beyond the reach is less than the last term times a geometric series: within the
-    # margin of the terms that matter.
+    # The mass beyond the reach, below the last term times a geometric series, is within the margin.
     allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
     return int(allowed[0]) if len(allowed) else reach + 1
 
@@ -234,15 +226,12 @@ _OUTWARD = Fraction(1 + 1e-12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of an algorithm besides its budget; `max_items` is D0, `max_count` Dinf.
+    """Parameters besides the budget; `max_items` is D0, `max_count` Dinf.
 
-    Attributes:
-        k: most items shown (`PICKING`).
-        kbar: number of candidates, the largest items (`LIMITED`); its maximum if `private`.
-        private: whether the exponential mechanism chooses kbar from k..kbar (`limit_dom`).
-        domain: size of the declared domain (`KNOWN`).
-        releases: releases one item may count in, in parts of at most Dinf together: one for an
-            event, several for a user where counts are separate (`registry.PER_ITEM`).
+    `k`: most items shown (`PICKING`). `kbar`: number of candidates (`LIMITED`); its maximum if
+    `private`, chosen from k..kbar by the exponential mechanism (`limit_dom`). `domain`: its size
+    (`KNOWN`). `releases`: releases one item may count in, in parts of at most Dinf together: one
+    for an event, several for a user where counts are separate (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -255,9 +244,7 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count: shows all, those above a threshold, or of the kbar largest those above
-    a noisy threshold.
-    """
+    """Noise on every count; shows all, those above a threshold, or top-kbar ones above a noisy one."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
@@ -323,9 +310,8 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown.
-
-    Picks and the Gaussian noise on their counts get half of rho each, as in the papers.
+    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown. Half
+    of rho is for the picks, half for the Gaussian noise on their counts, as in the papers.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -423,10 +409,7 @@ returns the shown rows of the cell, ascending, and their noisy counts.
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """Return the algorithm, calibrated to cost at most (rho, delta) per release.
-
-    Raises ValueError if the budget needs more noise than the tables support.
-    """
+    """Return the algorithm for (rho, delta) a release; ValueError if no table has enough noise."""
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
 

@@ -1,7 +1,6 @@
 """Engine of paper 001's order statistics: doubling segments and the intervals within them.
 
-A tick that ends no segment and closes no interval costs a few integer comparisons per stream key;
-columns are read only after one of them changed.
+A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
 Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17, as corrected below.
 
 Noise cells (column noise uses the columns' tags, all other noise the stream key's tag):
@@ -15,23 +14,17 @@ Noise cells (column noise uses the columns' tags, all other noise the stream key
     0x35    N, per column      | segment << 8 | level of the counter's own cell     its node
     0x36    u_i                | segment         interval << 32 | i
 
-Inner level (`IntervalRule`): an interval closes when a watched value grew by `step`. (The paper's
-word is partition, which here is Kafka's.) The noisy sums are s = h + G + N: exact sums h, G from
-the start of the segment, and N from a continual counter H after the intervals closed so far (0
-before the first). AboveThreshold compares the watched values g_i(s) with thresholds K_i, with one
-tau and one mu per tick for all of them. When it stops, H takes the interval's counts, s and the
-answers are recomputed, and the thresholds that were reached rise by `step`. Nothing is paid within
-an interval, so H runs over about value / step intervals only.
+Inner level (`IntervalRule`): the noisy sums are s = h + G + N, with exact sums h, G from the start
+of the segment, and N from a continual counter H after the intervals closed so far. AboveThreshold
+compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per tick for all.
+When it stops, the interval closes: H takes its counts, s and the answers are recomputed, and the
+thresholds that were reached rise by `step`. Nothing is paid within an interval.
 
-    Symbol      Here
-    D, Dinf     columns an event changes, and the largest change of one
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
-    u_i         k > 1: noise on g_i that decides whether K_i rises: g_i(s) + u_i > K_i - C
-                (Algorithms 8, 12, 13, 17)
-    C           `clearance` = low + alpha_U
+    u_i         k > 1: noise that decides whether K_i rises: g_i(s) + u_i > K_i - C
+    C           `clearance` = low + alpha_U, with low and high the bounds of AboveThreshold
     reach       Delta: growth limit of the watched values of h + G; c_max, or by segment
-    n           `capacity`: intervals H has noise for; none closes after that
-    e           error of H over n intervals; low, high: bounds of AboveThreshold
+    n, e        `capacity`: intervals H has noise for, none closes after that; H's error over them
 
 Costs, once for all intervals and segments (they are disjoint in ticks): AboveThreshold; H; and for
 k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
@@ -39,34 +32,32 @@ Error at a tick of one run, with probability 1 - beta: a tick that closes an int
 g_i(s), off by e. At any other tick g_i(h) <= K_i + high + e. The close that raised K_i had
 g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
     k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
-and thresholds rise at most (reach + low + e) / step times
-(k > 1: k (reach + C + alpha_U + e) / step).
-zCDP: n is the power of two that minimizes this error; step follows from n. Pure: step, C and n as
-printed, step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu +
-alpha_tau for low.
+and thresholds rise at most (reach + low + e) / step times (k > 1: k (reach + C + alpha_U + e) /
+step). zCDP: n is the power of two that minimizes this error; step follows from n. Pure: as printed,
+step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu + alpha_tau
+for low.
 
 Outer level (`Segments`): AboveThreshold on the largest watched value of s = h + G, with threshold
-K_j = first * 2^(j - 1) in segment j = 1, 2, ... When it stops, every column gets fresh noise of
-parameter s_D on top of its current noise, and s is published. Within a segment the value can grow
-only by about the threshold, so the inner level needs no bound known beforehand. alpha_G is
-`column_error(j)`, a bound on |G_j|.
-Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
-increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
+K_j = first * 2^(j - 1) in segment j = 1, 2, ... When it stops, every column gets fresh noise (s_D)
+on top of its current noise, and s is published. Within a segment the value grows only by about the
+threshold, so the inner level needs no bound known beforehand. alpha_G bounds |G_j|. Costs:
+AboveThreshold; and, as an event changes D columns by at most Dinf, D Dinf^2 / (2 s_D^2) rho once,
+or pure D Dinf / scale: the released increments s_(j+1) - s_j are a segment's exact counts plus
+fresh noise; an event is in one segment.
 
-Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, noise as in `mechanisms`, with d
-for D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance for the (eps/2) it
-claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm
-16 depends on d, not on k; here s_D^2 follows from rho. The test's j < log T keeps the last segment,
-with a threshold of only about T/2, from ending, so the value may grow in it by more than the
-promised 2^(j-1) + 2 alpha_DM (measured at T = 1,000: missed in 8 of 8 runs); here there are
-ceil(log2 T) + 1 segments. In zCDP the first threshold is the power of two above low + high, since
-below it noise alone ends segments, and log2 T does not limit the number of segments, because a tick
-may hold any number of events.
+Printed (pure): first = 1, log2 T segments, d for D Dinf. Corrected: Algorithm 15 line 9 would need
+four times its variance for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d
+ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows
+from rho. The test's j < log T keeps the last segment, with a threshold of only about T/2, from
+ending, so the value may grow in it by more than the promised 2^(j-1) + 2 alpha_DM (measured at T =
+1,000: missed in 8 of 8 runs); here there are ceil(log2 T) + 1 segments. In zCDP the first threshold
+is the power of two above low + high, since below it noise alone ends segments, and log2 T is no
+limit, because a tick may hold any number of events.
 
-Stored state: block "mNNNNNNNN" (stream key index, hexadecimal), written only at a tick that ends a
-segment or closes an interval. A block of 8 (6 + k + 3 d) bytes above the message limit (beyond
-28,000 columns) continues in "mNNNNNNNN.PPPP". k, d and the number of pages never change.
-Everything else a release depends on is the columns' exact counts or a function of noise words.
+Stored: block "mNNNNNNNN" (stream key index, hexadecimal), written only at a tick that ends a
+segment or closes an interval. Above the message limit (28,000 columns) it continues in
+"mNNNNNNNN.PPPP". k, d and the number of pages never change. Everything else a release depends on is
+the columns' exact counts or a function of noise words.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
@@ -109,10 +100,8 @@ _BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 
 @dataclass(slots=True)
 class KeyState:
-    """One stream key's state. Sensitive.
-
-    `segment` and `interval` count from 1, intervals anew in every segment; `since` is the tick of
-    `shown`, 0 before the first. `answer` is published while unchanged. `gap`, `outer`, `tau` and
+    """State of one stream key. Sensitive. `segment` and `interval` count from 1, intervals anew in
+    every segment; `since` is the tick of `shown`, 0 before the first. `gap`, `outer`, `tau` and
     `outer_tau` are derived when `stale`, or when a run of AboveThreshold begins.
     """
 
@@ -219,7 +208,7 @@ class Intervals:
     """Public numbers of one run: of a segment, or of the epoch where there are no segments.
 
     `error` is promised for this run's values; `spread` = e + alpha_G is the additional shortfall of
-    the sums of named labels. `clearance` is 0 where k = 1.
+    the sums of named labels.
     """
 
     step: int
@@ -250,7 +239,6 @@ class IntervalRule:
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """The cost of each part, in rho or pure epsilon."""
         updates = {} if self.update is None else {"updates": self.update.spent}
         return {"test": self.above.spent, "sums": self.sums, **updates}
 
@@ -261,9 +249,7 @@ class IntervalRule:
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
-        """Return the numbers of a run with growth limit `reach` (Delta) that begins with alpha_G =
-        `start_error` and may fail with probability `beta`.
-        """
+        """Return a run's numbers for growth limit `reach` (Delta) and alpha_G = `start_error`."""
         if self.config.pure:
             return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
         largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
@@ -333,10 +319,7 @@ MOST_SEGMENTS = 40
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Public parameters of the outer level: `most` segments, the last of which does not end.
-
-    `beta`: probability that any bound below fails in an epoch.
-    """
+    """Public numbers of the outer level; the last segment does not end. `beta` is for an epoch."""
 
     above: AboveThreshold
     column: OneVector
@@ -372,15 +355,13 @@ class Segments:
         return self.above.bounds(self._part(segment), self.beta / (3 * self.ticks))
 
     def column_error(self, segment: int) -> float:
-        """Return alpha_G: a bound on |s - h| during this segment."""
         if segment == 1:
             return 0.0
         return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
 
     def growth(self, segment: int) -> int:
-        """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends.
-
-        It starts at -alpha_G or above, and a tick that does not stop leaves it at most K_j + high.
+        """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends. It
+        starts at -alpha_G or above, and a tick that does not stop leaves it at most K_j + high.
         Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
         """
         low, high = self.bounds(segment)
@@ -470,14 +451,13 @@ class OrderStatistics(Domained):
     Guarantee: `guarantee`, for the content of one event, over all ticks of an epoch together, on
     streams that may react to published answers (zCDP: at integer orders). The segments do not
     depend on the intervals in them, so the outer level is one mechanism and the inner ones, given
-    its outcome, are disjoint in ticks: their costs add, each counted once. The constructor raises
-    ValueError if the budget cannot be met, or needs noise for which there is no table.
+    its outcome, are disjoint in ticks: their costs add. The constructor raises ValueError if the
+    budget cannot be met, or needs noise for which there is no table.
     """
 
     kind = ""
     law = "sum"
-    # Weights (zCDP, pure epsilon as printed); "outer_test" and "columns" make segments, "test" and
-    # "sums" intervals.
+    # Weights (zCDP, pure as printed); "columns" makes segments, "sums" makes intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
@@ -513,9 +493,8 @@ class OrderStatistics(Domained):
         return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
     def error(self, segment: int) -> float:
-        """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
-
-        For a query of labels: the shortfall of the named labels' sums against the correct labels'.
+        """Bound the error of this segment's answers, with probability 1 - beta over the epoch. For
+        labels it is the shortfall of their sums against the correct labels' sums.
         """
         if self.inner is not None:
             numbers = self.intervals(segment)
@@ -576,7 +555,6 @@ class OrderStatistics(Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
-        """Answer as of the last segment or interval that ended; see `Mechanism.step`."""
         check_tick(self.kind, t, self.config.ticks)
         own = _of(state)
         if not isinstance(noise, MaxNoise):
