@@ -1,1 +1,1 @@
-"""The settings file: `settings` decodes and checks it; `files` reads the files and secrets in it."""
+"""The settings file: start with `settings.load`; `files` reads the files and secrets it names."""

@@ -191,7 +191,7 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
 
 
 def secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """Return the secret behind `{file: ...}` or `{env: ...}`; SettingsError if there is none."""
+    """Return the secret behind `{file: ...}` or `{env: ...}`; SettingsError if it is unusable."""
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:
         raise SettingsError(f"{name}.{kind} = {display(place)}: a name in quotes")

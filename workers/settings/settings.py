@@ -167,7 +167,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: the cluster, and librdkafka's options. May hold secrets: the repr shows only names."""
+    """[kafka]: the cluster and librdkafka's options. May hold secrets: the repr shows names only."""
 
     bootstrap: Annotated[
         str,
@@ -254,8 +254,6 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    """[privacy]: the unit of protection, and its maximum privacy loss in any period."""
-
     unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
     max_epsilon: Annotated[
@@ -384,7 +382,8 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
 
-#: Brokers refuse timestamps over an hour ahead of their clock, which may be behind.
+#: Brokers refuse timestamps an hour ahead of their clock (`message.timestamp.after.max.ms`), which
+#: may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: The default of `events.max_behind` where epochs are shorter.
 MAX_BEHIND_LEAST_MS = 7 * 86_400_000

@@ -149,7 +149,7 @@ class SketchBatch:
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
-    """Return the batch of items in any order, possibly repeated; `rows` None: labels in this order."""
+    """Return the batch of items in any order, may repeat; `rows` None: labels in the same order."""
     ascending = SortedTags(tags)
     counts = counts.take(ascending.order)
     if ascending.starts is not None:  # several messages have the item
@@ -174,9 +174,7 @@ class Sketch:
         return f"Sketch(size={self.size})"
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
-        """Run Algorithm 1 for every occurrence of every item. `rounds` are the batch's, if known;
-        returned for the next sketch.
-        """
+        """Run Algorithm 1 for every occurrence of every item; return the batch's `rounds` if known."""
         if not len(items.counts):
             return rounds
         before, known = items.tags.positions(self.tags)

@@ -1,7 +1,7 @@
 """State of the continual sketch mechanism: open sketches and released sums by stream key and level.
 
-Changed blocks are written in pages that fit a message; all pages of a block are written together. A
-page begins with version, page number and number of pages.
+Changed blocks are written in pages that fit a message; all pages of a block are written together,
+and page 0 states how many are valid. Every page begins with a version.
 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label

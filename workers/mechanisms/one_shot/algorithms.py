@@ -14,6 +14,7 @@ scale b, and H = h_(kbar+1).
     limit_dom_laplace  002 Lemma 3.2, 6.2      D0 Dinf^2/(2 b^2), delta  top kbar: h + Z > H+m+Z'
     limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
                                                picks if kbar is private
+
     h       `Cell.counts`; a stream key's counts are a histogram of their own
     h_(i)   i-th largest count of a stream key, 0 where there are fewer items; ties by tag: in an
             order that depends on the data, one event could change more than D0 of the kbar largest
@@ -121,7 +122,7 @@ class Cell:
 
 
 class OneShotNoise:
-    """Noise by mechanism, place, and item or stream key; counts have none without a `table`."""
+    """Noise by mechanism, place, and item or stream key; `table` is None for picks only."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
         self._stream, self._table = stream, table
@@ -244,7 +245,7 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count; shows all, those above a threshold, or top-kbar ones above a noisy one."""
+    """Noise on every count; shows all, those above a threshold, or the top kbar above a noisy one."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
@@ -310,8 +311,9 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown. Half
-    of rho is for the picks, half for the Gaussian noise on their counts, as in the papers.
+    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown.
+
+    Half of rho is for the picks, half for the Gaussian noise on their counts, as in the papers.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:

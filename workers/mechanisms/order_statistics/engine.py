@@ -45,14 +45,14 @@ AboveThreshold; and, as an event changes D columns by at most Dinf, D Dinf^2 / (
 or pure D Dinf / scale: the released increments s_(j+1) - s_j are a segment's exact counts plus
 fresh noise; an event is in one segment.
 
-Printed (pure): first = 1, log2 T segments, d for D Dinf. Corrected: Algorithm 15 line 9 would need
-four times its variance for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d
-ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows
-from rho. The test's j < log T keeps the last segment, with a threshold of only about T/2, from
-ending, so the value may grow in it by more than the promised 2^(j-1) + 2 alpha_DM (measured at T =
-1,000: missed in 8 of 8 runs); here there are ceil(log2 T) + 1 segments. In zCDP the first threshold
-is the power of two above low + high, since below it noise alone ends segments, and log2 T is no
-limit, because a tick may hold any number of events.
+Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, d for D Dinf. Corrected:
+Algorithm 15 line 9 would need four times its variance for the (eps/2) it claims (an l2 norm of
+sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm 16 depends on d, not
+on k; here s_D^2 follows from rho. The test's j < log T keeps the last segment, with a threshold of
+only about T/2, from ending, so the value may grow in it by more than the promised 2^(j-1) + 2
+alpha_DM (measured at T = 1,000: missed in 8 of 8 runs); here there are ceil(log2 T) + 1 segments.
+In zCDP the first threshold is the power of two above low + high, since below it noise alone ends
+segments, and log2 T is no limit, because a tick may hold any number of events.
 
 Stored: block "mNNNNNNNN" (stream key index, hexadecimal), written only at a tick that ends a
 segment or closes an interval. Above the message limit (28,000 columns) it continues in
@@ -100,9 +100,11 @@ _BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 
 @dataclass(slots=True)
 class KeyState:
-    """State of one stream key. Sensitive. `segment` and `interval` count from 1, intervals anew in
-    every segment; `since` is the tick of `shown`, 0 before the first. `gap`, `outer`, `tau` and
-    `outer_tau` are derived when `stale`, or when a run of AboveThreshold begins.
+    """State of one stream key. Sensitive.
+
+    `segment` and `interval` count from 1, intervals anew in every segment; `since` is the tick of
+    `shown`, 0 before the first. `gap`, `outer`, `tau` and `outer_tau` are derived when `stale`, or
+    when a run of AboveThreshold begins.
     """
 
     segment: int
@@ -249,7 +251,7 @@ class IntervalRule:
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
-        """Return a run's numbers for growth limit `reach` (Delta) and alpha_G = `start_error`."""
+        """Return a run's numbers for growth `reach` (Delta), alpha_G `start_error`, failure `beta`."""
         if self.config.pure:
             return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
         largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
@@ -319,7 +321,10 @@ MOST_SEGMENTS = 40
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Public numbers of the outer level; the last segment does not end. `beta` is for an epoch."""
+    """Public numbers of the outer level; the last segment does not end.
+
+    `beta` is the probability that any bound below fails in an epoch.
+    """
 
     above: AboveThreshold
     column: OneVector
@@ -360,8 +365,9 @@ class Segments:
         return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
 
     def growth(self, segment: int) -> int:
-        """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends. It
-        starts at -alpha_G or above, and a tick that does not stop leaves it at most K_j + high.
+        """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends.
+
+        It starts at -alpha_G or above, and a tick that does not stop leaves it at most K_j + high.
         Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
         """
         low, high = self.bounds(segment)
@@ -493,8 +499,8 @@ class OrderStatistics(Domained):
         return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
     def error(self, segment: int) -> float:
-        """Bound the error of this segment's answers, with probability 1 - beta over the epoch. For
-        labels it is the shortfall of their sums against the correct labels' sums.
+        """Bound the answers' error (for labels: their sums'), with probability 1 - beta over the
+        epoch.
         """
         if self.inner is not None:
             numbers = self.intervals(segment)

@@ -11,9 +11,10 @@ eps/3. Corrected: L, which line 1 of Algorithms 6, 11 and 16 computes from the u
 log2 T. Algorithms 13, 16 and 17 (approximate DP) are built as zCDP.
 
 `bounded_max` has a known bound c_max, its reach: one run of intervals over the epoch. The error is
-that of a counter over intervals plus ln(ticks), instead of a counter over ticks. Source: 001
-Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure): Lap(4/eps), Lap(8/eps), H at eps/2 a binary tree
-for c_max intervals, K = 3 (err + alpha_mu + alpha_tau).
+that of a counter over intervals plus ln(ticks), instead of a counter over ticks; a value within
+c_max does not use up the capacity. Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure):
+Lap(4/eps), Lap(8/eps), H at eps/2 a binary tree for c_max intervals, K = 3 (err + alpha_mu +
+alpha_tau).
 
 `doubling` is the segments alone: the answer is that of the last segment that ended, so its error
 may be about as large as the value itself. Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem
