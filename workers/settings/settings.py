@@ -167,7 +167,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: the cluster and librdkafka's options. May hold secrets: the repr shows names only."""
+    """[kafka]: the cluster and librdkafka's options, which may be secret: the repr shows names."""
 
     bootstrap: Annotated[
         str,
@@ -235,8 +235,6 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
-    """[dashboard]: where the dashboard stores its history, and for how long."""
-
     store: Annotated[
         Path | None,
         _says("a file name in quotes; if left out, a file that ends with the dashboard"),
@@ -382,8 +380,7 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
 
-#: Brokers refuse timestamps an hour ahead of their clock (`message.timestamp.after.max.ms`), which
-#: may be behind.
+#: Kafka refuses timestamps an hour ahead (`message.timestamp.after.max.ms`); clocks may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: The default of `events.max_behind` where epochs are shorter.
 MAX_BEHIND_LEAST_MS = 7 * 86_400_000

@@ -10,8 +10,7 @@ Every miss needs the next one at zero, so a wheel has a list for each height up 
 waits in the list of its height at insertion. When `lowered` reaches a height, counters of its list
 that were hit meanwhile move on, the others are at zero and are replaced by rank. A replaced counter
 is at one, so it is next at zero without having been in a list. Where the same counters are replaced
-repeatedly, only the last replacements are carried out (`rest_of_round`): a few steps per
-occurrence.
+repeatedly, only the last replacements are carried out (`rest_of_round`).
 
 In the last round one miss may lower all counters by millions, too many for a wheel. But the lowest
 counter only rises (`floor` is its height), so a radix heap finds it: list i has the counters with a
@@ -59,7 +58,7 @@ class Counters(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """Lists by height, modulo their number: `heads` first counters, `behind` next ones; -1: none."""
+    """Lists by height modulo their number: `heads` first counters, `behind` next; -1: none."""
 
     heads: Places
     behind: Places
@@ -261,8 +260,8 @@ def rest_of_round(
                 continue
         while rest != 0:
             hits = rest & held[word]
-            low = hits & -hits  # the first item that is hit
-            run = rest & (low - 1)  # those before it, all where none is hit
+            low = hits & -hits
+            run = rest & (low - 1)  # those before the first hit, all where there is none
             n = ones_in(run)
             if n == 0 or misses + n <= early:
                 misses += n
@@ -275,7 +274,7 @@ def rest_of_round(
             low = run & -run
             rest &= -low << 1
             misses = max(misses, early) + 1
-            while late < now and heights[zeros[late]] != lowered:  # it was hit meanwhile
+            while late < now and heights[zeros[late]] != lowered:
                 put_on_wheel(zeros[late], heights[zeros[late]], wheel)
                 late += 1
             if late < now:
@@ -409,7 +408,7 @@ def feed_rest(
             heights[counters.slot_of[item]] += weight
             continue
         while turn == waiting or heights[lowest[turn]] != floor:
-            if turn < waiting:  # it was hit meanwhile
+            if turn < waiting:
                 append(lowest[turn], floor, heights, ends, behind)
                 turn += 1
                 continue

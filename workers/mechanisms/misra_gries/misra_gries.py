@@ -18,8 +18,8 @@ eta. By Lemma 2 one more item moves one counter by one, or all; that is Z or eta
 event of m items is m such steps. On the keys that stay in the sketch through all steps the
 difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. A step changes at
 most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: one neighbour, on the
-other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and a *
-1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
+other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and
+a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
 
 "merge" (Section 7, a tick's exact histogram is merged into the sketches): noisy count = c + Z. Up
 to k counters move by at most Dinf, however many items an event has, so rho = k Dinf^2 / (2 sigma^2)
@@ -31,16 +31,16 @@ a cell, composed adaptively.
 "pure" (Algorithm 3, over a declared domain): a complete cell's counters are lowered by the sum of
 all over k + 1 (gamma); every label of the domain gets noise, and the k largest are shown. Empty
 cells are released too: the absence of items must not show. Values are multiplied by k + 1 to stay
-integers (`reduced`, with discrete Laplace noise of `scale` b), and rounded once when published. One
-more item changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of its L cells:
-epsilon = L m (2k - 1) / b, by basic composition, with no delta except for the samplers' distance. A
-cell is m (2k - 1) / b-DP, or (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 / (2 L). The best
-base minimises (r - 1) L^3: the variance of a cell grows with L^2, where zCDP has L. Error: with n
-items of the domain up to t, a count is too low by up to n / (k+1) before noise, and most are by
-nearly that: the sum of a cell's counters is n_cell - (k+1) a, with a items that each took one from
-every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of Section 6). Correction to Section 6:
-gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1 sensitivity is at most
-(2k-1)/(k+1), to which the noise is calibrated, not to 2.
+integers (`reduced`, with discrete Laplace noise of `scale` b), and rounded once when published.
+Cost: one more item changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of its L
+cells: epsilon = L m (2k - 1) / b, by basic composition, with no delta except for the samplers'
+distance. A cell is m (2k - 1) / b-DP, or (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 /
+(2 L). The best base minimises (r - 1) L^3: a cell's variance grows with L^2, where zCDP has L.
+Error: with n items of the domain up to t, a count is too low by up to n / (k+1) before noise, and
+most are by nearly that: the sum of a cell's counters is n_cell - (k+1) a, with a items that each
+took one from every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of Section 6).
+Correction to Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1
+sensitivity is at most (2k-1)/(k+1), to which the noise is calibrated, not to 2.
 
 Source: Lebeda and Tetek, Algorithms 1 to 3, Lemmas 2 and 6, Sections 6 and 7, and Lemma 4 of
 Section 8 for events of several items; Cardoso and Rogers, Algorithm 7; Bun and Steinke 2016,
@@ -106,7 +106,8 @@ def largest_parts(
     sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Counts
 ) -> tuple[Rows, Counts]:
     """Return Algorithm 3's output: places of the k largest noisy counts, and these times k + 1.
-    `sketch` was fed, not merged; `noise` (d,) is changed. ValueError: an item outside the domain.
+
+    `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError for an undeclared item.
     """
     rows, known = domain.places(sketch.tags)
     if not known.all():
@@ -140,9 +141,10 @@ A = TypeVar("A", bound=np.generic)
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
-    """A histogram of the frequent items in bounded memory: `size` counters a sketch. `release` is
-    "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above size, "pure" for
-    a pure epsilon over a declared domain.
+    """A histogram of the frequent items in bounded memory, with `size` counters a sketch.
+
+    `release` is "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above
+    size, "pure" for a pure epsilon over a declared domain.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
@@ -205,7 +207,7 @@ class Tree(Frozen):
         found = []
         for level in range(self.levels):
             width = self.radix**level
-            block = (t - 1) // width + 1  # from 1
+            block = (t - 1) // width + 1
             named = block % self.radix or level == self.levels - 1
             if named and block * width <= self.horizon:
                 found.append(level)
@@ -246,7 +248,7 @@ class MisraGries(OnSplit, Domained):
         config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
-        noises = 1 + self._shared  # on a count
+        noises = 1 + self._shared
         # Of one cell: squared l2 sensitivity, e, c_max, and the noise cells concerned.
         if self._shared:
             self.sensitivity_squared, exposed, self.largest = together**2, 4 * together, together

@@ -35,9 +35,9 @@ Indices = NDArray[np.int64]
 class SortedTags:
     """The ascending order of tags (n, 2), which are kept, not copied. Secret, as tags are.
 
-    Sorts words of a tag's upper bits and its row, in three fifths of the time of `argsort`
-    (measured). `order` (n,) has all rows, equal tags in input order; `starts` (m,) where in `order`
-    each distinct tag begins, None where all differ; `rows` (m,) a row of each distinct tag.
+    It sorts words of a tag's upper bits and its row: three fifths of `argsort`'s time (measured).
+    `order` (n,) has all rows, equal tags in input order; `starts` (m,) where in `order` each
+    distinct tag begins, None where all differ; `rows` (m,) a row of each distinct tag.
     """
 
     def __init__(self, tags: Tags) -> None:
@@ -131,8 +131,9 @@ ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class SketchBatch:
-    """A tick's additions for one stream key: n distinct items, ascending by tag. `rows` are their
-    indices in `labels`, which may have others too; `counts` are above 0.
+    """A tick's additions for one stream key: n distinct items, ascending by tag.
+
+    `rows` are their indices in `labels`, which may have others too; `counts` are above 0.
     """
 
     tags: SortedTags
@@ -149,7 +150,7 @@ class SketchBatch:
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
-    """Return the batch of items in any order, may repeat; `rows` None: labels in the same order."""
+    """Return the batch of items in any order, also repeated; `rows` None: labels in that order."""
     ascending = SortedTags(tags)
     counts = counts.take(ascending.order)
     if ascending.starts is not None:  # several messages have the item
@@ -174,7 +175,9 @@ class Sketch:
         return f"Sketch(size={self.size})"
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
-        """Run Algorithm 1 for every occurrence of every item; return the batch's `rounds` if known."""
+        """Run Algorithm 1 for every occurrence of every item; return the `rounds` for the next
+        sketch.
+        """
         if not len(items.counts):
             return rounds
         before, known = items.tags.positions(self.tags)
@@ -225,9 +228,10 @@ def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
 
 
 class Rounds:
-    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive. `ones`
-    (rounds, words): the items in each round of ones, 32 a word; `items`: those left for the last
-    round, ascending; `weights`: their remaining occurrences.
+    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive.
+
+    `ones` (rounds, words): the items in each round of ones, 32 a word; `items`: those left for the
+    last round, ascending; `weights`: their remaining occurrences.
     """
 
     def __init__(self, counts: Counts) -> None:

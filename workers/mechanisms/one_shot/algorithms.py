@@ -19,8 +19,7 @@ scale b, and H = h_(kbar+1).
     h_(i)   i-th largest count of a stream key, 0 where there are fewer items; ties by tag: in an
             order that depends on the data, one event could change more than D0 of the kbar largest
     place   (level, block) of the release; (0, t) for the contributions of one tick
-
-Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
+    noise   cells: hi = (use << 56) | (level << 40) | pick, lo = block
 
 Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
 (b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: no more items than that
@@ -46,8 +45,7 @@ A count contributed by one event alone, at most Dinf, is shown iff Dinf + N > m;
                                    c = 2 q^2/(1-q^2)
     logistic: of two Gumbel(b)     1 / (1 + exp(x/b))
 
-The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long as
-needed.
+The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long.
 """
 
 from __future__ import annotations
@@ -245,7 +243,7 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count; shows all, those above a threshold, or the top kbar above a noisy one."""
+    """Noise on every count; shows all, those above a threshold, or the top kbar above a bar."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
@@ -270,8 +268,8 @@ class Noisy(Frozen):
             self.threshold = self._least_threshold(p.max_count, p.releases, each)
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m such that an item of at most `whole` is shown in any release with probability at
-        most delta.
+        """Return m: an item of at most `whole` is shown in any release with probability at most
+        delta.
 
         In n releases no part of it is above whole - n + 1, so with m at least that minus one plus
         the quantile of delta / n, the parts are shown with probability at most delta together. The
@@ -411,7 +409,7 @@ returns the shown rows of the cell, ascending, and their noisy counts.
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """Return the algorithm for (rho, delta) a release; ValueError if no table has enough noise."""
+    """Return the algorithm for (rho, delta) a release; ValueError if the tables lack such noise."""
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
 

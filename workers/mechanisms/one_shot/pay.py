@@ -1,9 +1,9 @@
 """Pay what you get: labels of the largest items, until a budget of labels or queries is spent.
 
-A query of k labels is answered with min(k, what remains of `labels`, k*), or fewer if BOTTOM comes
-first, and charged for the picks it made: BOTTOM and the choice of a private kbar count too. rho =
-k* Dinf^2 / (8 b^2) with b the scale of a pick; delta_discovery is l* (`queries`) times a query's.
-Every stream key has its own budget, as an event has one stream key; when it is used up, queries are
+A query is answered with up to k labels, fewer if BOTTOM comes first or less remains of `labels`
+(k*), and charged for its picks: BOTTOM and the choice of a private kbar count too. rho = k* Dinf^2
+/ (8 b^2) with b the scale of a pick; delta_discovery is l* (`queries`) times a query's. Every
+stream key has its own budget, as an event has one stream key; when it is used up, queries are
 refused until the epoch ends. What remains is part of the state, and a function of published
 answers, so publishing it costs nothing.
 

@@ -49,10 +49,7 @@ class AboveThreshold:
 
     @classmethod
     def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
-        """Return the parameters for a budget: pure epsilon, or rho with one-sided noise.
-
-        e1 is half of the span and e2 a quarter, as printed.
-        """
+        """Return the parameters for pure epsilon or rho; e1 is half the span, e2 a quarter."""
         if pure:
             tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
         else:

@@ -76,6 +76,7 @@ class OneVector:
 
     @property
     def variance(self) -> float:
+        """At least the variance of one entry's noise."""
         if isinstance(self.sampler, DiscreteLaplace):
             return self.sampler.variance
         return float(self.parameter)

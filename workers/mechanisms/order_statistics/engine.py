@@ -1,7 +1,8 @@
 """Engine of paper 001's order statistics: doubling segments and the intervals within them.
 
 A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
-Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17, as corrected below.
+An event changes D columns by at most Dinf. Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17,
+as corrected below.
 
 Noise cells (column noise uses the columns' tags, all other noise the stream key's tag):
 
@@ -21,7 +22,7 @@ When it stops, the interval closes: H takes its counts, s and the answers are re
 thresholds that were reached rise by `step`. Nothing is paid within an interval.
 
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
-    u_i         k > 1: noise that decides whether K_i rises: g_i(s) + u_i > K_i - C
+    u_i         k > 1: noise; K_i rises iff g_i(s) + u_i > K_i - C (Algorithms 8, 12, 13, 17)
     C           `clearance` = low + alpha_U, with low and high the bounds of AboveThreshold
     reach       Delta: growth limit of the watched values of h + G; c_max, or by segment
     n, e        `capacity`: intervals H has noise for, none closes after that; H's error over them
@@ -40,10 +41,9 @@ for low.
 Outer level (`Segments`): AboveThreshold on the largest watched value of s = h + G, with threshold
 K_j = first * 2^(j - 1) in segment j = 1, 2, ... When it stops, every column gets fresh noise (s_D)
 on top of its current noise, and s is published. Within a segment the value grows only by about the
-threshold, so the inner level needs no bound known beforehand. alpha_G bounds |G_j|. Costs:
-AboveThreshold; and, as an event changes D columns by at most Dinf, D Dinf^2 / (2 s_D^2) rho once,
-or pure D Dinf / scale: the released increments s_(j+1) - s_j are a segment's exact counts plus
-fresh noise; an event is in one segment.
+threshold, so the inner level needs no bound known beforehand. alpha_G bounds |G_j|.
+Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
+increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
 
 Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, d for D Dinf. Corrected:
 Algorithm 15 line 9 would need four times its variance for the (eps/2) it claims (an l2 norm of
@@ -251,7 +251,7 @@ class IntervalRule:
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
-        """Return a run's numbers for growth `reach` (Delta), alpha_G `start_error`, failure `beta`."""
+        """Return a run's numbers; `start_error` is alpha_G, `beta` a run's failure probability."""
         if self.config.pure:
             return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
         largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
