@@ -1,7 +1,4 @@
-"""Durations such as "10s" or "250ms", as whole milliseconds or as a histogram's ticks.
-
-A histogram's `horizon = "1d"` is converted to its number of ticks.
-"""
+"""Durations such as "10s" or "250ms", as whole milliseconds or as a histogram's ticks."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration(text: object) -> int:
-    """Return the milliseconds of a duration such as "10s".
-
-    Otherwise the ValueError states the allowed form, and the caller adds the name.
-    """
+    """Return milliseconds; else raise ValueError with the allowed form, without a name."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(ALLOWED)
@@ -39,16 +33,14 @@ def format_duration(duration_ms: int) -> str:
     return f"{duration_ms // MILLISECONDS[unit]}{unit}"
 
 
-#: Settings of a histogram in ticks.
 COUNTED_IN_TICKS = ("horizon", "every")
 
 
 def count_ticks(values: dict[str, Any], where: str) -> None:
     """Replace durations with numbers of ticks in a histogram's `values`.
 
-    Values that are not durations are left unchanged, as is everything if the tick itself is
-    invalid: later checks report those. A duration that is not a whole number of ticks raises
-    ValueError, whose message begins with `where`.
+    Other values stay, as does everything if the tick itself is invalid: later checks report those.
+    Raises ValueError, beginning with `where`, for a duration that is not a whole number of ticks.
     """
     tick_ms = 0
     with suppress(ValueError):

@@ -1,10 +1,5 @@
 """Files and secrets named in a settings file: the key, domains, and Kafka client secrets.
 
-    read_key(path)                 a key file -> its 32 bytes
-    read_domain(path)              a domain file -> its labels
-    declare(values, ...)           a histogram's domain, from its settings
-    client_values(table, base)     [kafka.client] -> librdkafka's names and values
-
 Messages here never show the content of a key, a secret or a client setting.
 """
 
@@ -54,7 +49,6 @@ CLIENT_SECRETS = (
 
 
 def read_file(path: Path) -> bytes:
-    """Return a file's bytes; raise `SettingsError` if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -65,7 +59,7 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` once it is completely written."""
+    """Yield a temporary file that replaces `path` atomically once it is completely written."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
@@ -75,7 +69,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
     with replacing(path) as part:
         part.write_bytes(content)
 
@@ -135,8 +128,8 @@ def read_domain(path: Path) -> list[str]:
 def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
     """Set a histogram's declared domain and buckets in its settings, `values`.
 
-    `required` is whether the mechanism must have a domain; None: it has none. A ValueError, for a
-    domain that is unexpected, missing or unreadable, begins with `where`.
+    `required`: whether the mechanism must have a domain; None: it has none. A ValueError begins
+    with `where`.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):
@@ -167,8 +160,7 @@ def _domain(value: object, where: str, base: Path) -> list[str]:
 def client_values(table: object, base: Path) -> dict[str, str]:
     """Return [kafka.client] in librdkafka's form: strings by dotted name (tables, in TOML).
 
-    Raises SettingsError for a name that the worker sets, a secret written out or missing, or a
-    value of the wrong kind.
+    Raises SettingsError for a name that the worker sets, a secret written out, or a wrong value.
     """
     if not isinstance(table, dict):
         raise SettingsError("kafka.client: must be a section, [kafka.client]")
@@ -199,10 +191,7 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
 
 
 def secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """Return the secret that setting `name` refers to by `{file: ...}` or `{env: ...}`.
-
-    Raises SettingsError if it is missing, empty, or not UTF-8.
-    """
+    """Return the secret behind `{file: ...}` or `{env: ...}`; SettingsError if it is unusable."""
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:
         raise SettingsError(f"{name}.{kind} = {display(place)}: a name in quotes")

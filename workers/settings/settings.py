@@ -1,13 +1,8 @@
 """The settings file: one TOML file, typed and checked once; unknown names are refused.
 
-    load(path)                     a settings file -> Settings
-    registry_values(table, base)   [schema_registry] with its secrets read
-
 An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
-relative to the file itself. Every field states its range, also in words.
-
-`events.topic` is one name, several, or a regular expression: Python's, matching the whole name of a
-topic. A list of one topic is equivalent to its name; the order of a list has no meaning.
+relative to the file itself. `events.topic` is one name, several in any order, or a Python regular
+expression for whole names.
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
 
 
 class TopicNames(msgspec.Struct, frozen=True):
-    """The topics that hold the events: sorted names, or none and an expression."""
+    """Topics that hold the events: sorted names, or none and an expression."""
 
     names: tuple[str, ...]
     pattern: str | None = None
@@ -58,7 +53,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def one(self) -> bool:
-        """Return whether this is a single topic, whatever topics the cluster has."""
+        """Whether this is a single topic, whatever topics the cluster has."""
         return len(self.names) == 1
 
     @property
@@ -72,7 +67,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     """Yield errors in `events.topic` beyond its type.
 
-    Names are checked here because msgspec 0.22 mixes up the fields of a type that is a text with a
+    msgspec 0.22 cannot check the names: it mixes up the fields of a type that is a text with a
     pattern or an array, and the next garbage collection of cycles ends the process.
     """
     expression = isinstance(topic, str) and topic.startswith("^")
@@ -142,8 +137,6 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
-    """[worker]: the worker's name and where it keeps its data."""
-
     name: Annotated[
         str,
         _says(
@@ -174,10 +167,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: where the cluster is, and options for librdkafka.
-
-    May hold secrets: the repr shows only names.
-    """
+    """[kafka]: the cluster and librdkafka's options, which may be secret: the repr shows names."""
 
     bootstrap: Annotated[
         str,
@@ -195,8 +185,6 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class EventsSettings(Section, frozen=True, kw_only=True):
-    """[events]: the topic, and the fields with an event's stream key, items and time."""
-
     topic: Annotated[str | tuple[str, ...], _says(ALLOWED)]
     key: Annotated[Field, _says(_KEY)]
     items: Annotated[Field | None, _says(FIELD)] = None
@@ -247,8 +235,6 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
-    """[dashboard]: where the dashboard stores its history, and for how long."""
-
     store: Annotated[
         Path | None,
         _says("a file name in quotes; if left out, a file that ends with the dashboard"),
@@ -266,8 +252,6 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    """[privacy]: the unit of protection, and its maximum privacy loss in any period."""
-
     unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
     max_epsilon: Annotated[
@@ -284,7 +268,7 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
 
     @property
     def period_ms(self) -> int | None:
-        """Return the length of a period; None where it is an epoch."""
+        """The length of a period; None: an epoch."""
         return None if self.period == "epoch" else parse_duration(self.period)
 
     def complaints(self) -> Iterator[str]:
@@ -371,10 +355,7 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
 
 
 def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return the section's values with secrets resolved, and file names relative to `base`.
-
-    Raises SettingsError if a secret is written out or missing, or a file cannot be read.
-    """
+    """Return the section with secrets and paths resolved; raise SettingsError if one is wrong."""
     values = dict(table)
     if "@" in str(values.get("url", "")):
         # The value is not shown: it may hold a password.
@@ -399,8 +380,7 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
 
-#: Brokers refuse records with timestamps further ahead of their clock (Kafka's
-#: `message.timestamp.after.max.ms`, one hour). The margin allows for clocks that are behind.
+#: Kafka refuses timestamps an hour ahead (`message.timestamp.after.max.ms`); clocks may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: The default of `events.max_behind` where epochs are shorter.
 MAX_BEHIND_LEAST_MS = 7 * 86_400_000
@@ -456,7 +436,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def user_field(self) -> str | None:
-        """Return the field with an event's user if users are protected; None if events are."""
+        """The field with an event's user if users are protected; None if events are."""
         return self.events.user if self.privacy.unit == "user" else None
 
     @property
@@ -465,7 +445,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_behind_ms(self) -> int | None:
-        """Return how late an event may arrive and still count; None: without limit."""
+        """How late an event may arrive and still count; None: without limit."""
         if self.events.max_behind_ms is not None:
             return self.events.max_behind_ms
         longest = MAX_BEHIND_LEAST_MS
@@ -546,10 +526,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def shape_of(
     events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
 ) -> Shape:
-    """Return the fields to read from an event: the views of the histograms, or of `events`.
-
-    `user` is the field with an event's user; None where users are not read.
-    """
+    """Return the fields to read from an event; `user` is None where users are not read."""
     of_name = {config.view: view_of(events, config) for config in histograms}
     of_name = of_name or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
@@ -574,7 +551,6 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
 
 
 def internal_topics(worker: str) -> tuple[str, str, str, str]:
-    """Return the contributions topic, the state topics of stages 1 and 2, and the rejects topic."""
     state = f"{worker}.contribute-state", f"{worker}.release-state"
     return f"{worker}.contributions", *state, f"{worker}.rejects"
 
@@ -602,10 +578,7 @@ def load(path: str | Path) -> Settings:
 
 
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
-    """Return the result of `read` for a parsed TOML file and its directory.
-
-    A `SettingsError` is one line with the file, the field, its value and the allowed values.
-    """
+    """Return `read(parsed TOML file, its directory)`; a SettingsError is one line with the file."""
     try:
         document = tomllib.loads(read_file(path).decode())
     except UnicodeDecodeError as error:
@@ -688,7 +661,6 @@ def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
 def _histogram(
     values: dict[str, Any], position: int, events: EventsSettings, base: Path
 ) -> HistogramConfig:
-    """Return one [[histogram]], with its domain read from its file."""
     values = dict(values)
     name = values.get("name")
     where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "

@@ -1,29 +1,23 @@
 """Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in `sketch` order.
 
 A tick is fed in rounds: one of every item, then one more of every item that has a second, and so
-on. The last round takes all remaining occurrences, item by item (`feed_rest`). Only `Counters`
-carry over between rounds.
+on; the last round takes all remaining occurrences, item by item (`feed_rest`). Only `Counters`
+carry over between rounds. A round's items are bits, 32 a word, the first one lowest: a million
+items are 125 kB, which fit the processor's nearest caches.
 
-A round's items are bits too, 32 a word, the first one lowest: a million items are 125 kB, which fit
-the processor's nearest caches; all rounds of a tick are 3 MB.
+Decrementing all counters adds one to `lowered`: a counter is at zero where its height is `lowered`.
+Every miss needs the next one at zero, so a wheel has a list for each height up to k, and a counter
+waits in the list of its height at insertion. When `lowered` reaches a height, counters of its list
+that were hit meanwhile move on, the others are at zero and are replaced by rank. A replaced counter
+is at one, so it is next at zero without having been in a list. Where the same counters are replaced
+repeatedly, only the last replacements are carried out (`rest_of_round`).
 
-Decrementing all counters means adding one to `lowered`: a counter is at zero where its height is
-`lowered`.
-
-Every miss needs the next counter at zero. So there is a wheel of lists, one for each height up to
-k: a counter waits in the list of its height at insertion. When `lowered` reaches a height, its list
-is walked: counters hit meanwhile move on, the others are at zero and are replaced by rank. A
-replaced counter is at one, so it is next at zero without having been in a list. Where the same
-counters are replaced repeatedly, only their last replacements are carried out (`rest_of_round`).
-That is a few steps per occurrence, whatever k is.
-
-In the last round weights differ, and one miss may lower all counters by millions, so a list per
-height is not possible. But the lowest counter only rises (`floor` is its height), so a radix heap
-finds it. A counter is in list i where i is the highest bit, counted from one, in which its height
-differs from `floor`; list 0 holds those at `floor`, the others move to lower lists over time. A
-binary heap has an unpredictable comparison in every step and takes three times as long (measured:
-2.5 and 7 ms for 43,000 items and 10,000 counters). A hit does not move a counter: it stays in a
-list that is too low until that list is processed.
+In the last round one miss may lower all counters by millions, too many for a wheel. But the lowest
+counter only rises (`floor` is its height), so a radix heap finds it: list i has the counters with a
+height that differs from `floor` in bit i, counted from one, and in none above; list 0 those at
+`floor`. A hit counter stays in its list, then too low, until that is processed. A binary heap, with
+an unpredictable comparison in every step, takes three times as long (measured: 7 and 2.5 ms for
+43,000 items and 10,000 counters).
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; tests compare the result item by item. Ahuja, Mehlhorn,
@@ -47,13 +41,10 @@ Places = NDArray[np.int32]
 class Counters(NamedTuple):
     """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
 
-    A rank is `before << bits | number` for a key outside the tick (`before`: the number of smaller
-    items of the tick; `number`: its own), and `item << bits | all ones` for an item of the tick.
-    Unused counters have the largest ranks: as in the paper, they are larger than every key.
-
     Attributes:
-        heights: (k,), a counter's count plus `lowered`, the number of decrements of all counters.
-        ranks: (k,), distinct: the place of a counter's key among all keys of sketch and tick.
+        heights: (k,), a counter's count plus `lowered`.
+        ranks: (k,), distinct: `item << bits | all ones` for an item of the tick, else `number of
+            smaller items << bits | counter`; those of unused counters are above every key's.
         slot_of: (n,), the item's counter; undefined where it has none.
         held: (words,), a bit per item of the tick: whether a counter holds it.
         bits: of a counter's number.
@@ -67,11 +58,7 @@ class Counters(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """Lists of counters by height, modulo the number of lists.
-
-    `heads` has the first counter of each list, -1 where empty; `behind` (k,) the next counter in
-    the same list, -1 for the last.
-    """
+    """Lists by height modulo their number: `heads` first counters, `behind` next; -1: none."""
 
     heads: Places
     behind: Places
@@ -104,10 +91,7 @@ def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Pl
 
 @kernel_part
 def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Merge the few counters of `slots[middle:n]` into those before them; both are in order.
-
-    A binary search finds their places; the others move without being compared.
-    """
+    """Merge the few `slots[middle:n]` into those before, by binary search; both are in order."""
     few = n - middle
     for i in range(few):
         scratch[i] = slots[middle + i]
@@ -129,7 +113,7 @@ def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: 
 
 @kernel_part
 def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
-    """Return the end of the ordered run at `start`: the first place out of order, or n."""
+    """Return the first place after `start` that is out of order, or n."""
     stop = start + 1
     while stop < n and ranks[slots[stop - 1]] < ranks[slots[stop]]:
         stop += 1
@@ -160,7 +144,6 @@ def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
 
 @kernel_inline
 def replace(slot: int, item: int, counters: Counters) -> None:
-    """Replace a counter's key by an item of the tick."""
     of_tick = (1 << counters.bits) - 1
     rank = counters.ranks[slot]
     if rank & of_tick == of_tick:  # the key that gives way is of the tick too
@@ -172,10 +155,7 @@ def replace(slot: int, item: int, counters: Counters) -> None:
 
 @kernel_with_arrays
 def feed_rounds(rounds: Bits, counters: Counters) -> int:
-    """Feed rounds (rounds, words) of one occurrence per item; return the number of decrements.
-
-    Heights are initially the counts, and ranks ascending.
-    """
+    """Feed rounds (rounds, words) to counters in order of rank; return the number of decrements."""
     heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)
     buckets = 64
@@ -248,26 +228,20 @@ def rest_of_round(
     wheel: Wheel,
     scratch: Places,
 ) -> tuple[int, int, int]:
-    """Feed the rest of a round from the second or a later decrement in it.
+    """Feed the rest of a round, from item `begun` after its second or a later decrement.
 
     Counters replaced since the previous decrement hold keys that came in this round, so none of
     them is hit before the next round: one miss for each of them, then a miss that decrements,
-    repeatedly. Only the last of these keys stay. So misses are counted until the round is over, 32
-    items at once where there is no hit. Then the last replacements are carried out, which overwrite
-    the earlier ones.
+    repeatedly. Only the last of these keys stay, so misses are counted until the round is over, 32
+    items at once where there is no hit, and only the last replacements are carried out.
 
     Counters from the wheel join them. One with a rank below that of the item at the decrement
     cannot be hit in this round either. The ranks of the others, `late`, are above all: they are
-    replaced last, unless they are hit first, and then their keys are gone.
+    replaced last, unless they are hit first.
 
-    Args:
-        items: (words,), the items of the round, to be fed from the item `begun`.
-        lowered: the number of decrements, including the one just made.
-        zeros: (k,), counters at zero: the first `same` by rank, with keys of this round, then, up
-            to `now`, those from the wheel; changed.
-
-    Returns:
-        The number of decrements, of `zeros` replaced since the last, and of `zeros`, by rank.
+    `zeros` (k,) has the counters at zero and is changed: first `same` by rank, with keys of this
+    round, then, up to `now`, those from the wheel. Returns the number of decrements, of `zeros`
+    replaced since the last, and of `zeros`, by rank.
     """
     heights, ranks, slot_of, held, bits = counters
     of_tick, mask, stop = (1 << bits) - 1, len(wheel.heads) - 1, len(items) << 5
@@ -286,8 +260,8 @@ def rest_of_round(
                 continue
         while rest != 0:
             hits = rest & held[word]
-            low = hits & -hits  # the first item that is hit
-            run = rest & (low - 1)  # those before it, all where none is hit
+            low = hits & -hits
+            run = rest & (low - 1)  # those before the first hit, all where there is none
             n = ones_in(run)
             if n == 0 or misses + n <= early:
                 misses += n
@@ -300,7 +274,7 @@ def rest_of_round(
             low = run & -run
             rest &= -low << 1
             misses = max(misses, early) + 1
-            while late < now and heights[zeros[late]] != lowered:  # it was hit meanwhile
+            while late < now and heights[zeros[late]] != lowered:
                 put_on_wheel(zeros[late], heights[zeros[late]], wheel)
                 late += 1
             if late < now:
@@ -348,9 +322,9 @@ def sort_arrivals(
 def assign_misses(
     items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
-    """Assign `zeros[:n]` to the first n misses of the round's items from `start` up to `stop`.
+    """Assign `zeros[:n]` to the first n misses among the round's items from `start` up to `stop`.
 
-    No replaced key is among these items: all came before them in the round, or are below them.
+    No replaced key is one of them: all came earlier in the round, or are below them.
     """
     _, ranks, slot_of, held, bits = counters
     of_tick = (1 << bits) - 1
@@ -379,7 +353,7 @@ def assign_misses(
 
 @kernel_part
 def still_at_zero(lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel) -> int:
-    """Keep the counters of `zeros[:n]` at zero, move the others to the wheel; return how many."""
+    """Keep those of `zeros[:n]` at zero, move the others to the wheel; return how many stay."""
     kept = 0
     for place in range(n):
         slot = zeros[place]
@@ -417,11 +391,7 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 def feed_rest(
     items: Integers, weights: Integers, by_rank: Places, lowered: int, counters: Counters
 ) -> int:
-    """Feed all remaining occurrences, item by item; return the total number of decrements.
-
-    `items` (m,) ascend, `weights` are above 0; `by_rank` has the counters, ascending by rank, and
-    `lowered` is the number of earlier decrements.
-    """
+    """Feed all remaining occurrences, by ascending item; return the total number of decrements."""
     heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)
     ends = np.full((LISTS, 2), -1, dtype=np.int32)
@@ -438,7 +408,7 @@ def feed_rest(
             heights[counters.slot_of[item]] += weight
             continue
         while turn == waiting or heights[lowest[turn]] != floor:
-            if turn < waiting:  # it was hit meanwhile
+            if turn < waiting:
                 append(lowest[turn], floor, heights, ends, behind)
                 turn += 1
                 continue
@@ -471,8 +441,7 @@ def feed_rest(
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
     """Append a counter to its list, so that lists stay ordered by rank as far as they were.
 
-    `ends` (LISTS, 2) has the first and last counter of each list, where the first is not -1;
-    `behind` (k,) the next one in the same list, -1 for the last.
+    `ends` (LISTS, 2): first and last of a list, first -1 if empty; `behind` (k,): the next, or -1.
     """
     number, apart = 0, np.uint64(heights[slot] ^ floor)
     while apart != ZERO:  # one instruction, once it is compiled; not where there is a sign
@@ -488,11 +457,8 @@ def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Place
 
 @kernel_part
 def raise_floor(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
-    """Raise the floor to the height of the lowest counter when list 0 is empty, and return it.
-
-    At least one list is not empty.
-    """
-    number = 0
+    """Return the floor, raised to the lowest counter's height if list 0 is empty."""
+    number = 0  # some list is not empty
     while ends[0, 0] < 0:
         while ends[number, 0] < 0:
             number += 1

@@ -1,59 +1,46 @@
-"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree
-over the ticks.
+"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree.
 
 A tick's items go into the open cell of every level. A complete cell is released once, with noise
 and a threshold; the release at t adds the noisy counts of the cells named by t's base-r digits (as
 in MetaAlgo). A stream key holds at most size * levels counters and (r - 1) * size released counts a
-level. Shown items are sorted by label: the order in which a sketch holds its keys would leak.
+level. Shown items are sorted by label: the order in which a sketch holds its keys would leak. A
+cell that no digit ever names (the last of its parent, or beyond the horizon) is not kept.
 
     Symbol      Here
     k           `size`, counters of a sketch
     r, L        `radix`, `levels`: digits of the horizon
-    m           max_items * max_count, items that one event adds to the stream
-    Dinf        max_count
+    m           max_items * max_count, items that one event adds to the stream; Dinf is max_count
     Z, eta      N_Z(0, sigma^2): noise of one counter, and of all counters of a cell together
     e, c_max    counters that may show in only one of two neighbours, and their largest count
 
-`release = "pmg"` (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count
-= c + Z + eta. By Lemma 2 one more item moves one counter by one, or all; that is Z or eta shifted
-by one. An event of m items is m such steps. On the keys that stay in the sketch through all steps
-the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. A step changes
-at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: one neighbour, on
-the other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and
-a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.) `release = "merge"`
-(Section 7, a tick's exact histogram is merged into the sketches): noisy count = c + Z. However many
-items an event has, up to k counters move by at most Dinf, so rho = k Dinf^2 / (2 sigma^2) a cell, e
-= k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
+"pmg" (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count = c + Z +
+eta. By Lemma 2 one more item moves one counter by one, or all; that is Z or eta shifted by one. An
+event of m items is m such steps. On the keys that stay in the sketch through all steps the
+difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. A step changes at
+most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: one neighbour, on the
+other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and
+a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
 
-An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell,
-composed adaptively. A cell that no digit ever names (the last of its parent, or one that ends
-beyond the horizon) is not kept.
+"merge" (Section 7, a tick's exact histogram is merged into the sketches): noisy count = c + Z. Up
+to k counters move by at most Dinf, however many items an event has, so rho = k Dinf^2 / (2 sigma^2)
+a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
 
-`release = "pure"` (Algorithm 3, over a declared domain) has a pure epsilon. A complete cell is
-released once: every counter is lowered by gamma, the sum of all counters over k + 1; every label of
-the domain gets noise, and the k largest are shown. All values are multiplied by k + 1 to stay
-integers, and rounded once when published.
+In both, an event lies in one cell of each of L levels: rho and delta_discovery are L times those of
+a cell, composed adaptively.
 
-    Symbol      Here
-    d           labels of the domain
-    c           counters of a cell's sketch; released is (k+1) c - sum of all c, at least 0
-                (`reduced`)
-    b           `scale` of the discrete Laplace noise, in units of 1/(k+1)
-
+"pure" (Algorithm 3, over a declared domain): a complete cell's counters are lowered by the sum of
+all over k + 1 (gamma); every label of the domain gets noise, and the k largest are shown. Empty
+cells are released too: the absence of items must not show. Values are multiplied by k + 1 to stay
+integers (`reduced`, with discrete Laplace noise of `scale` b), and rounded once when published.
 Cost: one more item changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of its L
 cells: epsilon = L m (2k - 1) / b, by basic composition, with no delta except for the samplers'
-distance. A cell is m (2k - 1) / b-DP, which is (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 /
-(2 L). The best base for the horizon minimises (r - 1) L^3: the variance of a cell grows with L^2,
-where zCDP has L. Empty cells are released too: the absence of items must not show.
-
-Error: with n items of the domain up to t, a count is too low by up to n / (k+1) in all before
-noise, including the sketch's own error. The sum of a cell's counters is n_cell - (k+1) a, with a
-items that each took one from every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of
-Section 6). Most counts are too low by nearly all of that.
-
-Correction to the paper, Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows,
-so the l1 sensitivity of Algorithm 3 is at most (2k-1)/(k+1), and 2k-1 after multiplication by k+1.
-The noise is calibrated to that, not to 2.
+distance. A cell is m (2k - 1) / b-DP, or (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 /
+(2 L). The best base minimises (r - 1) L^3: a cell's variance grows with L^2, where zCDP has L.
+Error: with n items of the domain up to t, a count is too low by up to n / (k+1) before noise, and
+most are by nearly that: the sum of a cell's counters is n_cell - (k+1) a, with a items that each
+took one from every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of Section 6).
+Correction to Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1
+sensitivity is at most (2k-1)/(k+1), to which the noise is calibrated, not to 2.
 
 Source: Lebeda and Tetek, Algorithms 1 to 3, Lemmas 2 and 6, Sections 6 and 7, and Lemma 4 of
 Section 8 for events of several items; Cardoso and Rogers, Algorithm 7; Bun and Steinke 2016,
@@ -96,7 +83,6 @@ Counts = NDArray[np.int64]
 
 
 def shown_above(labels: Texts, noisy: Counts, threshold: int) -> tuple[list[bytes], Counts]:
-    """Return the labels above the threshold, ascending, and their noisy counts."""
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
@@ -119,10 +105,9 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 def largest_parts(
     sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Counts
 ) -> tuple[Rows, Counts]:
-    """Return the places in the domain of the k largest noisy counts, and these counts times k + 1.
+    """Return Algorithm 3's output: places of the k largest noisy counts, and these times k + 1.
 
-    This is the output of Algorithm 3, for a sketch that was fed, not merged. `noise` (d,), one
-    value per label, is changed. Raises ValueError if the sketch holds an item outside the domain.
+    `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError for an undeclared item.
     """
     rows, known = domain.places(sketch.tags)
     if not known.all():
@@ -146,7 +131,7 @@ def _largest(counts: Counts, labels: Sequence[bytes], k: int) -> Rows:
 
 
 def whole(parts: Counts, size: int) -> Counts:
-    """Return floor(x / (size + 1) + 1/2), the counts from counts times size + 1."""
+    """Return the counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
     return (2 * parts + size + 1) // (2 * size + 2)
 
 
@@ -156,13 +141,10 @@ A = TypeVar("A", bound=np.generic)
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
-    """A histogram of the frequent items in bounded memory.
+    """A histogram of the frequent items in bounded memory, with `size` counters a sketch.
 
-    Attributes:
-        size: counters of a sketch; before noise, a count is too low by at most n / (size + 1), with
-            n items in all.
-        release: "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above
-            size, "pure" for a pure epsilon over a declared domain.
+    `release` is "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above
+    size, "pure" for a pure epsilon over a declared domain.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
@@ -205,7 +187,7 @@ class CellNoise:
 
 
 class Tree(Frozen):
-    """The cells: level j has blocks of r^j ticks."""
+    """Cells of r^j ticks at level j."""
 
     def __init__(self, horizon: int, radix: int) -> None:
         self.horizon = horizon
@@ -225,14 +207,14 @@ class Tree(Frozen):
         found = []
         for level in range(self.levels):
             width = self.radix**level
-            block = (t - 1) // width + 1  # from 1
+            block = (t - 1) // width + 1
             named = block % self.radix or level == self.levels - 1
             if named and block * width <= self.horizon:
                 found.append(level)
         return found
 
     def cells(self, t: int) -> int:
-        """Return the number of cells added by the release at t: the sum of t's digits."""
+        """Return how many cells the release at t adds: the sum of t's digits."""
         check_tick("misra_gries", t, self.horizon)
         return sum(t // self.radix**j % self.radix for j in range(self.levels))
 
@@ -266,9 +248,8 @@ class MisraGries(OnSplit, Domained):
         config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
-        noises = 1 + self._shared  # on a count
-        # Of one cell: squared l2 sensitivity, counters that may show in only one neighbour, the
-        # largest of those, noise cells concerned.
+        noises = 1 + self._shared
+        # Of one cell: squared l2 sensitivity, e, c_max, and the noise cells concerned.
         if self._shared:
             self.sensitivity_squared, exposed, self.largest = together**2, 4 * together, together
             concerned = together + 1 + 2 * exposed
@@ -291,7 +272,7 @@ class MisraGries(OnSplit, Domained):
 
     @property
     def counters_max(self) -> int:
-        """Return the most counters held for a stream key, over all open cells."""
+        """Return the most counters that a stream key's open cells hold."""
         return self.config.size * self.tree.levels
 
     def public(self) -> Mapping[str, object]:
@@ -300,7 +281,6 @@ class MisraGries(OnSplit, Domained):
         return self._public(law, discovery=discovery)
 
     def _public(self, law: dict[str, object], **further: object) -> dict[str, object]:
-        """Return what a noise value depends on; `law` describes the noise of the counter."""
         return {
             **head(self.kind, self.config, self.guarantee),
             "size": self.config.size,
@@ -326,10 +306,7 @@ class MisraGries(OnSplit, Domained):
         return CellNoise(stream, self._table, self.tree)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
-        """Release the items shown by the cells of t, with the sums of their noisy counts.
-
-        They are sorted by stream key and label; see `Mechanism.step`.
-        """
+        """Release the sums of noisy counts that the cells of t show, by stream key and label."""
         own, level, levels = _own(state), self.tree.over(t), self.tree.open(t)
         for key, items in _by_key(contributions):
             self._feed(own, key, levels, items)
@@ -359,7 +336,6 @@ class MisraGries(OnSplit, Domained):
     def _release(
         self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
     ) -> None:
-        """Release a stream key's cell complete at t; None where it has had no items."""
         if over is None or not len(over.counts) or self._threshold is None:
             return
         noisy = over.counts + noise.at(t, over.tags)
@@ -434,7 +410,6 @@ class PureMisraGries(MisraGries):
             )
         self.scale = pure_scale(size, Fraction(config.epsilon) / events)
         self._table = table = laplace.discrete_laplace(self.scale)
-        # The cost of one cell; the noise was rounded up.
         of_cell = Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
         rho = float_up(levels * of_cell**2 / 2)
         # Labels with a statistic that one event may change: counters of either neighbour's sketch.
@@ -475,7 +450,6 @@ class PureMisraGries(MisraGries):
         state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
 
     def _published(self, sums: Sequence[int]) -> Counts:
-        """Round once, after all cells are added."""
         return whole(np.array(sums, dtype=np.int64), self.config.size)
 
 

@@ -1,30 +1,18 @@
 """The Misra-Gries sketch on columns: k counters for a stream of any length over any domain.
 
 `Sketch.feed` takes a whole tick and ends exactly where Algorithm 1 ends when fed the same items one
-by one; `Sketch.add` merges the tick in as an exact histogram. Why both: fed one by one,
-neighbouring sketches differ in one counter, or in all by one (Lemma 2), and noise need not grow
-with k; merged, they differ by one in up to k counters however many items one event has (Section 7,
-Lemma 1).
-
-    Symbol      Here
-    k           `size`
-    T, c        `tags` (with `labels`), `counts`: a key with count zero stays until needed
-    dummies     counters never used: size - len(counts), larger than every key, as in the paper
-    n           `total`, the items fed
-    f(x)        true count of x; its estimate lies in [f(x) - n/(k+1), f(x)] at every step
+by one; `Sketch.add` merges the tick in as an exact histogram. Fed one by one, neighbouring sketches
+differ in one counter, or in all by one (Lemma 2), and noise need not grow with k; merged, they
+differ by one in up to k counters however many items one event has (Section 7, Lemma 1). With n
+items fed, the estimate of a true count f(x) lies in [f(x) - n/(k+1), f(x)] at every step. Counters
+never used are dummies, larger than every key, as in the paper.
 
 Order: a tick is fed in rounds, each by ascending 128-bit tag: one of every item, one more of every
 item that has a second, and so on; the last round (`ROUNDS`) takes all remaining occurrences of an
-item in a row. That is a fixed order of the pairs (item, occurrence number), independent of the
-data. So an item added to a tick, its n-th occurrence, is one element inserted at its pair's place,
-with all others in the same order: the neighbours of Lemma 2. An order that depends on the stream
-(arrival, count, first seen, the sketch's own items first) would not be the same for both
-neighbours. "Smallest key" is the smallest tag. Rounds make feeding fast, see `feeding`.
-
-`SortedTags` sorts a tick's items or a declared domain once, as words of a tag's upper bits and its
-row: that takes three fifths of the time of `argsort` and moves no 16-byte tags (measured for a
-million: 8 ms to sort, 4 to move). A tag is read only where two share their upper bits, and on
-request.
+item in a row. So the order of the pairs (item, occurrence number) is independent of the data, and
+an item added to a tick is one element inserted at its pair's place: the neighbours of Lemma 2. An
+order that depends on the stream (arrival, count, first seen, the sketch's own items first) would
+differ between neighbours. "Smallest key" is the smallest tag. Rounds are fast to feed (`feeding`).
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -47,10 +35,9 @@ Indices = NDArray[np.int64]
 class SortedTags:
     """The ascending order of tags (n, 2), which are kept, not copied. Secret, as tags are.
 
-    Attributes:
-        order: int64 (n,), the rows of all tags, ascending by tag; equal ones in input order.
-        starts: int64 (m,), where in `order` each distinct tag begins; None where all differ.
-        rows: int64 (m,), a row of each distinct tag, ascending.
+    It sorts words of a tag's upper bits and its row: three fifths of `argsort`'s time (measured).
+    `order` (n,) has all rows, equal tags in input order; `starts` (m,) where in `order` each
+    distinct tag begins, None where all differ; `rows` (m,) a row of each distinct tag.
     """
 
     def __init__(self, tags: Tags) -> None:
@@ -76,7 +63,7 @@ class SortedTags:
         return len(self.rows)
 
     def _tell_apart(self, alike: Indices) -> None:
-        """Order the tags at places whose upper bits equal the next one's, and find equal tags."""
+        """Order the tags at places that share the next one's upper bits, and find equal tags."""
         shared = np.zeros(len(self.order), dtype=bool)
         shared[alike] = shared[alike + 1] = True
         places = np.flatnonzero(shared)
@@ -91,7 +78,6 @@ class SortedTags:
             self.starts, self.rows, self._uppers = starts, self.order[starts], self._uppers[starts]
 
     def part(self, places: Indices) -> SortedTags:
-        """Return the tags at some places of `rows` (m,), ascending."""
         part = object.__new__(SortedTags)
         part.order = part.rows = self.rows[places]
         part.starts, part._uppers = None, self._uppers[places]
@@ -103,7 +89,6 @@ class SortedTags:
         return self._tags.take(self.rows[places], axis=0)
 
     def all(self) -> Tags:
-        """Return the distinct tags, ascending: uint64 (m, 2)."""
         return self._tags.take(self.rows, axis=0)
 
     def positions(self, keys: Tags) -> tuple[Indices, NDArray[np.bool_]]:
@@ -130,7 +115,6 @@ class SortedTags:
 
 
 def _smaller(tags: Tags, others: Tags) -> NDArray[np.bool_]:
-    """Return whether `tags` (n, 2) are smaller than `others`, elementwise."""
     upper, other = tags[:, 0], others[:, 0]
     smaller: NDArray[np.bool_] = (upper < other) | ((upper == other) & (tags[:, 1] < others[:, 1]))
     return smaller
@@ -139,17 +123,15 @@ def _smaller(tags: Tags, others: Tags) -> NDArray[np.bool_]:
 Counts = NDArray[np.int64]
 
 
-# Incremented when the sketch of the same items changes: 2 since a tick is fed in rounds, 3 since
-# there are 24 of them.
+# Incremented when the sketch of the same items changes.
 SKETCH_VERSION = 3
-# Number of rounds per tick; the last takes all that is left. Part of a sketch's content: never
-# change it without its version.
+# Rounds per tick; the last takes all that is left. A change needs a new SKETCH_VERSION.
 ROUNDS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class SketchBatch:
-    """One tick's additions for one stream key: n distinct items, ascending by tag.
+    """A tick's additions for one stream key: n distinct items, ascending by tag.
 
     `rows` are their indices in `labels`, which may have others too; `counts` are above 0.
     """
@@ -168,10 +150,7 @@ class SketchBatch:
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
-    """Return the batch of n items in any order, possibly repeated.
-
-    `counts` are above 0; `rows` index into `labels`, None: n labels in the same order.
-    """
+    """Return the batch of items in any order, also repeated; `rows` None: labels in that order."""
     ascending = SortedTags(tags)
     counts = counts.take(ascending.order)
     if ascending.starts is not None:  # several messages have the item
@@ -196,10 +175,8 @@ class Sketch:
         return f"Sketch(size={self.size})"
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
-        """Run Algorithm 1 for every occurrence of every item, in batch order.
-
-        `rounds` are the batch's, if another sketch already computed them; they are returned if
-        known now.
+        """Run Algorithm 1 for every occurrence of every item; return the `rounds` for the next
+        sketch.
         """
         if not len(items.counts):
             return rounds
@@ -215,7 +192,6 @@ class Sketch:
         tags = np.empty((len(number), 2), dtype=np.uint64)
         tags[of_batch] = items.tags.take(new)
         tags[~of_batch] = self.tags.take(number[~of_batch], axis=0)
-        # Its own labels, followed by the new ones of the batch.
         rows = number.copy()
         rows[of_batch] = len(self.labels) + np.arange(len(new))
         self.labels = Texts.concat((self.labels, items.labels.take(items.rows[new]))).take(rows)
@@ -228,7 +204,6 @@ class Sketch:
         self._merge(items)
 
     def _merge(self, items: SketchBatch) -> None:
-        """Add the counters, subtract the (size + 1)-th largest, drop those not above zero."""
         before, known = items.tags.positions(self.tags)
         strangers = np.flatnonzero(~known)
         sums = np.concatenate((self.counts[strangers], items.counts))
@@ -246,7 +221,7 @@ class Sketch:
 
 
 def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
-    """Run Algorithm 1 in several sketches, sharing the common work."""
+    """Run Algorithm 1 in several sketches, sharing the batch's rounds."""
     rounds = None
     for sketch in sketches:
         rounds = sketch.feed(items, rounds)
@@ -255,8 +230,8 @@ def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
 class Rounds:
     """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive.
 
-    `ones` (rounds, words) has the items in each round of ones, 32 a word; `items` are those left
-    for the last round, ascending, and `weights` their remaining occurrences.
+    `ones` (rounds, words): the items in each round of ones, 32 a word; `items`: those left for the
+    last round, ascending; `weights`: their remaining occurrences.
     """
 
     def __init__(self, counts: Counts) -> None:
@@ -280,9 +255,9 @@ def _fed(
 ) -> tuple[NDArray[np.bool_], Indices, Counts]:
     """Feed a batch to the counters in use, ascending by key; see `feeding`.
 
-    `before` is the number of items of the batch with a smaller key than a counter's, and `known`
-    whether the next item has the same key. Return the counters in use afterwards, ascending by key:
-    whether the key is one of the batch, its number there or else the previous one, and the count.
+    `before` is the number of smaller items of the batch, `known` whether the next one is equal.
+    Return the counters in use afterwards, ascending by key: whether the key is of the batch, its
+    number there or else the previous one, and the count.
     """
     from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rounds
 

@@ -1,17 +1,15 @@
-"""State of the continual sketch mechanism.
+"""State of the continual sketch mechanism: open sketches and released sums by stream key and level.
 
-For every stream key and level it holds the open cell's sketch and the level's released sums.
 Changed blocks are written in pages that fit a message; all pages of a block are written together,
-and page 0 states how many are valid.
+and page 0 states how many are valid. Every page begins with a version.
 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
     md<key>00.<page>        the tags of the declared domain, in its order, where there is one
 
 Levels whose open cells have had the same items share one sketch (all of them at first, later those
-that began together): it is fed once, and stored for each. Every page begins with a version. A block
-without counters is one short page, because records of a compacted topic cannot be deleted from
-here.
+that began together): it is fed once, and stored for each. A block without counters is one short
+page, because records of a compacted topic cannot be deleted from here.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from workers.runtime.errors import StateRefused
 
 
 class DomainTags:
-    """The tags of one stream key's declared labels, in the order declared. Secret, as tags are."""
+    """Tags of one stream key's declared labels, in the order declared. Secret, as tags are."""
 
     def __init__(self, tags: Tags) -> None:
         self.tags, self._sorted = tags, SortedTags(tags)  # (d, 2), distinct
@@ -252,7 +250,6 @@ def _is_whole(content: bytes, tag_bytes: int) -> bool:
 
 
 def _unlabelled(content: bytes, at: int, n: int) -> tuple[Texts, Counts]:
-    """Return the n labels and counts that `_labelled` wrote, starting at `at`."""
     counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
     return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)

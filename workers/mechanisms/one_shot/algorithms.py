@@ -1,9 +1,5 @@
 """One-shot releases: calibration from (rho, delta), and selection from exact histograms.
 
-Every algorithm is calibrated once (`make_algorithm`) and is then a function of a histogram and of
-the noise at one place. `MetaAlgo` runs them in its cells; the one-shot mechanisms run them on the
-contributions of each tick, for all stream keys of a partition at once.
-
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
 stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
 scale b, and H = h_(kbar+1).
@@ -19,6 +15,12 @@ scale b, and H = h_(kbar+1).
     limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
                                                picks if kbar is private
 
+    h       `Cell.counts`; a stream key's counts are a histogram of their own
+    h_(i)   i-th largest count of a stream key, 0 where there are fewer items; ties by tag: in an
+            order that depends on the data, one event could change more than D0 of the kbar largest
+    place   (level, block) of the release; (0, t) for the contributions of one tick
+    noise   cells: hi = (use << 56) | (level << 40) | pick, lo = block
+
 Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
 (b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: no more items than that
 are among the kbar largest for one neighbour only, with ties broken by tag (equally many items of
@@ -28,34 +30,22 @@ changed item is not among the kbar largest of both, so the noise on the threshol
 and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
 in one direction.
 
-    Symbol      Here
-    h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event
-                has one stream key
-    h_(i)       i-th largest count of a stream key, 0 where there are fewer items; ties by tag: if
-                their order depended on the data, one event could change more than D0 of the kbar
-                largest
-    place       (level, block): identifies the release; (0, t) for the contributions of one tick
-
-Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
-
 Quantiles: every `*_quantile` function returns the smallest integer x for which it can prove P(N >=
 x) <= delta, with N a sample or the difference of two independent ones, rounded to the private side.
 A count contributed by one event alone, at most Dinf, is shown iff Dinf + N > m; with m = Dinf + x -
 1 that has probability at most delta.
 
-    Symbol          N                   P(N >= x)
-    Gaussian        N_Z(0, s2)          summed
-    its difference  of two, independent P(n) = exp(-n^2/(4 s2)) E_(n mod 2) / Z^2, summed
-    Laplace         discrete,           q^x / (1 + q)
-                    q = exp(-1/b)
-    its difference  of two, independent ((1-q)/(1+q))^2 q^x ((x + 1 + c)/(1-q) + q/(1-q)^2), x >= 0,
-                                        c = 2 q^2/(1-q^2)
-    logistic        of two Gumbel(b)    1 / (1 + exp(x/b))
+    N                              P(N >= x)
+    Gaussian N_Z(0, s2)            summed
+    difference of two Gaussians    P(n) = exp(-n^2/(4 s2)) E_(n mod 2) / Z^2, summed: with m = the
+                                   other combination, n and m have one parity and
+                                   exp(-(a^2 + b^2)/(2 s2)) = exp(-(n^2 + m^2)/(4 s2))
+    discrete Laplace               q^x / (1 + q), q = exp(-1/b)
+    difference of two Laplace      ((1-q)/(1+q))^2 q^x ((x + 1 + c)/(1-q) + q/(1-q)^2), x >= 0,
+                                   c = 2 q^2/(1-q^2)
+    logistic: of two Gumbel(b)     1 / (1 + exp(x/b))
 
-The Gaussian difference: with m = the other combination, n and m have one parity and
-exp(-(a^2 + b^2)/(2 s2)) = exp(-(n^2 + m^2)/(4 s2)).
-The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long as
-needed.
+The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long.
 """
 
 from __future__ import annotations
@@ -106,7 +96,7 @@ class Cell:
         return f"Cell({len(self.counts)} rows)"
 
     def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
-        """Yield (stream key, its rows in ascending order) for every stream key that has rows."""
+        """Yield (stream key, its rows in ascending order) for keys that have rows."""
         if len(self.keys) and (self.keys == self.keys[0]).all():
             yield int(self.keys[0]), np.arange(len(self.keys))
             return
@@ -121,7 +111,6 @@ class Cell:
             counts = self.counts[rows]
             least = selection.kth_largest(counts, k)
             larger, equal = rows[counts > least], rows[counts == least]
-            # Among equal counts, sort only the rows with the smallest tags.
             if len(larger) + len(equal) > k:
                 upper, missing = self.tags[equal, 0], k - len(larger)
                 equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
@@ -131,10 +120,7 @@ class Cell:
 
 
 class OneShotNoise:
-    """One-shot noise: a function of mechanism, place, and item or stream key.
-
-    `table` is its law on counts and thresholds; None for a mechanism that only picks.
-    """
+    """Noise by mechanism, place, and item or stream key; `table` is None for picks only."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
         self._stream, self._table = stream, table
@@ -215,8 +201,7 @@ def gaussian_quantile(sigma_squared: Fraction, delta: float, *, difference: bool
         weights[::2] *= 2 * weights[::2].sum() - 1
         weights[1::2] *= 2 * weights[1::2].sum()
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
-    # The mass beyond the reach is less than the last term times a geometric series: within the
-    # margin of the terms that matter.
+    # The mass beyond the reach, below the last term times a geometric series, is within the margin.
     allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
     return int(allowed[0]) if len(allowed) else reach + 1
 
@@ -240,15 +225,12 @@ _OUTWARD = Fraction(1 + 1e-12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of an algorithm besides its budget: D0, Dinf, and further ones.
+    """Parameters besides the budget; `max_items` is D0, `max_count` Dinf.
 
-    Attributes:
-        k: most items shown (`PICKING`).
-        kbar: size of the candidate set, the largest items (`LIMITED`); its maximum if `private`.
-        private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
-        domain: size of the declared domain (`KNOWN`).
-        releases: number of releases one item may count in, in parts that total at most Dinf: one
-            for an event, several for a user where counts are separate (`registry.PER_ITEM`).
+    `k`: most items shown (`PICKING`). `kbar`: number of candidates (`LIMITED`); its maximum if
+    `private`, chosen from k..kbar by the exponential mechanism (`limit_dom`). `domain`: its size
+    (`KNOWN`). `releases`: releases one item may count in, in parts of at most Dinf together: one
+    for an event, several for a user where counts are separate (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -261,9 +243,7 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count: shows all, those above a threshold, or of the kbar largest those above
-    a noisy threshold.
-    """
+    """Noise on every count; shows all, those above a threshold, or the top kbar above a bar."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
@@ -288,12 +268,12 @@ class Noisy(Frozen):
             self.threshold = self._least_threshold(p.max_count, p.releases, each)
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m such that an item of at most `whole` is shown in any release with probability at
-        most delta.
+        """Return m: an item of at most `whole` is shown in any release with probability at most
+        delta.
 
-        In n releases no part of it is above whole - n + 1. So if m is at least that minus one plus
+        In n releases no part of it is above whole - n + 1, so with m at least that minus one plus
         the quantile of delta / n, the parts are shown with probability at most delta together. The
-        quantile of the largest n covers every n up to twice as large as the smallest.
+        quantile of the largest n covers the others, down to half of it.
         """
         found, n = 0, 1
         while n <= releases:
@@ -331,7 +311,7 @@ class Noisy(Frozen):
 class Picking(Frozen):
     """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown.
 
-    Picks and the Gaussian noise on their counts get half of rho each, as in the papers.
+    Half of rho is for the picks, half for the Gaussian noise on their counts, as in the papers.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -379,10 +359,9 @@ class Bottom(Frozen):
 
     Guarantee: k picks cost k Dinf^2 / (8 b^2), b = `scale`, and one more where kbar is private,
     with `delta` per release: an item that is among the kbar largest for one neighbour only has a
-    count of at most h_(kbar+1) + Dinf, so it precedes BOTTOM, whose count is h_(kbar+1) + Dinf + x,
-    with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
-    Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost
-    h_(kbar+1) + Dinf + x(kbar).
+    count of at most h_(kbar+1) + Dinf, so it precedes BOTTOM, at h_(kbar+1) + Dinf + x, with
+    probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar). Source: 002 Alg. 1 and Lemma
+    5.5; kbar private: Lemma 3.1, the candidate kbar has the cost h_(kbar+1) + Dinf + x(kbar).
     """
 
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
@@ -430,21 +409,17 @@ returns the shown rows of the cell, ascending, and their noisy counts.
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """Return the algorithm, calibrated to cost at most (rho, delta) per release.
-
-    Raises ValueError if the budget needs more noise than the tables support.
-    """
+    """Return the algorithm for (rho, delta) a release; ValueError if the tables lack such noise."""
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
 
 def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
-    """Return the kbar largest of `rows` and h_(kbar+1)."""
     top = cell.largest(rows, kbar + 1)
     return top[:kbar], int(cell.counts[top[kbar]]) if len(top) > kbar else 0
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """Return the smallest grid scale with numerator / scale^2 <= rho, or the next one."""
+    """Return a grid scale with numerator / scale^2 <= rho: the smallest or the next one."""
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:

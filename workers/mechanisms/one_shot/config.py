@@ -1,8 +1,6 @@
 """Settings of the one-shot mechanisms, of `pay_what_you_get` and of `meta`.
 
-D0, Dinf    max_items, max_count
-k           most items shown at a tick
-kbar        how many of the largest items are candidates
+`k` is the most items shown at a tick, `kbar` the number of candidates, the largest items.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ KBAR_MAX = 1000
 
 
 class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
-    """Base class of the configurations with a one-shot algorithm."""
-
     def parameters(self) -> Parameters:
         """Return the algorithm's parameters; k and kbar are 0 where this mechanism lacks them."""
         kbar = getattr(self, "kbar", None) or 0
@@ -49,7 +45,6 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
         )
 
     def declared(self) -> Sequence[str]:
-        """Return the labels of the declared domain; empty if the domain is unknown."""
         return getattr(self, "domain", None) or ()
 
     def _parameter_complaints(self, name: str) -> Iterator[str]:
@@ -64,7 +59,7 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
 
 
 class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
-    """Publishes at every tick a one-shot release of that tick's own contributions."""
+    """A one-shot release of each tick's own contributions."""
 
     @property
     def algorithm(self) -> Name:
@@ -119,8 +114,8 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
     """Labels of the largest items so far, until a budget of labels or of queries is spent.
 
-    An answer, at every tick that is a multiple of `every`, has at most `k` labels; an epoch has at
-    most l* answers (`queries`) with k* `labels` together, BOTTOM counting as one.
+    Every `every` ticks an answer has at most `k` labels; an epoch has at most l* answers
+    (`queries`) with k* `labels` together, BOTTOM counting as one.
     """
 
     k: Count

@@ -1,12 +1,10 @@
 """The one-shot mechanisms: every tick shows a one-shot release of that tick's own contributions.
 
-An event lies in one tick, and a tick's release depends on its own contributions only: the ticks
-compose in parallel, and an epoch of any length costs as much as one release. The snapshots are
-counts per tick, not running counts. A user's item may come in parts a_1 + ... <= Dinf in several
-ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and every part is tested for being
-shown, so discovery and samplers are charged for every release (`Parameters.releases`).
-
-Source: `algorithms`.
+An event lies in one tick, and a tick's release depends on its own contributions only: ticks compose
+in parallel, and an epoch of any length costs as much as one release. A user's item may come in
+parts a_1 + ... <= Dinf in several ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together,
+and every part is tested for being shown, so discovery and samplers are charged for every release
+(`Parameters.releases`). Source: `algorithms`.
 """
 
 from __future__ import annotations
@@ -75,7 +73,6 @@ class OneShot(OnSplit, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items]:
-        """Release the tick's own contributions; see `Mechanism.step`."""
         self._check(t)
         noise = one_shot_noise(noise)
         if self._domain:
@@ -111,9 +108,9 @@ def one_shot_noise(noise: Noise) -> OneShotNoise:
 
 
 def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:
-    """Return the hash of a declared domain for a mechanism id; None if there is no domain.
+    """Return the hash of a declared domain, None without one.
 
-    Where an algorithm picks, it depends on the order, which decides among equal counts.
+    For picks it depends on the order, which decides among equal counts.
     """
     labels = list(domain) if name in algorithms.PICKING else sorted(domain)
     return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None

@@ -1,18 +1,13 @@
 """Pay what you get: labels of the largest items, until a budget of labels or queries is spent.
 
-    k*      `labels`: picks in all answers of an epoch together; BOTTOM and the choice of a private
-            kbar each count as a pick
-    l*      `queries`: answers in an epoch
-    b       scale of a pick: rho = k* Dinf^2 / (8 b^2), delta_discovery = l* delta of a query
+A query is answered with up to k labels, fewer if BOTTOM comes first or less remains of `labels`
+(k*), and charged for its picks: BOTTOM and the choice of a private kbar count too. rho = k* Dinf^2
+/ (8 b^2) with b the scale of a pick; delta_discovery is l* (`queries`) times a query's. Every
+stream key has its own budget, as an event has one stream key; when it is used up, queries are
+refused until the epoch ends. What remains is part of the state, and a function of published
+answers, so publishing it costs nothing.
 
-A query of k labels is answered with min(k, what remains of k*) of them, or fewer if BOTTOM comes
-first, and charged for what it returned. Every stream key has its own budget, as an event has one
-stream key. When either budget is used up, every further query of the epoch is refused. The
-remaining budget is part of the state; it is a function of published answers, so publishing it costs
-nothing.
-
-Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is
-`algorithms.Bottom`.
+Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); a query is `algorithms.Bottom`.
 """
 
 from __future__ import annotations
@@ -127,7 +122,7 @@ class PayWhatYouGet(OnSplit, Domained):
         }
 
     def sd(self, t: int) -> float:
-        # sd of a comparison of two items: the difference of two Gumbel values is logistic.
+        # Of a comparison of two items: the difference of two Gumbel values is logistic.
         check_horizon(self.kind, t, self.config.horizon_ticks)
         return float(self.scale) * float(np.pi) / 3**0.5
 
@@ -147,7 +142,6 @@ class PayWhatYouGet(OnSplit, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
-        """Return every stream key's answer, or that its budget is used up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self.config.horizon_ticks)
         own, words = _own(state), one_shot_noise(noise)
         if len(own.left) != len(own.key_tags):

@@ -1,23 +1,18 @@
 """AboveThreshold: detect when a private, growing value first exceeds a threshold.
 
-What: one noise tau for the threshold, one noise mu_t per tick; it stops at the first tick with
-value + mu_t > threshold + tau.
-Why: ticks that do not stop cost nothing more, however many there are. It restarts after every stop;
-an event changes the values of one run only (the next begins with values that are already private),
-so all runs together cost as much as one. Neighbours: the content of one event emptied, or the
-reverse. It changes every value of a run by 0..Dinf, all in one direction.
+It stops at the first tick with value + mu_t > threshold + tau, with one noise tau (scale b1,
+`tau_scale`) and one mu_t (b2, `mu_scale`) per tick. Ticks that do not stop cost nothing more. It
+restarts after every stop; an event changes the values of one run only (the next begins with values
+that are already private), so all runs together cost as much as one. Neighbours: the content of one
+event emptied, or the reverse. It changes every value of a run by 0..Dinf (`reach`), all in one
+direction.
 
-    Symbol      Here
-    Dinf        `reach`
-    b1, b2      `tau_scale`, `mu_scale`
-    e1, e2      Dinf / b1, Dinf / b2
-
-Guarantee: let x be the world without the event, y the world with it, and q(l) the probability of
-stopping at l (or never). q_y(l) <= e^e2 q_x(l), because mu_l alone has to make up for the event;
-q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of length
-e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only, so they hold
-for noise on x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours,
-two-sided): e1 + 2 e2, pure.
+Guarantee: with e1 = Dinf / b1 and e2 = Dinf / b2, let x be the world without the event, y the world
+with it, and q(l) the probability of stopping at l (or never). q_y(l) <= e^e2 q_x(l), because mu_l
+alone has to make up for the event; q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss
+lies in an interval of length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift
+tau upwards only, so they hold for noise on x >= 0 (`one_sided`) as for noise on all integers. As
+the papers count (any neighbours, two-sided): e1 + 2 e2, pure.
 
 Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
 bounded range; a loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding,
@@ -54,11 +49,7 @@ class AboveThreshold:
 
     @classmethod
     def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
-        """Return the parameters for a budget; e1 is half of the span and e2 a quarter, as printed.
-
-        A pure budget is epsilon, for Lap(2/epsilon) and Lap(4/epsilon); otherwise it is rho, for
-        one-sided noise.
-        """
+        """Return the parameters for pure epsilon or rho; e1 is half the span, e2 a quarter."""
         if pure:
             tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
         else:
@@ -91,8 +82,7 @@ class AboveThreshold:
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
         """Return (low, high): a stop means value > threshold - low, else value <= threshold + high.
 
-        |tau| exceeds its bound in one run with probability `runs_beta`, |mu| at one tick with
-        `ticks_beta`.
+        They fail in a run with probability `runs_beta` (tau), at a tick with `ticks_beta` (mu).
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)

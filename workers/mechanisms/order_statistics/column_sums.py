@@ -1,16 +1,15 @@
 """Noise of column sums: of running sums (H of paper 001), and of a vector released once.
 
-What: after the n-th interval every column's sum is published once with the noise of a continual
-counter at its n-th step. The counter may be fed adaptively: the content of the n-th interval may
-depend on earlier publications. Neighbours: the content of one event emptied, or the reverse; it
-lies in one interval and changes D columns by at most Dinf.
+After the n-th interval every column's sum is published once with the noise of a continual counter
+at its n-th step. The counter may be fed adaptively: an interval's content may depend on earlier
+publications. Neighbours: the content of one event emptied, or the reverse; it lies in one interval
+and changes D columns by at most Dinf.
 
-    zCDP    a haar or tree counter with rho / (D Dinf^2) per column (`counters`)
-    pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its
-            levels (001 Fact 4, Algorithm 19)
-
-A vector of which an event changes D entries by at most Dinf, released once (`OneVector`): discrete
-Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale b at D Dinf / b.
+    zCDP         a haar or tree counter with rho / (D Dinf^2) per column (`counters`)
+    pure         a binary tree of L levels, every node with discrete Laplace noise of scale
+                 L D Dinf / epsilon (001 Fact 4, Algorithm 19)
+    `OneVector`  discrete Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of
+                 scale b at D Dinf / b
 
 A discrete Laplace variable's moment generating function is at most that of the continuous one of
 the same scale (cosh is convex in its square), so the tail bounds for Laplace sums hold for it.
@@ -36,8 +35,7 @@ from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import Frozen, memoized
 
-# Levels whose ticks are searched for haar's worst variance; a higher level adds at most 1/4, its
-# coefficient.
+# Levels searched for haar's worst variance; a higher level adds at most 1/4, its coefficient.
 _SEARCHED_LEVELS = 14
 
 
@@ -78,7 +76,7 @@ class OneVector:
 
     @property
     def variance(self) -> float:
-        """The variance of one entry's noise, or a little more."""
+        """At least the variance of one entry's noise."""
         if isinstance(self.sampler, DiscreteLaplace):
             return self.sampler.variance
         return float(self.parameter)
@@ -93,7 +91,7 @@ class OneVector:
         return gaussian_bound(float(self.parameter), beta)
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """Bound the absolute sum of one entry's noise over several vectors, in the same way."""
+        """As `bound`, for the sum of one entry's noise over several vectors."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum_bound(times, float(self.parameter), beta)
         return gaussian_bound(times * float(self.parameter), beta)
@@ -114,13 +112,11 @@ class LaplaceTree(Frozen):
             )
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the sum of the nodes that t's binary digits name, one per digit 1."""
         check_tick("laplace tree", t, self.horizon)
         sampler = laplace.discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)
         for level in range(self.levels):
             if t >> level & 1:
-                # The block of 2^level intervals that ends at t with its lower digits set to 0.
                 total += sampler.values(stream, (level, (t >> level) - 1), tags)
         return total
 
@@ -136,10 +132,7 @@ def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
 
 
 def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
-    """Bound one column's noise variance at any interval up to the horizon.
-
-    Raises ValueError if there is no table for noise this wide.
-    """
+    """Bound one column's variance at any interval; raise ValueError if it exceeds the tables."""
     base = best_radix(horizon) if radix is None else radix
     levels = (horizon - 1).bit_length() + 2 if kind == "haar" else digits_of(horizon, base)
     sigma_squared = levels / (2 * rho_item)

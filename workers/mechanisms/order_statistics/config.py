@@ -1,14 +1,9 @@
 """Settings of the order statistics of paper 001, their queries, and the split of their budget.
 
-accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed
-                      shares; one-sided noise where neighbours allow it. The default.
-accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers only the distance
-                      of the integer samplers from their laws.
-
-Queries are over the column sums of a declared domain. A query is watched through values g_i, each
-monotone in the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of
-them has grown, the interval closes and the answer is computed from the noisy sums, which are
-already private. Before the first update all sums are zero, and no label is named.
+Queries are over the column sums of a declared domain, watched through values g_i, each monotone in
+the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of them has
+grown, the interval closes and the answer is computed from the noisy sums, which are already
+private. Before the first update all sums are zero, and no label is named.
 
     setting           watched values                     answer
     max               the largest sum                    the largest noisy sum (MAXSUM)
@@ -98,7 +93,7 @@ class Queries(Frozen):
         return np.partition(sums, self._ranks)[self._ranks]
 
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
-        """Return one published record per query, from noisy sums, or zeros if none were `made`."""
+        """Return a published record per query, from noisy sums, or zeros if none were `made`."""
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 
     def _answer(self, query: str, sums: Sums, made: bool) -> object:
@@ -116,16 +111,17 @@ class Queries(Frozen):
         return int(np.partition(sums, rank)[rank])
 
 
-# Exceeds the tv of any column or update sampler: tables hold fewer than 2^27 thresholds, each off
-# by 2^-128.
+# Above any column or update sampler's tv: tables have below 2^27 thresholds, each off by 2^-128.
 CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
 
 
 class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
-    """A histogram of order statistics, whose error depends on their size and little on the horizon.
+    """A histogram of order statistics; its error depends on their size and little on the horizon.
 
-    It exceeds its bound at some tick of an epoch with probability `beta`.
+    `accounting` is "zcdp" (the default: fixed shares, one-sided noise where neighbours allow it) or
+    "pure", the paper's own noise; delta then covers only the samplers' distance from their laws.
+    The error exceeds its bound at some tick of an epoch with probability `beta`.
     """
 
     domain: Domain
@@ -188,7 +184,7 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
-    """Return each part's budget, pure epsilon or rho, by its (zCDP weight, printed pure weight)."""
+    """Return each part's budget, pure epsilon or rho; `weights` are (zCDP, printed pure)."""
     if config.pure:
         total = Fraction(config.epsilon or 0)
     else:
@@ -231,5 +227,5 @@ def settle(
 
 
 def domain_hash(domain: tuple[str, ...]) -> str:
-    """Return a hash of a domain that depends on its order, since the order assigns the columns."""
+    """Return a domain's hash; it depends on the order, which assigns the columns."""
     return hashlib.blake2b(msgspec.json.encode(domain), digest_size=16).hexdigest()

@@ -1,9 +1,10 @@
-"""Paper 001's order statistics: doubling segments, intervals within them, and the run over ticks.
+"""Engine of paper 001's order statistics: doubling segments and the intervals within them.
 
-A tick that ends no segment and closes no interval costs a few integer comparisons per stream key;
-columns are read only after one of them changed.
+A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
+An event changes D columns by at most Dinf. Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17,
+as corrected below.
 
-Noise cells. Column noise uses the columns' tags; all other noise uses the stream key's tag.
+Noise cells (column noise uses the columns' tags, all other noise the stream key's tag):
 
     use     noise, hi = use << 56 | ...          lo
     0x30    outer tau                            segment
@@ -14,80 +15,55 @@ Noise cells. Column noise uses the columns' tags; all other noise uses the strea
     0x35    N, per column      | segment << 8 | level of the counter's own cell     its node
     0x36    u_i                | segment         interval << 32 | i
 
-Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17, as corrected below.
+Inner level (`IntervalRule`): the noisy sums are s = h + G + N, with exact sums h, G from the start
+of the segment, and N from a continual counter H after the intervals closed so far. AboveThreshold
+compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per tick for all.
+When it stops, the interval closes: H takes its counts, s and the answers are recomputed, and the
+thresholds that were reached rise by `step`. Nothing is paid within an interval.
 
-Intervals (`IntervalRule`) are the inner level: an interval closes when a watched value grew by
-`step`. The paper calls a run of this level a partition; here that word is Kafka's.
-
-What: s = h + G + N, where h are the exact sums, N is the noise of a continual counter H after the
-intervals closed so far (0 before the first) and G is the noise at the start of the segment.
-AboveThreshold compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per
-tick for all of them. When it stops, H takes the interval's counts, s and the answers are
-recomputed, and the thresholds that were reached rise by `step`. Nothing is paid within an interval,
-so H runs over about value / step intervals only.
-
-    Symbol      Here
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
-    u_i         k > 1: noise on g_i that decides whether K_i rises: g_i(s) + u_i > K_i - C
-                (Algorithms 8, 12, 13, 17)
-    C           `clearance` = low + alpha_U
+    u_i         k > 1: noise; K_i rises iff g_i(s) + u_i > K_i - C (Algorithms 8, 12, 13, 17)
+    C           `clearance` = low + alpha_U, with low and high the bounds of AboveThreshold
     reach       Delta: growth limit of the watched values of h + G; c_max, or by segment
-    n           `capacity`: intervals H has noise for; none closes after that
-    e           error of H over n intervals
-    low, high   bounds of AboveThreshold
+    n, e        `capacity`: intervals H has noise for, none closes after that; H's error over them
 
-Costs, paid once for all intervals (and for all segments, which are disjoint in ticks):
-AboveThreshold; H; and for k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
-
+Costs, once for all intervals and segments (they are disjoint in ticks): AboveThreshold; H; and for
+k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
 Error at a tick of one run, with probability 1 - beta: a tick that closes an interval publishes
 g_i(s), off by e. At any other tick g_i(h) <= K_i + high + e. The close that raised K_i had
 g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
     k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
-and thresholds rise at most (reach + low + e) / step times
-(k > 1: k (reach + C + alpha_U + e) / step).
+and thresholds rise at most (reach + low + e) / step times (k > 1: k (reach + C + alpha_U + e) /
+step). zCDP: n is the power of two that minimizes this error; step follows from n. Pure: as printed,
+step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu + alpha_tau
+for low.
 
-zCDP: n is the power of two that minimizes this error; step follows from n. Pure: step, C and n as
-printed, step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu +
-alpha_tau for low.
-
-Segments (`Segments`) are the outer level, whose threshold doubles.
-
-What: AboveThreshold on the largest watched value of s = h + G. When it stops, every column gets
-fresh noise on top of its current noise, G_(j+1) = G_j + new, s is published and the threshold is
-doubled. Within a segment the value can grow only by about the threshold, so the inner level needs
-no bound known beforehand.
-
-    Symbol      Here
-    D, Dinf     columns an event changes, and the largest change of one
-    j           segment, from 1; threshold K_j = first * 2^(j - 1)
-    s_D         noise added to every column at the end of a segment
-    alpha_G     `column_error(j)`, a bound on |G_j|
-
+Outer level (`Segments`): AboveThreshold on the largest watched value of s = h + G, with threshold
+K_j = first * 2^(j - 1) in segment j = 1, 2, ... When it stops, every column gets fresh noise (s_D)
+on top of its current noise, and s is published. Within a segment the value grows only by about the
+threshold, so the inner level needs no bound known beforehand. alpha_G bounds |G_j|.
 Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
 increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
 
-Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, noise as in `mechanisms`, with d
-for D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
-for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and
-line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho. The test's j < log T
-keeps the last segment, whose threshold is only about T/2, from ending, so the value may grow in it
-by more than the promised 2^(j-1) + 2 alpha_DM (measured at T = 1,000: the promise missed in 8 of 8
-runs); here there are ceil(log2 T) + 1 segments. In zCDP the first threshold is the power of two
-above low + high, since below it noise alone ends segments. log2 T does not limit the number of
-segments there, because a tick may hold any number of events.
+Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, d for D Dinf. Corrected:
+Algorithm 15 line 9 would need four times its variance for the (eps/2) it claims (an l2 norm of
+sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm 16 depends on d, not
+on k; here s_D^2 follows from rho. The test's j < log T keeps the last segment, with a threshold of
+only about T/2, from ending, so the value may grow in it by more than the promised 2^(j-1) + 2
+alpha_DM (measured at T = 1,000: missed in 8 of 8 runs); here there are ceil(log2 T) + 1 segments.
+In zCDP the first threshold is the power of two above low + high, since below it noise alone ends
+segments, and log2 T is no limit, because a tick may hold any number of events.
 
-Stored state: block "mNNNNNNNN" (stream key index, hexadecimal) holds a stream key's segment and
-interval, and is written only at a tick that ends a segment or closes an interval. A block of
-8 (6 + k + 3 d) bytes that exceeds the message limit (beyond 28,000 columns) continues in
-"mNNNNNNNN.PPPP". k, d and the number of pages never change.
+Stored: block "mNNNNNNNN" (stream key index, hexadecimal), written only at a tick that ends a
+segment or closes an interval. Above the message limit (28,000 columns) it continues in
+"mNNNNNNNN.PPPP". k, d and the number of pages never change. Everything else a release depends on is
+the columns' exact counts or a function of noise words.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
     start         d int64     G: column noise since the segment began
     noise         d int64     N: column noise since the interval began
     shown         d int64     noisy sums that the answers are computed from
-
-Everything else a release depends on is the columns' exact counts or a function of noise words.
 """
 
 from __future__ import annotations
@@ -124,11 +100,11 @@ _BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 
 @dataclass(slots=True)
 class KeyState:
-    """One stream key's state. Sensitive.
+    """State of one stream key. Sensitive.
 
-    `segment` and `interval` count from 1, intervals anew in every segment. `shown` was made at tick
-    `since`, 0 before the first; `answer` is published while it is unchanged. `gap`, `outer`, `tau`
-    and `outer_tau` are derived from the rest when `stale`, or when a run of AboveThreshold begins.
+    `segment` and `interval` count from 1, intervals anew in every segment; `since` is the tick of
+    `shown`, 0 before the first. `gap`, `outer`, `tau` and `outer_tau` are derived when `stale`, or
+    when a run of AboveThreshold begins.
     """
 
     segment: int
@@ -194,7 +170,6 @@ class MaxState(State):
         return one
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """Return the blocks of stream keys that changed segment or interval since the last call."""
         blocks: list[tuple[str, bytes]] = []
         for key, state in enumerate(self.of):
             if state is not None and state.changed:
@@ -232,10 +207,10 @@ MOST_INTERVALS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """The public numbers of one run: of a segment, or of the epoch where there are no segments.
+    """Public numbers of one run: of a segment, or of the epoch where there are no segments.
 
-    `error` is promised for this run's values; `spread` is e + alpha_G, the additional shortfall of
-    the sums of named labels. There is no clearance where k = 1.
+    `error` is promised for this run's values; `spread` = e + alpha_G is the additional shortfall of
+    the sums of named labels.
     """
 
     step: int
@@ -266,7 +241,6 @@ class IntervalRule:
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """The cost of each part, in rho or pure epsilon."""
         updates = {} if self.update is None else {"updates": self.update.spent}
         return {"test": self.above.spent, "sums": self.sums, **updates}
 
@@ -277,11 +251,7 @@ class IntervalRule:
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
-        """Return the numbers of one run: of a segment, or of the epoch where there are no segments.
-
-        `reach` is Delta, `beta` the failure probability of this run's promise, `start_error` the
-        alpha_G of the sums at the start of the run.
-        """
+        """Return a run's numbers; `start_error` is alpha_G, `beta` a run's failure probability."""
         if self.config.pure:
             return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
         largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
@@ -294,14 +264,12 @@ class IntervalRule:
         return column_sums.counter_of(*self._counter(capacity))
 
     def column_variance(self, capacity: int) -> float:
-        """Return the largest variance of one column's noise over `capacity` intervals."""
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
         return column_sums.worst_variance(*self._counter(capacity))
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a noise value; `intervals` adds to them."""
         return {
             "above_threshold": self.above.public(),
             "sums": str(self.sums),
@@ -321,7 +289,6 @@ class IntervalRule:
         return column_sums.laplace_tree(capacity, self.sums, reach)
 
     def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
-        """Return the numbers for at most n intervals; pure epsilon: step and C as printed."""
         low, high = self.above.bounds(beta / (6 * (n + 1)), beta / (6 * self.config.ticks))
         noise = self._sums_error(n, beta / 3)
         clearance, extra, short = 0, 0.0, low
@@ -354,10 +321,9 @@ MOST_SEGMENTS = 40
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Public parameters of the outer level.
+    """Public numbers of the outer level; the last segment does not end.
 
-    There are `most` segments, the last of which does not end, and d `columns`; `beta` is the
-    probability that any bound below fails in an epoch.
+    `beta` is the probability that any bound below fails in an epoch.
     """
 
     above: AboveThreshold
@@ -380,16 +346,13 @@ class Segments:
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """The cost of each part, in rho or pure epsilon."""
         return {"outer_test": self.above.spent, "columns": self.column.spent}
 
     @property
     def tv(self) -> float:
-        """The total variation distance of the noise that covers one event's true values."""
         return self.above.tv(self.ticks) + self.column.changed * CELL_TV
 
     def threshold(self, segment: int) -> int:
-        """Return K_j."""
         return self.first << (segment - 1)
 
     def bounds(self, segment: int) -> tuple[float, float]:
@@ -397,7 +360,6 @@ class Segments:
         return self.above.bounds(self._part(segment), self.beta / (3 * self.ticks))
 
     def column_error(self, segment: int) -> float:
-        """Return alpha_G: a bound on |s - h| during this segment."""
         if segment == 1:
             return 0.0
         return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
@@ -405,8 +367,8 @@ class Segments:
     def growth(self, segment: int) -> int:
         """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends.
 
-        The value starts at -alpha_G or above, and a tick that does not stop leaves it at most
-        K_j + high. Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
+        It starts at -alpha_G or above, and a tick that does not stop leaves it at most K_j + high.
+        Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
         """
         low, high = self.bounds(segment)
         noise = self.column_error(segment)
@@ -445,7 +407,7 @@ class MaxNoise:
         return "MaxNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> Sums:
-        """Raise: rows have no noise per tick. Exact sums are never mistaken for noisy ones."""
+        """Raise TypeError, so that exact sums are never mistaken for noisy ones."""
         closes = "its columns are noised when an interval closes"
         raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
 
@@ -468,7 +430,6 @@ class MaxNoise:
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> Sums:
-        """Return N, every column's noise after `interval` intervals of the segment."""
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
@@ -493,17 +454,16 @@ class MaxNoise:
 class OrderStatistics(Domained):
     """Base class of the order statistics; `weights` decides which of the two levels exist.
 
-    Guarantee: as stated in `guarantee`, for the content of one event, over all ticks of an epoch
-    together, on streams that may react to published answers (zCDP: at integer orders). The segments
-    do not depend on the intervals in them, so the outer level is one mechanism and the inner ones,
-    given its outcome, are disjoint in ticks: their costs add, each counted once. The constructor
-    raises ValueError if the budget cannot be met, or needs noise for which there is no table.
+    Guarantee: `guarantee`, for the content of one event, over all ticks of an epoch together, on
+    streams that may react to published answers (zCDP: at integer orders). The segments do not
+    depend on the intervals in them, so the outer level is one mechanism and the inner ones, given
+    its outcome, are disjoint in ticks: their costs add. The constructor raises ValueError if the
+    budget cannot be met, or needs noise for which there is no table.
     """
 
     kind = ""
     law = "sum"
-    # Budget weight of each part: (zCDP, pure epsilon as printed). The parts also decide which
-    # levels exist: segments ("outer_test", "columns"), intervals ("test", "sums").
+    # Weights (zCDP, pure as printed); "columns" makes segments, "sums" makes intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
@@ -539,9 +499,8 @@ class OrderStatistics(Domained):
         return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
     def error(self, segment: int) -> float:
-        """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
-
-        For a query of labels: how far the named labels' sums fall short of the correct labels'.
+        """Bound the answers' error (for labels: their sums'), with probability 1 - beta over the
+        epoch.
         """
         if self.inner is not None:
             numbers = self.intervals(segment)
@@ -602,7 +561,6 @@ class OrderStatistics(Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
-        """Answer as of the last segment or interval that ended; see `Mechanism.step`."""
         check_tick(self.kind, t, self.config.ticks)
         own = _of(state)
         if not isinstance(noise, MaxNoise):
@@ -700,7 +658,6 @@ class OrderStatistics(Domained):
         return self.inner
 
     def sum_noise(self, segment: int) -> SumNoise:
-        """Return H in a segment."""
         return self.inner_in_use.noise(self.intervals(segment).capacity)
 
 
