@@ -1,6 +1,6 @@
-"""Building blocks of the JSON scanner. They accept a value only where they are sure.
+"""Building blocks of the JSON scanner, stricter than the general reader (msgspec), never laxer.
 
-They are stricter than the general reader (msgspec), never laxer. They accept as plain:
+They accept as plain:
 
     text    a string without a backslash
     escape  any JSON escape; surrogates only in pairs
@@ -9,13 +9,12 @@ They are stricter than the general reader (msgspec), never laxer. They accept as
             such values, nested at most DEPTH_MAX deep
 
 Every string must be valid UTF-8 as CPython defines it, even where msgspec would not check.
+`data`, uint8 (b,), has the bytes of a batch; `stop` is the exclusive end of the record. Functions
+return positions in `data`, or REFUSED if not plain.
 
-Common arguments: `data` uint8 (b,), the bytes of a batch; `at`, the start position; `stop`, the
-exclusive end of the record. Functions return positions in `data`, or REFUSED if not plain.
-
-Strings with escapes are decoded into `decoded`, uint8, a buffer that logically follows the batch:
-positions from len(data) on index it. `filled` is its used length; FULL means that it has no room.
-If a record is declined, the caller continues from the previous `filled`.
+Strings with escapes are decoded into `decoded`, uint8, which logically follows the batch: positions
+from len(data) on index it. `filled` is its used length; FULL means that it has no room. If a record
+is declined, the caller continues from the previous `filled`.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
 
 @checked_part
 def character(data: Bytes, at: int, stop: int) -> int:
-    """Return the byte length of the non-ASCII UTF-8 character at `at`; 0 if invalid.
-
-    Table 3-7 of the Unicode standard: no surrogates, no overlong forms, nothing above U+10FFFF.
-    """
+    """Return the length of the non-ASCII character at `at`; 0 if not in table 3-7 of Unicode."""
     lead = int(data[at])
     low, high, length = 0x80, 0xBF, 2
     if lead < 0xC2 or lead > 0xF4:
@@ -171,7 +167,6 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of a string with or without escapes."""
     if look(data, at, stop) != QUOTE:
         return REFUSED
     at = plain(data, at + 1, stop)
@@ -222,7 +217,6 @@ def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
 
 @checked_part
 def skip_name(data: Bytes, at: int, stop: int) -> int:
-    """Skip an object key, with its colon and white space, up to the value."""
     at = escaped_text(data, at, stop)
     if at == REFUSED:
         return REFUSED
@@ -260,7 +254,6 @@ def skip(data: Bytes, at: int, stop: int) -> int:
             at = space(data, at + 1, stop)
         else:
             at = skip_flat(data, at, stop)
-        # After a value or an opening bracket: close all levels that end here.
         while depth > 0 and at != REFUSED:
             at = space(data, at, stop)
             byte = look(data, at, stop)
@@ -272,7 +265,6 @@ def skip(data: Bytes, at: int, stop: int) -> int:
             opened = False
         if depth == 0 or at == REFUSED:
             return at
-        # Next value of the innermost level; a comma separates it from a previous one.
         if not opened:
             if byte != COMMA:
                 return REFUSED
@@ -294,11 +286,7 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
 
 @checked_kernel_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
-    """Return the maximum nesting depth of lists and objects in each record, int64 (n,).
-
-    It counts brackets outside strings: exact for valid JSON, arbitrary otherwise. `values` is int64
-    (n, 2), start and stop; a negative start means no value, of depth 0.
-    """
+    """Return the nesting depth of each record, int64 (n,), 0 if none; exact for valid JSON only."""
     deepest = np.zeros(len(values), dtype=np.int64)
     for i in range(len(values)):
         if values[i, 0] < 0:
@@ -321,10 +309,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 @checked_kernel_with_arrays
 def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
-    """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
-
-    `texts` is int64 (n, 2), start and stop; a negative start means none, which is not valid.
-    """
+    """Return a mask of the texts that exist and are valid UTF-8 of at most `most` bytes."""
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
         at, stop = texts[i, 0], texts[i, 1]
@@ -362,10 +347,7 @@ def encoded(decoded: Bytes, filled: int, point: int) -> int:
 
 @checked_part
 def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
-    """Decode the string that opens at `at`; return the closing quote or REFUSED, and `filled`.
-
-    The new `filled` is FULL if there is no room.
-    """
+    """Decode the string at `at`; return the closing quote or REFUSED, and `filled` or FULL."""
     at += 1
     # No character is longer than its escape.
     if filled + (stop - at) > len(decoded):

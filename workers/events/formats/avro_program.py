@@ -58,10 +58,7 @@ class AvroSchema:
     names: Mapping[str, Any] = field(repr=False)
 
     def as_field(self) -> Any:
-        """Return a record schema with this type as its only field, `value`: the encoding is equal.
-
-        fastavro drops the referenced names of a schema that is not an object.
-        """
+        """Wrap the type in a record, encoded alike: fastavro drops references of bare types."""
         value = {"name": "value", "type": self.text}
         record = {"type": "record", "name": "QuietcountEvent", "fields": [value]}
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
@@ -81,10 +78,7 @@ class AvroSchema:
 
 
 def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """Parse a schema in JSON and the referenced schemas, dependencies first.
-
-    Raises ValueError if it is invalid; the message shows none of its content.
-    """
+    """Parse a schema and its references, dependencies first; ValueError without their content."""
     names: dict[str, Any] = {}
     try:
         for reference in references:
@@ -117,10 +111,7 @@ def _plain(schema: Any) -> Any:
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
-    """Return whether fastavro's preliminary check accepts type `written` for type `read`.
-
-    Raises Unsure if it accepts types that differ in kind.
-    """
+    """Return whether fastavro's preliminary check accepts a type; Unsure if the kinds differ."""
     w, r = writer.type_of(written), reader.type_of(read)
     if isinstance(w, list) or isinstance(r, list):
         return True
@@ -150,10 +141,9 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
 
 
 def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Match the fields of a writer's record `w` to those of a reader's record `r`.
+    """Return the reader's field for each of the writer's, None if dropped; and the reader's others.
 
-    Returns the reader's field for each of the writer's, None if dropped; then the reader's fields
-    that the writer does not have. Raises Unsure if two fields would become the same one.
+    Raises Unsure if two fields would become the same one.
     """
     left = {each["name"]: each for each in r["fields"]}
     aliases = {alias: each for each in r["fields"] for alias in each.get("aliases", ())}
@@ -219,7 +209,6 @@ class AvroProgram(ProgramTexts):
         return row
 
     def declining(self) -> int:
-        """Add a row that leaves the record to the general reader."""
         return self.row(ops.DECLINE, NO_SLOT)
 
     def parts(self, rows: list[int]) -> tuple[int, int]:
@@ -273,11 +262,10 @@ class _Walk:
         return row
 
     def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
-        """Return the row of a union branch; a flat value on a wanted path declines."""
+        """Return a union branch's row; a flat value on a wanted path goes to the general reader."""
         w = self._writer.type_of(written)
         within = node is not None and bool(node.children or node.elements)
         if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
-            # The general reader decides how paths through such a value resolve.
             self._fit.possible(node)
             self._fit.within(node, path, _FLAT[w["type"]][1])
             return self._program.declining()
@@ -313,7 +301,6 @@ class _Walk:
         self._program.fill(row, _FLAT[kind][0], slot, a, b)
 
     def _inner_type(self, w: Any, r: Any, name: str) -> Any:
-        """Return the type that the reader has for a list's items or a map's values."""
         if r is None or self._reader is None:
             return None
         if not matches(self._writer, w[name], self._reader, r[name]):
@@ -403,7 +390,6 @@ class _Walk:
         self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
 
     def _default(self, value: Any, node: Node) -> list[Row]:
-        """Return log rows for a reader's default, which is a JSON value."""
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
         rows: list[Row] = []
