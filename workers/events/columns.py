@@ -110,7 +110,7 @@ class PairDigests:
     def of(self, pairs: Pairs, texts: Texts | None = None) -> Words:
         """Return each pair's digest, uint64 (m, 2).
 
-        `texts` are the labels of all rows, if at hand; rows must then be grouped by key.
+        `texts` are the labels of all rows, if available; rows must then be grouped by key.
         """
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
@@ -180,8 +180,8 @@ class EventColumns:
         keys, ends: int32 and int64 (n,), code in `key_names` and end of the labels of each event.
         labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
         amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
-        seen: bool (n,), whether the view includes the event; None if it includes all. Labels of
-            excluded events are other views', which share the columns: this view ignores them.
+        seen: bool (n,), whether the view includes the event; None if it includes all. Excluded
+            events may have labels of other views that share the columns; ignore them.
     """
 
     keys: Codes
@@ -196,7 +196,6 @@ class EventColumns:
         return f"EventColumns({len(self.ends)} events)"
 
     def select(self, events: Longs) -> EventColumns:
-        """Return the columns of some events, int64 (k,), ascending."""
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         return EventColumns(

@@ -52,7 +52,7 @@ class FieldSpans:
 
 
 def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
-    """Scan records, (-1, -1) if without a value; yield their logs in parts, at least one."""
+    """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
     n, done, room = len(values), 0, 0
     number = np.empty(n, dtype=np.int64)
     while True:

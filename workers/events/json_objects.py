@@ -51,7 +51,7 @@ class JsonDecoder(Frozen):
 
 
 def decimal(text: str) -> Decimal | float:
-    """Return a number exactly as written; as a float, 0 or infinite, beyond EXPONENT_MAX."""
+    """Return a number exactly as written; beyond EXPONENT_MAX, as a float, 0 or infinite."""
     try:
         found = Decimal(text)
     except ArithmeticError:  # an exponent of many digits

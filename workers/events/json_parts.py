@@ -49,7 +49,7 @@ ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
 HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
 # The general reader rejects integers of more than 4,300 digits as not JSON.
 NUMBER_DIGITS = 400
-# One bit of 64 per level says whether it is an object.
+# A bit per level, the innermost lowest, says whether it is an object.
 DEPTH_MAX = 32
 
 
@@ -61,7 +61,6 @@ def byte_at(data: Bytes, at: int) -> int:
 
 @checked_inline
 def look(data: Bytes, at: int, stop: int) -> int:
-    """Return the byte at `at`, or END past the end of the record."""
     return byte_at(data, at) if at < stop else END
 
 
@@ -242,7 +241,7 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
 @checked_part
 def skip(data: Bytes, at: int, stop: int) -> int:
     depth = 0
-    objects = 0  # the lowest bit says whether the innermost level is an object
+    objects = 0
     while True:
         byte = look(data, at, stop)
         opened = byte in (OPEN_LIST, OPEN_OBJECT)
@@ -286,7 +285,7 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
 
 @checked_kernel_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
-    """Return the nesting depth of each record, int64 (n,), 0 if none; exact for valid JSON only."""
+    """Return the nesting depth of each record, int64 (n,): exact for valid JSON, 0 for no value."""
     deepest = np.zeros(len(values), dtype=np.int64)
     for i in range(len(values)):
         if values[i, 0] < 0:
@@ -326,7 +325,6 @@ def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
 
 @checked_inline
 def encoded(decoded: Bytes, filled: int, point: int) -> int:
-    """Append a code point as UTF-8; return the new `filled`."""
     if point < 0x80:
         decoded[filled] = point
         return filled + 1
@@ -407,7 +405,7 @@ def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, en
 
 @kernel_part
 def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
-    """Log the value from `at` to `end`, whose kind `json_scanner.one` returned; see `put`."""
+    """Log the value from `at` to `end`, of a kind that `json_scanner.one` returned; see `put`."""
     if kind == OTHER:
         return put(log, used, slot, OTHER, -1, -1)
     quote = kind == TEXT

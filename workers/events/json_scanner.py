@@ -67,7 +67,6 @@ from workers.events.log import (
 )
 
 LOWER = 32
-# Returned by `one` for a string that is not plain; not a log kind.
 ESCAPED = -1
 
 
@@ -114,7 +113,7 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @checked_inline
 def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return end (or REFUSED) and kind of a value; ESCAPED, without end, for a string not plain."""
+    """Return the end (or REFUSED) and kind of a value; ESCAPED for a string that is not plain."""
     byte = look(data, at, stop)
     if byte == QUOTE:
         end = plain(data, at + 1, stop)
@@ -167,7 +166,7 @@ def signature(data: Bytes, start: int, stop: int) -> int:
 
 @checked_kernel
 def bit(sign: int) -> int:
-    """Map a signature to one of 64 bits: a name whose bit no child has matches no child."""
+    """Map a signature to one of 64 bits, to rule out most names that match no child."""
     return (sign + (sign >> 7) + (sign >> 13)) & 63
 
 
@@ -194,7 +193,6 @@ def child_named(
 
 @checked_inline
 def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
-    """Return whether a child's name is at `at`, quoted and without escapes."""
     if nodes[child, PLAIN] == 0:
         return False
     begin, end = nodes[child, NAME_START] - 1, nodes[child, NAME_STOP] + 1

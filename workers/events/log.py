@@ -42,7 +42,7 @@ OTHER = 8
 VALUE = 9
 # A float in a binary format: START has the bits of its float64.
 REAL = 10
-# A JSON number with an exponent of at most EXPONENT_DIGITS; the point is optional, as in NUMBER.
+# As NUMBER, with an exponent of at most EXPONENT_DIGITS; the point is optional.
 EXPONENT = 11
 
 # A time in ns has 19 digits, which may overflow int64; a float64 has 17 and leading zeros.
@@ -98,7 +98,6 @@ def longest_log(ends: Longs) -> int:
 
 @kernel
 def widest(texts: Longs) -> int:
-    """Return the byte length of the longest text; int64 (n, 2), starts and stops."""
     most = 0
     for i in range(len(texts)):
         most = max(most, texts[i, 1] - texts[i, 0])

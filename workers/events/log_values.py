@@ -21,6 +21,7 @@ COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
 INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
+# Bound on the relative error of `real_of`.
 NEAR = 1e-13
 WORD_POWER = 10**WORD
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
@@ -53,7 +54,7 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Return a decimal as a float64, and whether it is surely the nearest; relative error < NEAR."""
+    """Parse a decimal number; return a float64, and whether it is certainly the nearest."""
     value, digits, power, whole, at = 0, 0, 0, True, start
     minus = data[start] == 45
     if minus:

@@ -250,7 +250,6 @@ class _PartReader:
             np.zeros(columns, dtype=np.int64),
             np.zeros(columns, dtype=np.int64),
         )
-        # Only binary formats write text here, for whole numbers.
         made = np.empty(MADE_FORESEEN, dtype=np.uint8)
         read = Logs(readonly_contiguous(logs.data), rows, ends, made)
         at, found = _longs(layout.slots), _longs(columns)

@@ -66,8 +66,6 @@ class Waiting(Protocol):
 
 
 class Nobody:
-    """A caller that cannot be closed."""
-
     def check_open(self) -> None: ...
 
     def report_progress(self) -> None: ...
@@ -126,7 +124,7 @@ class Registry:
         self._away: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema, None if unknown; wait for an answer until `waiting` raises."""
+        """Return a schema, None if unknown; wait until `waiting` raises ShardClosed."""
         while True:
             found = self._known.get(schema_id)
             if found is not None:

@@ -58,7 +58,7 @@ class SourceReader:
         form: Format | None = None,
         earliest_ms: int = EARLIEST_MS,
     ) -> None:
-        """`declared` has the stream keys that each view's histograms serve; None if all may be."""
+        """`declared`, per view: the stream keys that its histograms serve; None means all."""
         self._reader, self._placement, self._form = reader, placement, form
         self._earliest_ms = earliest_ms
         layout = reader.layout

@@ -77,7 +77,7 @@ class _Open:
 
 
 def build(wanted: Sequence[Wanted]) -> Node:
-    """Return the tree of the wanted fields, rooted at the record; ValueError if they conflict."""
+    """Return the tree of wanted fields below the record; raise ValueError if they conflict."""
     root = _Open("")
     for each in wanted:
         if not each.steps:

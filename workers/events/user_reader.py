@@ -29,7 +29,6 @@ from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import RECORD_KEY, Shape
 from workers.runtime.frozen import Frozen
 
-# The time is missing or unreadable.
 NO_TIME = -1
 # Flag after the 8 bytes of a time: the record key follows.
 HAS_KEY = 1
@@ -51,7 +50,6 @@ def whose(
     """Write the user and time of each event; return the number of bytes used in `made`.
 
     Args:
-        time_slot, user_slot: negative if not a field.
         made: uint8, WRITTEN_MAX bytes per event; positions from len(data) on index it.
         status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
         times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
@@ -122,15 +120,13 @@ def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecordUsers:
-    """The users of a batch.
+    """The users of a batch; `data` and `declined` as in `reader.EventSpans`.
 
     Attributes:
-        data: uint8, the record bytes followed by text that the reader decoded.
         users: int64 (n, 2), start and stop in `data`; (0, 0) where not `known`.
         times: int64 (n,), ms since 1970; NO_TIME if unreadable or rejected.
         rejects: records that are not events and have no user. No view includes a record that has
             neither a user nor a reject.
-        declined: number of records that went to the general reader.
     """
 
     data: Bytes

@@ -40,8 +40,7 @@ VIEW_COLUMNS = 4
 # Columns of `columns`; slots are NOWHERE if not a field.
 ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
 COLUMN_COLUMNS = 7
-# Columns of `conditions`: slot, operator, and its operands: rows FIRST to LAST of `words`, an index
-# into `reals`, or 1 and 0.
+# Columns of `conditions`; operands: rows FIRST to LAST of `words`, a row of `reals`, or 1 or 0.
 FIELD, ASKS, FIRST, LAST = range(4)
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
 
@@ -59,8 +58,7 @@ class Program(NamedTuple):
     """The wanted fields and views; see the columns above.
 
     Attributes:
-        time_slot: negative if the record timestamp is used.
-        user_slot, key_slots: negative if not a field; int64 (k,), one per distinct stream key.
+        time_slot, user_slot, key_slots: negative if not a field; a key slot per distinct key.
         views, columns, conditions: int64 (v, 4), (c, 7) and (w, 4).
         text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
         reals, edges: the bounds of all conditions and the bucket edges of all views.
@@ -108,8 +106,6 @@ class Output(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One column: its row of `columns`, its output, and what else `add` needs."""
-
     column: Longs
     edges: Floats
     empty: bool
@@ -139,7 +135,7 @@ def is_word(logs: Logs, used: int, row: int, program: Program, first: int, last:
 
 @kernel_inline
 def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Program) -> int:
-    """Return 1 if a condition holds, 0 if not, DECLINED if unsure; `row` is -1 if it is absent."""
+    """Return 1 if a condition holds, 0 if not, DECLINED if unsure; a `row` of -1 means absent."""
     asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
     there = row >= 0 and logs.rows[row, KIND] != kinds.NULL
     if asks == EXISTS:

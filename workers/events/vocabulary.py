@@ -1,8 +1,8 @@
 """Vocabulary: a hash table from texts (labels and stream keys) to integer codes.
 
-Linear probing, at most half full. Labels come from outside, so the hash is SipHash-1-3 under a
-secret of this process: nobody can choose texts that all collide. Text positions are checked per
-block, not at every index: a lookup takes 26 ns instead of 95.
+It uses linear probing and is at most half full. Labels come from outside, so the hash is
+SipHash-1-3 under a secret of this process: nobody can choose texts that all collide. Text positions
+are checked per block, not at every index: a lookup takes 26 ns instead of 95.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """
@@ -95,7 +95,6 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 
 @kernel_part
 def inside(places: Longs, size: int) -> bool:
-    """Return whether all texts, int64 (n, 2) starts and stops, lie within `size` bytes."""
     wrong = 0
     for i in range(len(places)):
         start, stop = places[i, 0], places[i, 1]
@@ -107,7 +106,6 @@ class Table(NamedTuple):
     """The hash table of a vocabulary. Sensitive.
 
     Attributes:
-        secret: uint64 (2,), the hash key.
         slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
         hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
         text: uint8, the concatenated texts by code.
@@ -151,8 +149,8 @@ def code_texts(
 ) -> tuple[int, int]:
     """Write the codes of the texts from `first` on; a new text gets the next code.
 
-    Returns n, the text to resume from once the caller has made room, or OUTSIDE if a text lies
-    outside the data; and the number of texts in the table, `used` before.
+    Returns n, the text to resume from once there is room, or OUTSIDE if a text lies outside the
+    data; and the number of texts in the table.
     """
     secret, slots, hashes, ends, text, found, recent = table
     mask = np.uint64(len(slots) - 1)
@@ -267,7 +265,6 @@ class Vocabulary:
 
     @property
     def full(self) -> bool:
-        """Whether to begin a new vocabulary before the next batch."""
         return self._used > TEXTS_MAX or self._bytes > BYTES_MAX
 
     @property
@@ -275,7 +272,7 @@ class Vocabulary:
         return int(self._table.ends[self._used - 1]) if self._used else 0
 
     def codes(self, data: Bytes, places: Longs) -> Codes:
-        """Return the codes of texts, adding new ones; IndexError if a text lies outside `data`."""
+        """Return the codes of texts, adding new ones; raise IndexError if one is outside `data`."""
         codes = np.empty(len(places), dtype=np.int32)
         data, places = readonly_contiguous(data), readonly_contiguous(places)
         done = 0

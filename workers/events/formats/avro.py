@@ -29,7 +29,7 @@ STACK = 64
 
 
 def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
-    """Return a reader schema; SettingsError if it is invalid or lacks configured fields."""
+    """Return the reader schema at `path`; raise SettingsError if it is invalid or lacks fields."""
     where = f"schema_registry.reader_schema: {path}"
     try:
         found = parse(read_file(path).decode())
@@ -46,7 +46,10 @@ def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
 
 
 class AvroFormat(SchemaFormat):
-    """The writer schemas of one thread; `reader` has the names in `tree`, or if None, each writer."""
+    """The writer schemas of records read by one thread.
+
+    `reader` defines the names in `tree`; None means every record's own schema.
+    """
 
     names_messages = False
 

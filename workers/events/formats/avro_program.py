@@ -58,7 +58,7 @@ class AvroSchema:
     names: Mapping[str, Any] = field(repr=False)
 
     def as_field(self) -> Any:
-        """Wrap the type in a record, encoded alike: fastavro drops references of bare types."""
+        """Wrap the type in an equally encoded record: fastavro drops a bare type's references."""
         value = {"name": "value", "type": self.text}
         record = {"type": "record", "name": "QuietcountEvent", "fields": [value]}
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
@@ -78,7 +78,10 @@ class AvroSchema:
 
 
 def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """Parse a schema and its references, dependencies first; ValueError without their content."""
+    """Parse a schema in JSON and the referenced schemas, dependencies first.
+
+    Raises ValueError if it is invalid; the message shows none of its content.
+    """
     names: dict[str, Any] = {}
     try:
         for reference in references:
@@ -111,7 +114,7 @@ def _plain(schema: Any) -> Any:
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
-    """Return whether fastavro's preliminary check accepts a type; Unsure if the kinds differ."""
+    """Return whether fastavro accepts `written` as `read`; raise Unsure if their kinds differ."""
     w, r = writer.type_of(written), reader.type_of(read)
     if isinstance(w, list) or isinstance(r, list):
         return True
@@ -172,7 +175,6 @@ _FLAT: Mapping[str, tuple[int, str]] = MappingProxyType(
     }
 )
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# A row of the event log.
 Row = tuple[int, int, int, int]
 
 
@@ -230,7 +232,7 @@ class _Walk:
     ) -> None:
         self._program, self._fit, self._writer, self._reader = program, fit, writer, reader
         self._made: dict[tuple[int, int, int], int] = {}
-        # Keeps objects alive whose ids are keys of `_made`.
+        # Keeps objects alive while `_made` has their ids as keys.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node | None, path: Path = ROOT) -> int:
@@ -440,7 +442,6 @@ class _Walk:
 
 
 def _opened(node: Node) -> Node:
-    """Return the node of each value of a list or object that is opened."""
     if node.children or node.elements is not None:
         raise Unsure
     return Node(node.slot)

@@ -137,7 +137,6 @@ def event(
     used, depth, row = 0, 0, root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
     while True:
-        # Next: a value of type `row`.
         steps -= 1
         if steps < 0:
             return DECLINED

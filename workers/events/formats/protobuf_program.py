@@ -32,7 +32,7 @@ _PROTOC_S = 30.0
 
 
 class ProtobufSchema:
-    """A schema and its imports in their own descriptor pool; ValueError without their content."""
+    """A schema and its imports in their own descriptor pool; errors as in `avro_program.parse`."""
 
     def __init__(self, schema: Schema) -> None:
         found = _compiled(schema)
@@ -199,7 +199,7 @@ class _Walk:
     def __init__(self, program: ProtobufProgram, fit: Fit) -> None:
         self._program, self._fit = program, fit
         self._made: dict[tuple[str, int], int] = {}
-        # Keeps nodes alive whose ids are in keys of `_made`.
+        # Keeps nodes alive while `_made` has their ids in its keys.
         self._alive: list[Node | None] = []
         self._enums: dict[str, tuple[int, int]] = {}
 
@@ -310,7 +310,7 @@ class _Walk:
         return [*row, 0, *_field(value, value.type, inner=inner, count=count)[1:]]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
-        """Return where an enum's names begin, sorted by number, and how many there are."""
+        """Return the first row of an enum's names, sorted by number, and how many there are."""
         if kind.full_name not in self._enums:
             names = sorted((number, value.name) for number, value in kind.values_by_number.items())
             rows = [(name, number) for number, name in names]

@@ -172,7 +172,6 @@ def value(
     log: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Log a value without parts; return its end and the rows used."""
     inner, count = fields[row, INNER], fields[row, COUNT]
     kind, start, end, at = scalar(data, at, stop, base, fields[row, TYPE], inner, count, names)
     if at == REFUSED:
@@ -200,7 +199,6 @@ def entry(
     log: Longs,
     used: int,
 ) -> int:
-    """Log a map entry, data[at:stop]; return the rows used."""
     inner, name, name_end = fields[row, VALUE_ROW], base, base
     kind, start, end = kinds.TEXT, base, base
     of, first, count = fields[inner, TYPE], fields[inner, INNER], fields[inner, COUNT]

@@ -1,4 +1,4 @@
-"""Read records whose schemas are in a registry, for one format and one thread.
+"""Read records with a schema in a registry, for one format and one thread.
 
 A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
 cut off; the schema adds nothing to the settings, so no registry is asked and nothing is validated.
@@ -56,7 +56,7 @@ _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
-    `reader_schema`, an Avro file, defines the names in `tree`; None means each record's own schema.
+    `reader_schema`, a file, defines the names in `tree`; None means each record's own schema.
     Raises SettingsError if packages are missing, or the schema cannot be used.
     """
     try:
@@ -78,11 +78,11 @@ class Schemas(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prepared:
-    """The records of a batch, ready for the scanner; negative numbers if missing or refused.
+    """The records of a batch, ready for the scanner.
 
     Attributes:
         data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
-        payloads: int64 (n, 2), start and stop of each payload.
+        payloads: int64 (n, 2), start and stop; these and the next are negative if there is none.
         roots, numbers: int64 (n,), the scanner's start row, and the schema's number in `form`.
         refused: reject reasons by batch index, in order.
     """
@@ -101,8 +101,7 @@ class FormatReader:
     def __init__(self, form: SchemaFormat, schemas: Schemas, waiting: Waiting) -> None:
         self.form = form
         self._schemas, self._waiting = schemas, waiting
-        # Rows: known pairs of schema id and message. In parallel: the number in `form`, or
-        # DECLINED and the reject reason.
+        # Known pairs of schema id and message; their number in `form`, or DECLINED and a reason.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._reasons: list[str | None] = []
@@ -126,7 +125,7 @@ class FormatReader:
         return parts(ready.payloads, scan, decode)
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
-        """Locate payloads; waits for unknown schemas, and raises ShardClosed if the shard closes."""
+        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
         n, named = len(values), self.form.names_messages
         data, values = readonly_contiguous(data), readonly_contiguous(values)
         ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)

@@ -1,6 +1,6 @@
 """Wire encoding shared by the binary formats: record header, varints, floats, UTF-8.
 
-A record whose schema is in a registry begins with this header:
+A record with a schema in a registry begins with this header:
 
     0, the schema id in 4 bytes (big-endian), and for Protobuf the path of its message type
 
@@ -154,7 +154,6 @@ def cut(
     resolves it and resumes there.
 
     Args:
-        named: whether records name a message of their schema.
         ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
         numbers: int64 (n,), written: row of `known`, NO_VALUE or NO_ID.
     """
