@@ -1,7 +1,6 @@
 """Events as columns of codes, and cached digests of (stream key, label) pairs.
 
-Readers produce the columns for bounding and counting. Digests tag rows, and track what users have
-used up.
+Digests tag rows, and track what users have used up.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
 HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
 # The general reader rejects integers of more than 4,300 digits as not JSON.
 NUMBER_DIGITS = 400
-# A bit per level, the innermost lowest, says whether it is an object.
+# Below 64: one bit per level, the innermost lowest, says whether it is an object.
 DEPTH_MAX = 32
 
 
@@ -76,7 +76,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
 
 @checked_part
 def character(data: Bytes, at: int, stop: int) -> int:
-    """Return the length of the non-ASCII character at `at`; 0 if not in table 3-7 of Unicode."""
+    """Return the byte length of a non-ASCII character; 0 if invalid by table 3-7 of Unicode."""
     lead = int(data[at])
     low, high, length = 0x80, 0xBF, 2
     if lead < 0xC2 or lead > 0xF4:

@@ -1,4 +1,4 @@
-"""Read log values as numbers, labels, counts and times, where sure of `events.project`'s rule."""
+"""Read log values as numbers, labels, counts and times; where unsure, `events.project` decides."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _REFERENCES_MAX = 1_000
 
 
 class Waiting(Protocol):
-    """The caller that waits for a schema, a shard; `check_open` raises if it was closed."""
+    """A shard that waits for a schema; `check_open` raises ShardClosed if it was closed."""
 
     def check_open(self) -> None: ...
 
@@ -124,7 +124,7 @@ class Registry:
         self._away: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema, None if unknown; wait until `waiting` raises ShardClosed."""
+        """Wait for a schema and return it, None if unknown; `waiting` raises ShardClosed to stop."""
         while True:
             found = self._known.get(schema_id)
             if found is not None:

@@ -82,8 +82,9 @@ class Prepared:
 
     Attributes:
         data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
-        payloads: int64 (n, 2), start and stop; these and the next are negative if there is none.
-        roots, numbers: int64 (n,), the scanner's start row, and the schema's number in `form`.
+        payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
+        roots, numbers: int64 (n,), the scanner's start row and the schema's number in `form`;
+            negative if missing or refused.
         refused: reject reasons by batch index, in order.
     """
 
