@@ -82,7 +82,7 @@ class Projection(Frozen):
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
     def whose(self, record: object) -> tuple[str | None, int]:
-        """Return user and time, also if no view applies: None, -1 if unreadable; "", 0 if no field."""
+        """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
         if not isinstance(record, Mapping):
             return None, -1
         try:

@@ -124,7 +124,7 @@ class Registry:
         self._away: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Wait for a schema and return it, None if unknown; `waiting` raises ShardClosed to stop."""
+        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
         while True:
             found = self._known.get(schema_id)
             if found is not None:
