@@ -1,7 +1,6 @@
 """Events as columns of codes, and cached digests of (stream key, label) pairs.
 
-Every reader produces these columns; bounding and counting consume them. Digests serve as row tags,
-and to track what users have used up. A direct-mapped cache holds the last pair in each slot.
+Digests tag rows, and track what users have used up.
 """
 
 from __future__ import annotations
@@ -27,12 +26,10 @@ _ANY = np.uint64(0)
 
 @kernel
 def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
-    """Look up pairs in the cache; return the number of misses.
+    """Look up pairs, uint64 (m,), in a direct-mapped cache; return the number of misses.
 
-    Args:
-        pairs, out: uint64 (m,) and (m, 2); `out` is written for hits.
-        held, values: uint64 (a power of two,) and (slots, 2), the pairs, or FREE, and their values.
-        missed: int64 (m,), written from the start: the rows of misses, ascending.
+    `held` has a pair or FREE per slot (a power of two of them), `values` its digest. The digests of
+    hits are written to `out`, uint64 (m, 2), and the rows of misses to `missed`, ascending.
     """
     mask = np.uint64(len(held) - 1)
     n = 0
@@ -101,7 +98,6 @@ class PairDigests:
     def __init__(
         self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
     ) -> None:
-        """`state_of` returns a stream key's hash state: everything before the label is absorbed."""
         self.names = key_names, label_names
         self._state_of = state_of
         self._states: dict[int, State] = {}
@@ -111,7 +107,7 @@ class PairDigests:
         return "PairDigests(<secret>)"
 
     def of(self, pairs: Pairs, texts: Texts | None = None) -> Words:
-        """Return the digest of each row's pair, uint64 (m, 2).
+        """Return each pair's digest, uint64 (m, 2).
 
         `texts` are the labels of all rows, if available; rows must then be grouped by key.
         """
@@ -180,13 +176,11 @@ class EventColumns:
     """The labels of one view for the events of a batch, in order. Sensitive: the repr shows none.
 
     Attributes:
-        keys: int32 (n,), code of each event's stream key in `key_names`.
-        ends: int64 (n,), end of each event's labels.
+        keys, ends: int32 and int64 (n,), code in `key_names` and end of the labels of each event.
         labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
         amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
         seen: bool (n,), whether the view includes the event; None if it includes all. Excluded
-            events may have labels from other views that share the columns; this view must ignore
-            them.
+            events may have labels of other views that share the columns; ignore them.
     """
 
     keys: Codes
@@ -201,7 +195,6 @@ class EventColumns:
         return f"EventColumns({len(self.ends)} events)"
 
     def select(self, events: Longs) -> EventColumns:
-        """Return the columns of some events, int64 (k,), ascending."""
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         return EventColumns(
@@ -217,13 +210,10 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The valid events of a batch, in order. Sensitive: the repr shows only their number.
+    """The valid events of a batch, in order; `index` and `times` as in `reader.EventSpans`.
 
-    Attributes:
-        index: int64 (n,), the batch index of each event's record.
-        times: int64 (n,), ms since 1970.
-        users: uint64 (n, 2), digest of each event's user; None if users are not read.
-        views: the columns of each view, by name.
+    `users`, uint64 (n, 2), has the digest of each event's user; None if users are not read.
+    Sensitive: the repr shows only the number of events.
     """
 
     index: Longs
@@ -239,7 +229,6 @@ class Events:
 
     @property
     def looked_at(self) -> Bools:
-        """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
         found = np.zeros(len(self), dtype=np.bool_)
         for columns in self.views.values():
             if columns.seen is None:
@@ -290,10 +279,8 @@ class LabelEncoder:
         """Return columns in which every label of an event occurs once.
 
         Args:
-            keys: int32 (n,), codes of `key_names`.
             first, number: int64 (n,): event i has labels[first[i] : first[i] + number[i]], disjoint
                 between events; number[i] < 0 if the view excludes it.
-            labels: int32 (m,), codes of `self.labels`.
             amounts: int64 (m,), or (0,) if all are 1; added up if a label repeats in an event.
             last: whether the last amount of a repeated label counts, instead of the sum.
         """

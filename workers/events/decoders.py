@@ -17,10 +17,9 @@ _PATIENCE_S = 30.0
 
 
 class Decoders:
-    """The record formats of a worker, with one schema registry shared by all threads.
+    """A worker's record formats, with one schema registry shared by all threads.
 
-    `metrics` counts waits for an unreachable registry. Raises SettingsError if the format's
-    packages are not installed, or its schema cannot be used.
+    Raises SettingsError if the format's packages are missing, or its schema cannot be used.
     """
 
     def __init__(
@@ -39,8 +38,7 @@ class Decoders:
     def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
         """Return the format for one source partition and one thread; None means plain JSON.
 
-        `waiting` is the shard to wait in while a schema is unavailable; None means a command, which
-        gives up soon. A `tree` of None means all fields that the reader uses.
+        `waiting` is the shard that waits for schemas; None means a command, which gives up soon.
         """
         tree = self._tree if tree is None else tree
         if self._name == "json_schema":

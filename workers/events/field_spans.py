@@ -1,7 +1,6 @@
 """Format interface: a compiled scanner of plain records, and a decoder of any record.
 
-Memory is bounded whatever the records contain: a batch is scanned in parts, each with as many
-records as fit. Ordinary batches have one part.
+Memory is bounded: a batch is scanned in parts. Ordinary batches have one part.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class FieldSpans:
         data: uint8, the record bytes followed by bytes that the scanner adds.
         rows: int64 (m, 4), the concatenated logs; see `events.log`.
         ends, status: int64 and int8 (n,), end of each record's log; DECLINED if it was not read.
-        decode: returns a record by batch index as plain objects; ValueError has the reject reason.
+        decode: returns the record at a batch index; ValueError has the reject reason.
     """
 
     begin: int
@@ -53,10 +52,7 @@ class FieldSpans:
 
 
 def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
-    """Scan a batch; yield the logs of its records part by part, at least one part.
-
-    `values` is int64 (n, 2), start and stop of each record; both are -1 if it has no value.
-    """
+    """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
     n, done, room = len(values), 0, 0
     number = np.empty(n, dtype=np.int64)
     while True:
@@ -86,12 +82,9 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
 
 
 class Format(Protocol):
-    """A record format."""
-
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         """Log the wanted fields of records, part by part.
 
-        Args:
-            values: int64 (n, 2), start and stop of each record; a negative start means no value.
-            plain: bool (n,), False declines a record without scanning; None scans all.
+        `values` is int64 (n, 2), start and stop of each record; negative if it has no value. False
+        in `plain`, bool (n,), declines a record without scanning.
         """

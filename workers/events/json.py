@@ -18,10 +18,7 @@ from workers.runtime.frozen import Frozen, read_only
 
 
 class JsonTree(Frozen):
-    """The wanted fields as the scanner takes them, shared by all threads of a worker.
-
-    `levels` is the maximum nesting depth of the walked objects and lists; see `scanner.Walk`.
-    """
+    """The wanted fields for the scanner, shared by all threads; `levels` is their nesting depth."""
 
     def __init__(self, root: Node) -> None:
         found = _Rows()

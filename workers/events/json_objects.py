@@ -1,11 +1,9 @@
 """General JSON reader: decodes one record to plain objects that contain the wanted fields.
 
-msgspec decodes along the tree of wanted paths and skips the rest. A record of another shape is
-decoded completely, so that the reject can say what is wrong with it.
-
-msgspec checks less in skipped values: an unwanted string may hold invalid UTF-8, and an unwanted
-integer more digits than Python reads (4,300). In decoded values both are "not JSON". An unpaired
-surrogate escape is "not JSON" everywhere.
+msgspec decodes along the tree of wanted paths. A record of another shape is decoded completely, so
+that the reject can say what is wrong with it. Skipped values are checked less: an unwanted string
+may hold invalid UTF-8, and an unwanted integer more digits than Python reads (4,300). In decoded
+values both are "not JSON", as is an unpaired surrogate escape everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ import msgspec
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen
 
-# Beyond the range of a float, yet small enough that the integer stays short.
+# Beyond the range of a float, yet small enough that the integer stays short: without a limit, ten
+# bytes of JSON would fill the memory.
 EXPONENT_MAX = 400
 
 
@@ -35,9 +34,8 @@ class JsonDecoder(Frozen):
     def decode(self, value: bytes) -> object:
         """Return a record as dict, list, str, int, bool and None, with `decimal` for other numbers.
 
-        Objects on wanted paths contain only wanted fields, unless the record has another shape. The
-        last value of a repeated name wins. The caller must have checked the nesting of `value`.
-        Raises ValueError("not JSON").
+        Unwanted fields are left out, unless the record has another shape. The last value of a
+        repeated name wins. The caller must have checked the nesting. Raises ValueError("not JSON").
         """
         try:
             return self._wanted(value)
@@ -45,7 +43,7 @@ class JsonDecoder(Frozen):
             return self.whole(value)
 
     def whole(self, value: bytes) -> object:
-        """Return the same as `decode`, with every field of the record."""
+        """As `decode`, with every field of the record."""
         try:
             return self._anything(value)
         except (ValueError, RecursionError):
@@ -53,11 +51,7 @@ class JsonDecoder(Frozen):
 
 
 def decimal(text: str) -> Decimal | float:
-    """Return a number with a point or an exponent exactly as written.
-
-    An exponent beyond EXPONENT_MAX gives a float, 0 or infinite: as an integer, ten bytes of JSON
-    would fill the memory.
-    """
+    """Return a number exactly as written; beyond EXPONENT_MAX, as a float, 0 or infinite."""
     try:
         found = Decimal(text)
     except ArithmeticError:  # an exponent of many digits

@@ -1,6 +1,6 @@
-"""Building blocks of the JSON scanner. They accept a value only where they are sure.
+"""Building blocks of the JSON scanner, stricter than the general reader (msgspec), never laxer.
 
-They are stricter than the general reader (msgspec), never laxer. They accept as plain:
+They accept as plain:
 
     text    a string without a backslash
     escape  any JSON escape; surrogates only in pairs
@@ -9,13 +9,12 @@ They are stricter than the general reader (msgspec), never laxer. They accept as
             such values, nested at most DEPTH_MAX deep
 
 Every string must be valid UTF-8 as CPython defines it, even where msgspec would not check.
+`data`, uint8 (b,), has the bytes of a batch; `stop` is the exclusive end of the record. Functions
+return positions in `data`, or REFUSED if not plain.
 
-Common arguments: `data` uint8 (b,), the bytes of a batch; `at`, the start position; `stop`, the
-exclusive end of the record. Functions return positions in `data`, or REFUSED if not plain.
-
-Strings with escapes are decoded into `decoded`, uint8, a buffer that logically follows the batch:
-positions from len(data) on index it. `filled` is its used length; FULL means that it has no room.
-If a record is declined, the caller continues from the previous `filled`.
+Strings with escapes are decoded into `decoded`, uint8, which logically follows the batch: positions
+from len(data) on index it. `filled` is its used length; FULL means that it has no room. If a record
+is declined, the caller continues from the previous `filled`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
 HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
 # The general reader rejects integers of more than 4,300 digits as not JSON.
 NUMBER_DIGITS = 400
-# One bit of 64 per level says whether it is an object.
+# Below 64: one bit per level, the innermost lowest, says whether it is an object.
 DEPTH_MAX = 32
 
 
@@ -62,7 +61,6 @@ def byte_at(data: Bytes, at: int) -> int:
 
 @checked_inline
 def look(data: Bytes, at: int, stop: int) -> int:
-    """Return the byte at `at`, or END past the end of the record."""
     return byte_at(data, at) if at < stop else END
 
 
@@ -78,10 +76,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
 
 @checked_part
 def character(data: Bytes, at: int, stop: int) -> int:
-    """Return the byte length of the non-ASCII UTF-8 character at `at`; 0 if invalid.
-
-    Table 3-7 of the Unicode standard: no surrogates, no overlong forms, nothing above U+10FFFF.
-    """
+    """Return the byte length of a non-ASCII character; 0 if invalid by table 3-7 of Unicode."""
     lead = int(data[at])
     low, high, length = 0x80, 0xBF, 2
     if lead < 0xC2 or lead > 0xF4:
@@ -171,7 +166,6 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of a string with or without escapes."""
     if look(data, at, stop) != QUOTE:
         return REFUSED
     at = plain(data, at + 1, stop)
@@ -222,7 +216,6 @@ def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
 
 @checked_part
 def skip_name(data: Bytes, at: int, stop: int) -> int:
-    """Skip an object key, with its colon and white space, up to the value."""
     at = escaped_text(data, at, stop)
     if at == REFUSED:
         return REFUSED
@@ -248,7 +241,7 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
 @checked_part
 def skip(data: Bytes, at: int, stop: int) -> int:
     depth = 0
-    objects = 0  # the lowest bit says whether the innermost level is an object
+    objects = 0
     while True:
         byte = look(data, at, stop)
         opened = byte in (OPEN_LIST, OPEN_OBJECT)
@@ -260,7 +253,6 @@ def skip(data: Bytes, at: int, stop: int) -> int:
             at = space(data, at + 1, stop)
         else:
             at = skip_flat(data, at, stop)
-        # After a value or an opening bracket: close all levels that end here.
         while depth > 0 and at != REFUSED:
             at = space(data, at, stop)
             byte = look(data, at, stop)
@@ -272,7 +264,6 @@ def skip(data: Bytes, at: int, stop: int) -> int:
             opened = False
         if depth == 0 or at == REFUSED:
             return at
-        # Next value of the innermost level; a comma separates it from a previous one.
         if not opened:
             if byte != COMMA:
                 return REFUSED
@@ -294,11 +285,7 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
 
 @checked_kernel_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
-    """Return the maximum nesting depth of lists and objects in each record, int64 (n,).
-
-    It counts brackets outside strings: exact for valid JSON, arbitrary otherwise. `values` is int64
-    (n, 2), start and stop; a negative start means no value, of depth 0.
-    """
+    """Return the nesting depth of each record, int64 (n,): exact for valid JSON, 0 for no value."""
     deepest = np.zeros(len(values), dtype=np.int64)
     for i in range(len(values)):
         if values[i, 0] < 0:
@@ -321,10 +308,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 @checked_kernel_with_arrays
 def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
-    """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
-
-    `texts` is int64 (n, 2), start and stop; a negative start means none, which is not valid.
-    """
+    """Return a mask of the texts that exist and are valid UTF-8 of at most `most` bytes."""
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
         at, stop = texts[i, 0], texts[i, 1]
@@ -341,7 +325,6 @@ def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
 
 @checked_inline
 def encoded(decoded: Bytes, filled: int, point: int) -> int:
-    """Append a code point as UTF-8; return the new `filled`."""
     if point < 0x80:
         decoded[filled] = point
         return filled + 1
@@ -362,10 +345,7 @@ def encoded(decoded: Bytes, filled: int, point: int) -> int:
 
 @checked_part
 def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
-    """Decode the string that opens at `at`; return the closing quote or REFUSED, and `filled`.
-
-    The new `filled` is FULL if there is no room.
-    """
+    """Decode the string at `at`; return the closing quote or REFUSED, and `filled` or FULL."""
     at += 1
     # No character is longer than its escape.
     if filled + (stop - at) > len(decoded):
@@ -425,7 +405,7 @@ def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, en
 
 @kernel_part
 def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
-    """Log the value from `at` to `end`, whose kind `json_scanner.one` returned; see `put`."""
+    """Log the value from `at` to `end`, of a kind that `json_scanner.one` returned; see `put`."""
     if kind == OTHER:
         return put(log, used, slot, OTHER, -1, -1)
     quote = kind == TEXT

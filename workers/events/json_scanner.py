@@ -1,17 +1,15 @@
 """Scan JSON records along the tree of wanted paths into event logs.
 
-The scanner handles a record only where it is sure. Otherwise it declines, and the general reader
-(`events.json_objects`) decides about that record alone. It reads:
+The scanner declines every record that it is unsure of to the general reader
+(`events.json_objects`). It reads:
 
     record  one object, surrounded by optional white space
     names   strings in every object on a wanted path; each wanted name once
-    values  at a wanted place: strings; whole numbers of at most WHOLE_DIGITS digits, not -0;
-            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS after it,
-            and exponents of at most EXPONENT_DIGITS;
-            true, false, null; anything `json_parts.skip` accepts, if a list or object is not opened
+    values  strings, numbers within the limits of `events.log`, true, false, null; unopened lists
+            and objects that `json_parts.skip` accepts
     items   at a place that is opened: such values, lists of them, and objects of at most
             MAP_NAMES_MAX of them with distinct names
-    inner   null, or an object or a list as the paths through the place require; nothing else
+    inner   null, or the object or list that the wanted paths require
     others  anything `json_parts.skip` accepts
 
 Strings with escapes are decoded into a buffer after the batch; see `json_parts`.
@@ -68,9 +66,7 @@ from workers.events.log import (
     put,
 )
 
-# The bit that distinguishes lower case from upper case.
 LOWER = 32
-# Returned by `one` for a string that is not plain; not a log kind.
 ESCAPED = -1
 
 
@@ -117,10 +113,7 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @checked_inline
 def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the end, or REFUSED, and the kind of a single value.
-
-    A string that is not plain is ESCAPED, and its end is undefined.
-    """
+    """Return the end (or REFUSED) and kind of a value; ESCAPED for a string that is not plain."""
     byte = look(data, at, stop)
     if byte == QUOTE:
         end = plain(data, at + 1, stop)
@@ -139,7 +132,6 @@ PLAIN = 10
 NODE_COLUMNS = 11
 # Wanted at a node: one value, items, an object or a list; of SEVERAL, only null can be read.
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = range(5)
-# No node, no slot, no row.
 NONE = -1
 
 # Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
@@ -154,13 +146,10 @@ SEEN_COLUMNS = 3
 
 
 class Walk(NamedTuple):
-    """The wanted fields, and scratch of one thread.
+    """The wanted fields, and scratch of one thread; int64 tables with the columns above.
 
-    Attributes:
-        nodes: int64 (n, NODE_COLUMNS), one row per node, root first.
-        names: uint8, the concatenated names in UTF-8 and quotes, padded by one machine word.
-        stack: int64 (levels of the tree, HELD_COLUMNS), the enclosing levels.
-        seen: int64 (n, SEEN_COLUMNS).
+    `nodes` and `seen` have a row per node, root first; `stack` has one per level of the tree.
+    `names`, uint8, are in UTF-8 and quotes, padded by one machine word.
     """
 
     nodes: Longs
@@ -177,7 +166,7 @@ def signature(data: Bytes, start: int, stop: int) -> int:
 
 @checked_kernel
 def bit(sign: int) -> int:
-    """Map a signature to one of 64 bits: a name whose bit no child has matches no child."""
+    """Map a signature to one of 64 bits, to rule out most names that match no child."""
     return (sign + (sign >> 7) + (sign >> 13)) & 63
 
 
@@ -204,7 +193,6 @@ def child_named(
 
 @checked_inline
 def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
-    """Return whether a child's name is at `at`, quoted and without escapes."""
     if nodes[child, PLAIN] == 0:
         return False
     begin, end = nodes[child, NAME_START] - 1, nodes[child, NAME_STOP] + 1
@@ -282,10 +270,7 @@ def opened(
 def event(
     data: Bytes, at: int, stop: int, walk: Walk, log: Longs, used: int, decoded: Bytes, filled: int
 ) -> tuple[int, int]:
-    """Log one record, data[at:stop], from row `used` of `log`, int64 (room, 4), on.
-
-    Returns the log rows used, DECLINED or FULL; and the new `filled`, see `json_parts`.
-    """
+    """Log a record from row `used` on; return the rows used, DECLINED or FULL, and `filled`."""
     nodes, names, stack, seen = walk
     level = 0
     node, row, hint = NONE, NONE, NONE
@@ -398,13 +383,8 @@ def logs(
 ) -> tuple[int, int]:
     """Log the records from `begin` on, until the output is full.
 
-    Returns the record to resume from with more room, or n; and the bytes used in `decoded`.
-
-    Args:
-        values: int64 (n, 2), start and stop of each record; a negative start means no value.
-        number: int64 (n,), written: the log rows of each record, or DECLINED.
-        rows: int64 (room, 4), the concatenated logs.
-        decoded: see `json_parts`.
+    Returns the record to resume from with more room, or n; and the bytes used in `decoded`. The log
+    rows of each record, or DECLINED, are written to `number`.
     """
     used, filled = 0, 0
     for i in range(begin, len(values)):

@@ -72,7 +72,6 @@ class Layout(Frozen):
     """Wanted fields: a tree for the scanners, and the `program` of `view_kernels`.
 
     Attributes:
-        slots: number of slots.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
         key_of, column_of: index in `keys` and row in `columns`, per view.
         items_of: the source of each of `columns`.

@@ -1,13 +1,10 @@
 """The event log: rows that a scanner of any format writes for the wanted fields of an event.
 
 A scanner walks a record along the tree of wanted paths (`events.tree`) and writes rows to `log`,
-int64 (room, 4). It returns the number of rows used; DECLINED if the general reader has to decide
-about the record; or FULL if there is no room for another row. On FULL, the caller continues with
-the records before, or retries with more room. A scanner never rejects a record.
-
-    row     SLOT    the wanted field
-            KIND    the kind of its value
-            START   and STOP: its text in the record's buffer, unless KIND says otherwise
+int64 (room, 4): the SLOT of the wanted field, the KIND of its value, and START and STOP of its text
+in the record's buffer, unless KIND says otherwise. It returns the number of rows used; DECLINED to
+leave the record to the general reader; or FULL if there is no room for another row, and the caller
+continues with the records before, or retries with more room. A scanner never rejects a record.
 
 A slot occurs at most once per event, or once per element of its list, in element order. The rows
 after a LIST of labels or a MAP share its slot. An absent field has no row.
@@ -45,8 +42,7 @@ OTHER = 8
 VALUE = 9
 # A float in a binary format: START has the bits of its float64.
 REAL = 10
-# A JSON number with an exponent: at most POINT_DIGITS before the point, BEHIND_DIGITS after it if
-# there is one, and EXPONENT_DIGITS in the exponent.
+# As NUMBER, with an exponent of at most EXPONENT_DIGITS; the point is optional.
 EXPONENT = 11
 
 # A time in ns has 19 digits, which may overflow int64; a float64 has 17 and leading zeros.
@@ -58,16 +54,12 @@ MAP_NAMES_MAX = 64
 # Charge per declined record, besides its bytes, for what the general reader creates.
 DECLINED_EACH = 256
 
-# What a scanner returns instead of the number of rows.
 DECLINED, FULL = -1, -2
 
 
 @kernel_part
 def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> int:
-    """Append a row and return the number used; FULL if there is no room.
-
-    A `used` below 0 (FULL or DECLINED) is returned unchanged, and nothing is written.
-    """
+    """Append a row; return the rows used, or FULL. A negative `used` is returned unchanged."""
     if used < 0:
         return used
     if used >= len(log):
@@ -78,15 +70,10 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 
 @kernel
 def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
-    """Convert row counts to the end and status of each record's log.
+    """Convert row counts, or DECLINED, to the end and status (0 or DECLINED) of each record's log.
 
-    Returns the number of records up to the one that exhausts the budget, inclusive, or n.
-
-    Args:
-        number: int64 (n,), rows of each record, or DECLINED.
-        values: int64 (n, 2), start and stop of each record; both -1 if it has no value.
-        room: budget in bytes for declined records; each takes its length plus DECLINED_EACH.
-        ends, status: int64 and int8 (n,), written; `status` is DECLINED or 0.
+    Returns the number of records up to the one that exhausts `room`, inclusive, or n. `room` is in
+    bytes: each declined record takes its length plus DECLINED_EACH.
     """
     end = 0
     for i in range(len(number)):
@@ -111,7 +98,6 @@ def longest_log(ends: Longs) -> int:
 
 @kernel
 def widest(texts: Longs) -> int:
-    """Return the byte length of the longest text; int64 (n, 2), starts and stops."""
     most = 0
     for i in range(len(texts)):
         most = max(most, texts[i, 1] - texts[i, 0])
@@ -120,7 +106,6 @@ def widest(texts: Longs) -> int:
 
 @kernel
 def outcomes(status: Flags, read: int) -> tuple[int, int]:
-    """Return the number of records that are DECLINED, and of those with status `read`."""
     declined, found = 0, 0
     for i in range(len(status)):
         declined += status[i] == DECLINED

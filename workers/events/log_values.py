@@ -1,7 +1,4 @@
-"""Read log values as numbers, labels, counts and times.
-
-Like the scanners, these functions answer only where they are sure; `events.project` has the rule.
-"""
+"""Read log values as numbers, labels, counts and times; where unsure, `events.project` decides."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
 INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
+# Bound on the relative error of `real_of`.
 NEAR = 1e-13
 WORD_POWER = 10**WORD
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
@@ -56,10 +54,7 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Parse a decimal number; return a float64 and whether it is certainly the nearest.
-
-    An exponent is optional. The relative error is below NEAR.
-    """
+    """Parse a decimal number; return a float64, and whether it is certainly the nearest."""
     value, digits, power, whole, at = 0, 0, 0, True, start
     minus = data[start] == 45
     if minus:
@@ -131,7 +126,6 @@ def written(data: Bytes, used: int, value: int) -> int:
 
 @checked_part
 def copied_word(data: Bytes, used: int, kind: int) -> int:
-    """Write `true` or `false` from data[used] on, and return its end."""
     word = TRUE_WORD if kind == kinds.TRUE else FALSE_WORD
     for at in range(len(word)):
         data[used + at] = word[at]
@@ -142,7 +136,7 @@ def copied_word(data: Bytes, used: int, kind: int) -> int:
 def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
     """Return start and stop of a value as a label, and the bytes used in `made`.
 
-    Text not in the data is written to `made`, which logically follows it. The start is -1 if the
+    Text not in `data` is written to `made`, which logically follows it. The start is -1 if the
     value is no label, or too long.
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -181,10 +175,7 @@ def two(data: Bytes, at: int) -> int:
 
 @checked_part
 def iso_time(data: Bytes, start: int, stop: int) -> int:
-    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1 for any other form.
-
-    A space may replace the T; +00:00 or nothing may replace the Z.
-    """
+    """Return the ms since 1970 of YYYY-MM-DD(T| )hh:mm:ss[.f][Z|+00:00]; -1 for any other form."""
     length = stop - start
     if length < 19:
         return -1

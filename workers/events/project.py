@@ -21,7 +21,6 @@ from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
 from workers.runtime.frozen import Frozen
 
-# Time units per second.
 PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
 ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?",
@@ -41,13 +40,7 @@ _ABSENT: Any = object()
 
 
 class Seen(NamedTuple):
-    """The key and labels that one view reads from an event.
-
-    Attributes:
-        key: the stream key, "" if not a field.
-        labels: in order; bucket numbers if the view has buckets.
-        amounts: the count of each label, at most AMOUNT_MAX.
-    """
+    """What one view reads: key ("" if not a field), labels or bucket numbers, and their amounts."""
 
     key: str
     labels: Sequence[str] | Sequence[int]
@@ -89,10 +82,7 @@ class Projection(Frozen):
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
     def whose(self, record: object) -> tuple[str | None, int]:
-        """Return user and time of a decoded record, even if no view includes it.
-
-        If unreadable, they are None and -1; if not a field, "" and 0.
-        """
+        """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
         if not isinstance(record, Mapping):
             return None, -1
         try:
@@ -142,7 +132,6 @@ class _ViewOf(Frozen):
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
 
     def seen(self, record: Mapping[str, Any]) -> Seen | None:
-        """Return the view of a record; None if a condition does not hold."""
         if not all(holds(condition, _value(record, steps)) for condition, steps in self._where):
             return None
         key = self._view.key
@@ -159,7 +148,6 @@ class _ViewOf(Frozen):
         return Seen(name, [bucket(edges, value) for value in values], amounts)
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
-        """Return labels (numbers, if the view has buckets) and their amounts."""
         items, count = self._view.items, self._view.count
         at = items.list_at
         if at is not None and at < len(items.steps):

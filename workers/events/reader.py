@@ -1,12 +1,12 @@
 """Decode batches of records into event spans (keys, users, labels and times) and rejects.
 
-A compiled scanner logs the wanted fields of the plain records of a batch, and `view_kernels.see`
-turns the log into columns per view. All other records are decided by the general reader alone: the
-format's decoder plus `events.project`. A large batch is returned in parts, so memory is bounded.
+A compiled scanner logs the wanted fields of plain records, and `view_kernels` turns the logs into
+columns. The general reader (the format's decoder plus `events.project`) alone decides about all
+other records. A large batch is returned in parts, so memory is bounded.
 
-Reject reasons come from a fixed set. They name configuration fields only, never a label, key or
-time. For an implausible time they suggest the unit that would explain it: seconds read as
-milliseconds fall in January 1970, microseconds in the year 58,000.
+Reject reasons come from a fixed set and name configuration fields only, never a label, key or time.
+For an implausible time they suggest a unit: seconds read as milliseconds fall in January 1970,
+microseconds in the year 58,000.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def with_unit(reason: str, time_ms: int, unit: str) -> str:
     return reason
 
 
-# Initial capacity per event and column, in labels. malloc keeps 64 MiB per thread; memory beyond
-# that returns to the OS after every batch and is zeroed again for the next. With five histograms
-# this took a quarter of the worker's time.
+# Initial labels per event and column. malloc returns memory beyond 64 MiB per thread after every
+# batch, to be zeroed again: with five histograms, a quarter of the worker's time.
 LABELS_FORESEEN = 2
 # Initial capacity in bytes for the text of a binary format's numbers.
 MADE_FORESEEN = 1 << 16
@@ -78,12 +77,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ViewSpans:
-    """The labels that one view reads from the events of a batch.
-
-    Attributes:
-        first: int64 (n,), index of each event's first label in the view's column.
-        number: int64 (n,), label count; UNSEEN if the view's conditions do not hold.
-    """
+    """Per event, int64 (n,): first label in the view's column, and label count or UNSEEN."""
 
     first: Longs
     number: Longs
@@ -94,10 +88,10 @@ class LabelSpans:
     """A column of labels, used by one or more views.
 
     Attributes:
-        labels: int64 (m, 2), start and stop of each label; for buckets, the bucket number comes
-            first. Labels from a list may repeat; those from an object are distinct.
+        labels: int64 (m, 2), start and stop; for buckets, the bucket number comes first. Labels
+            from a list may repeat; those from an object are distinct.
         amounts: int64 (m,), the count of each label in its event, at most AMOUNT_MAX.
-        once: if True, every amount is 1; if False, they may still all be 1.
+        once: True only if every amount is 1.
     """
 
     labels: Longs
@@ -107,12 +101,10 @@ class LabelSpans:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EventSpans:
-    """The valid events in one part of a batch, in order.
-
-    Starts and stops index `data`; all text is UTF-8.
+    """The valid events in one part of a batch, in order; starts and stops index `data`.
 
     Attributes:
-        data: uint8, the record bytes followed by text that the readers decoded.
+        data: uint8, the record bytes followed by text that the readers decoded, in UTF-8.
         index: int64 (n,), the batch index of each event's record.
         times: int64 (n,), ms since 1970.
         keys: per distinct stream key of the layout, int64 (n, 2), start and stop; None for `$all`.
@@ -142,7 +134,7 @@ class EventSpans:
         return found
 
 
-#: Events, rejects, and the number of batch records read so far.
+#: Events, rejects (both in order), and the number of batch records read, including this part.
 Part = tuple[EventSpans, list[Reject], int]
 
 
@@ -157,11 +149,7 @@ class EventReader(Frozen):
         self._user_is_key = shape.user == RECORD_KEY
 
     def read(self, records: Records, form: Format | None = None) -> Iterator[Part]:
-        """Yield the events of a batch part by part, at least one part. A `form` of None means JSON.
-
-        A part has its valid events and its rejects, both in order, and the number of batch records
-        read so far, including this part.
-        """
+        """Yield the events of a batch, at least one part. A `form` of None means JSON."""
         named, plain = self._named(records), None
         if named is not None or widest(readonly_contiguous(records.values)) > self._max:
             # The scanner declines records without a value; the general reader then finds the fault.
@@ -171,7 +159,7 @@ class EventReader(Frozen):
             yield self._completed(records, named, logs)
 
     def read_one_by_one(self, records: Records, form: Format | None = None) -> Iterator[Part]:
-        """Yield the same as `read`, using the general reader for every record."""
+        """As `read`, using the general reader for every record."""
         named, nothing = self._named(records), np.zeros(len(records), dtype=np.bool_)
         for logs in (form or self._json).scan(records.data, records.values, nothing):
             yield self._completed(records, named, logs)
@@ -191,9 +179,7 @@ class EventReader(Frozen):
         return found.spans(nowhere[:, 0], nowhere), rejects
 
     def whole(self, records: Records, row: int, form: Format | None = None) -> object:
-        """Return a record with all its fields, or for Protobuf the wanted ones; raise
-        ValueError(reason).
-        """
+        """Return a record with all fields (Protobuf: wanted ones), or raise ValueError(reason)."""
         if form is None:
             return self._json.whole(records.value(row) or b"")
         nothing = np.zeros(1, dtype=np.bool_)
@@ -264,7 +250,6 @@ class _PartReader:
             np.zeros(columns, dtype=np.int64),
             np.zeros(columns, dtype=np.int64),
         )
-        # Only binary formats write text here, for whole numbers.
         made = np.empty(MADE_FORESEEN, dtype=np.uint8)
         read = Logs(readonly_contiguous(logs.data), rows, ends, made)
         at, found = _longs(layout.slots), _longs(columns)
@@ -286,7 +271,6 @@ class _PartReader:
         self._used: list[int] = out.used.tolist()
         self._labels = [array("q") for _ in range(columns)]
         self._amounts = [array("q") for _ in range(columns)]
-        #: Number of records not read yet.
         self.declined, valid = outcomes(logs.status, READ)
         self._all_valid = valid == n
 
@@ -321,7 +305,6 @@ class _PartReader:
         return start, len(self._data) + len(self._texts)
 
     def _column(self, column: int, used: int) -> LabelSpans:
-        """Return a column, whose first `used` labels are from the kernel."""
         labels = _joined(self._out.labels[column, :used], self._labels[column])
         even, more = self._out.uneven[column] == 0, self._amounts[column]
         if even and (not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all())):

@@ -1,13 +1,12 @@
 """Cache of schemas by id, fetched from a Schema Registry once per process.
 
-Known schemas are never requested again, so a registry outage stops only records whose schema this
-process has not seen: their shard waits, and nothing is lost. Requests run in their own thread, so a
-waiting shard can check every tenth of a second whether it was closed.
+A registry outage stops only records whose schema this process has not seen: their shard waits, and
+nothing is lost. Requests run in their own thread, so a waiting shard can check every tenth of a
+second whether it was closed.
 
-An id that the registry does not know may be too new, so it is retried for `patience_s`; then its
+An id that the registry does not know may be too new: it is retried for `patience_s`, then its
 records are rejects. Any producer can make up ids. So after one wait in vain, nobody waits for an
-unknown id for ten times as long, and after many unknown ids none is requested until some of them
-expire.
+unknown id for ten times as long, and after many unknown ids none is requested until some expire.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema referenced by another one under a name."""
-
     name: str
     text: str = field(repr=False)
 
@@ -61,10 +58,7 @@ _REFERENCES_MAX = 1_000
 
 
 class Waiting(Protocol):
-    """The caller that waits for a schema: a shard.
-
-    `check_open` raises if it was closed; `report_progress` reports that long work is not stuck.
-    """
+    """A shard that waits for a schema; `check_open` raises ShardClosed if it was closed."""
 
     def check_open(self) -> None: ...
 
@@ -72,8 +66,6 @@ class Waiting(Protocol):
 
 
 class Nobody:
-    """A caller that cannot be closed."""
-
     def check_open(self) -> None: ...
 
     def report_progress(self) -> None: ...
@@ -132,10 +124,7 @@ class Registry:
         self._away: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema, None if the id is unknown; wait while the registry does not answer.
-
-        `waiting` raises ShardClosed if its shard was closed.
-        """
+        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
         while True:
             found = self._known.get(schema_id)
             if found is not None:
@@ -246,7 +235,6 @@ class Registry:
             )
 
     def _given_up(self, schema_id: int, begun: float) -> bool:
-        """Return whether to stop requesting an unknown id for now."""
         now = time.monotonic()
         with self._lock:
             over = now - begun >= self._patience_s

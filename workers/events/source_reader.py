@@ -58,12 +58,7 @@ class SourceReader:
         form: Format | None = None,
         earliest_ms: int = EARLIEST_MS,
     ) -> None:
-        """
-        Args:
-            declared: per view, the stream keys its histograms serve; None if all may be published.
-            placement: decides whether a user's records belong in this partition; None accepts all.
-            form: the record format, owned by this thread; None means JSON.
-        """
+        """`declared`, per view: the stream keys that its histograms serve; None means all."""
         self._reader, self._placement, self._form = reader, placement, form
         self._earliest_ms = earliest_ms
         layout = reader.layout
@@ -90,19 +85,17 @@ class SourceReader:
     def read(
         self, records: Records, latest_ms: int | None = None
     ) -> Iterator[tuple[Events, list[Reject], int]]:
-        """Decode a batch part by part.
+        """Decode a batch part by part; see `reader.Part`.
 
-        Events after `latest_ms` are rejected so that they cannot close ticks early. Every part has
-        its valid events, its rejects ordered by index, and the number of batch records read so far,
-        including this part.
+        Events after `latest_ms` are rejected so that they cannot close ticks early.
         """
         for spans, rejects, stop in self.spans(records):
             yield *self.coded(spans, rejects, latest_ms), stop
 
     def spans(self, records: Records) -> Iterator[Part]:
-        """Yield the parts of a batch, to be passed to `coded` in order.
+        """Yield a batch's parts, to be passed to `coded` in order.
 
-        This half of `read` changes no state here, so another thread may run it.
+        It changes no state here, so another thread may run it.
         """
         return self._reader.read(records, self._form)
 
@@ -184,10 +177,7 @@ class SourceReader:
         labels: Codes,
         good: Longs | None,
     ) -> Iterator[tuple[str, EventColumns]]:
-        """Yield the columns of the views that share a column of labels, for `good` events only.
-
-        Distinct labels are computed once, over the events that any of these views includes.
-        """
+        """Yield the columns of views that share labels, which are deduplicated once for all."""
         layout, given = self._reader.layout, spans.columns[column]
         views = [view for view, of in enumerate(layout.column_of) if of == column]
         firsts = [_kept(spans.views[view].first, good) for view in views]

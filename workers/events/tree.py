@@ -21,10 +21,8 @@ class Wanted:
     """A wanted field.
 
     Attributes:
-        steps: names, outermost first.
         list_at: number of names before `[]`; None without one.
         many: items without `[]`: a list of labels or an object of counts is opened there.
-        list_slot: slot of the list at `[]`; NO_SLOT without one.
     """
 
     steps: tuple[str, ...]
@@ -41,7 +39,6 @@ class Node:
     Attributes:
         slot: of the value itself; NO_SLOT if only fields within it are wanted.
         many: whether a list or object here is opened, as items are.
-        children: wanted members of an object, by name.
         elements: wanted fields of each list element; None if there are none.
         list_slot: of the list; NO_SLOT if its elements are not wanted.
     """
@@ -80,10 +77,7 @@ class _Open:
 
 
 def build(wanted: Sequence[Wanted]) -> Node:
-    """Return the tree of the wanted fields; its root is the record itself.
-
-    Raises ValueError if a place has two slots, a list has none, or a path is invalid.
-    """
+    """Return the tree of wanted fields below the record; raise ValueError if they conflict."""
     root = _Open("")
     for each in wanted:
         if not each.steps:

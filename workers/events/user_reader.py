@@ -1,8 +1,8 @@
 """Extract user and timestamp for re-keying (`agents/rekey.py`).
 
-A compiled scanner reads only these two fields. Like `view_kernels`, it answers only where it is
-sure and otherwise declines to the general reader. If no user can be read, `EventReader` decides
-whether the record is a reject, with its reason, or an event that no histogram includes.
+A compiled scanner reads only these two fields, and declines what it is unsure of to the general
+reader. If no user can be read, `EventReader` decides whether the record is a reject, with its
+reason, or an event that no histogram includes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import RECORD_KEY, Shape
 from workers.runtime.frozen import Frozen
 
-# The time is missing or unreadable.
 NO_TIME = -1
 # Flag after the 8 bytes of a time: the record key follows.
 HAS_KEY = 1
@@ -51,8 +50,6 @@ def whose(
     """Write the user and time of each event; return the number of bytes used in `made`.
 
     Args:
-        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
-        time_slot, user_slot: negative if not a field.
         made: uint8, WRITTEN_MAX bytes per event; positions from len(data) on index it.
         status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
         times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
@@ -88,14 +85,10 @@ def whose(
 
 @checked_kernel
 def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
-    """Parse the re-key marker in the first header of each record.
-
-    A header of any other kind yields no key and no time.
+    """Parse the re-key marker if it is a record's first header; headers follow the value.
 
     Args:
-        data: uint8; a record's headers follow its value, as Kafka encodes them.
         values: int64 (n, 2), start and stop of each value; start -1 for null.
-        name: uint8, the marker's header name.
         keys: int64 (n, 2), written: start and stop of the original key, -1 for null.
         marks: int64 (n,), written: the earliest time at which the event counts, or NO_TIME.
     """
@@ -127,16 +120,13 @@ def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecordUsers:
-    """The users of a batch.
+    """The users of a batch; `data` and `declined` as in `reader.EventSpans`.
 
     Attributes:
-        data: uint8, the record bytes followed by text that the reader decoded.
-        users: int64 (n, 2), start and stop in `data`; (0, 0) where `known` is False.
-        known: bool (n,), whether the record has a user.
+        users: int64 (n, 2), start and stop in `data`; (0, 0) where not `known`.
         times: int64 (n,), ms since 1970; NO_TIME if unreadable or rejected.
         rejects: records that are not events and have no user. No view includes a record that has
             neither a user nor a reject.
-        declined: number of records that went to the general reader.
     """
 
     data: Bytes
@@ -148,15 +138,13 @@ class RecordUsers:
 
 
 class UserReader(Frozen):
-    """Reader of users and times, shared by all threads of a worker."""
+    """Reader of users and times, shared by all threads of a worker. `shape.user` is not None."""
 
     def __init__(self, shape: Shape, *, max_bytes: int) -> None:
-        """`shape.user` must not be None."""
         self._layout = Layout(replace(shape, views=MappingProxyType({})))
         self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
         self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
         self.user_is_key = shape.user == RECORD_KEY
-        #: The fields needed to find user and time.
         self.tree = self._layout.tree
 
     def read(
@@ -229,7 +217,7 @@ class UserReader(Frozen):
     def _rejects(
         self, records: Records, unknown: Longs, times: Longs, whole: Format | None
     ) -> list[Reject]:
-        """Return rejects for records without a user, and clear their times."""
+        """Return rejects for records without a user, and clear their `times`."""
         if not len(unknown):
             return []
         columns = ("keys", "values", "times", "offsets")

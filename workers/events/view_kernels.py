@@ -1,13 +1,12 @@
 """Evaluate views on event logs, whatever the record format.
 
 A *view* is what one histogram reads: stream key, items, counts, conditions and buckets. Views with
-the same items, counts and buckets share one *column* of labels. The kernel answers only where it is
-sure and declines all other events to the general reader (`events.project`), whose rule it follows:
-an event is never accepted in part.
+the same items, counts and buckets share one *column* of labels. The kernel declines every event
+that it is unsure of to the general reader (`events.project`), and never accepts an event in part.
 
-Indices are not bounds-checked here, which is safe: slots come from the layout, logs with too few
-rows for a list or object are declined, and the output has room for a label per log row. Event bytes
-are read by `log_values`, which does check (162 ns an event of five views, 198 checking all).
+Indices are not bounds-checked (162 ns an event of five views, 198 with checks): slots come from the
+layout, logs with too few rows for a list or object are declined, and the output has room for a
+label per log row. `log_values` checks its reads of event bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from workers.events.log_values import (
     written,
 )
 
-# Event status.
 READ, SKIPPED = 0, 1
 # The label count of an event that the view excludes.
 UNSEEN = -1
@@ -42,17 +40,13 @@ VIEW_COLUMNS = 4
 # Columns of `columns`; slots are NOWHERE if not a field.
 ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
 COLUMN_COLUMNS = 7
-# Columns of `conditions`: slot, operator, and its operands: rows FIRST to LAST of `words`, an index
-# into `reals`, or 1 and 0.
+# Columns of `conditions`; operands: rows FIRST to LAST of `words`, a row of `reals`, or 1 or 0.
 FIELD, ASKS, FIRST, LAST = range(4)
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
 
 
 class Logs(NamedTuple):
-    """The input: bytes of a batch, their concatenated logs and the logs' ends (`events.log`).
-
-    `made`, uint8, takes text not present in the data; positions from len(data) on index it.
-    """
+    """A batch's bytes, its logs and their ends (`events.log`); `made`, uint8, follows `data`."""
 
     data: Bytes
     rows: Longs
@@ -64,11 +58,8 @@ class Program(NamedTuple):
     """The wanted fields and views; see the columns above.
 
     Attributes:
-        time_slot: negative if the record timestamp is used.
-        unit: of the time field; see `log_values`.
-        user_slot, key_slots: negative if not a field; int64 (k,), one per distinct stream key.
-        views, columns, conditions: int64 (v, 4), (c, 7) and (w, 4). Columns are distinct, however
-            many views count them.
+        time_slot, user_slot, key_slots: negative if not a field; a key slot per distinct key.
+        views, columns, conditions: int64 (v, 4), (c, 7) and (w, 4).
         text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
         reals, edges: the bounds of all conditions and the bucket edges of all views.
         empty: whether an absent or null item means no items.
@@ -94,12 +85,11 @@ class Output(NamedTuple):
     Attributes:
         status: int8 (n,), in: DECLINED by the scanner; out: READ, SKIPPED or DECLINED.
         times: int64 (n,), ms.
-        users, keys: int64 (n, 2) and (k, n, 2), start and stop; keys are (0, 0) if missing or
-            invalid where no view needs it.
+        users, keys: int64 (n, 2) and (k, n, 2), start and stop; (0, 0) for a key no view needs.
         first, number: int64 (v, n), first label and label count of each event, or UNSEEN.
         labels: int64 (c, room, 2), start and stop; for buckets, the bucket number comes first.
         amounts: int64 (c, room), count of each label in its event; written if `uneven`.
-        uneven: int64 (c,), set to 1 if an amount is not 1.
+        uneven: int64 (c,), set to 1 at the first amount other than 1.
         used: int64 (c,), labels in each column; advanced.
     """
 
@@ -116,8 +106,6 @@ class Output(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One column: its row of `columns`, its output, and what else `add` needs."""
-
     column: Longs
     edges: Floats
     empty: bool
@@ -128,7 +116,6 @@ class Target(NamedTuple):
 
 @kernel_inline
 def is_word(logs: Logs, used: int, row: int, program: Program, first: int, last: int) -> bool:
-    """Return whether a value equals one of words[first:last]."""
     kind, start, stop = logs.rows[row, KIND], logs.rows[row, START], logs.rows[row, STOP]
     made_here = False
     if kind == kinds.VALUE:
@@ -148,10 +135,7 @@ def is_word(logs: Logs, used: int, row: int, program: Program, first: int, last:
 
 @kernel_inline
 def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Program) -> int:
-    """Return 1 if a row of `conditions` holds, 0 if not, DECLINED if unsure.
-
-    `row` is -1 if the field is absent.
-    """
+    """Return 1 if a condition holds, 0 if not, DECLINED if unsure; a `row` of -1 means absent."""
     asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
     there = row >= 0 and logs.rows[row, KIND] != kinds.NULL
     if asks == EXISTS:
@@ -172,7 +156,7 @@ def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Progra
     return int(low_holds) if low_holds == high_holds else DECLINED
 
 
-# Up to this many bucket edges are compared linearly.
+# Up to this many bucket edges are compared linearly: branches of a binary search mispredict.
 COUNTED = 16
 
 
@@ -186,7 +170,6 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
             low = middle + 1
         else:
             high = middle
-    # Compare the rest linearly, several at once: branches of a binary search are unpredictable.
     found = low - first
     for i in range(low, high):
         found += edges[i] <= value
@@ -195,11 +178,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
 
 @kernel_inline
 def add(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
-    """Add the value in `row` to a column as one item; return the bytes used in `made`.
-
-    Returns DECLINED if the value is no label (for buckets: no number) or `times` is no count.
-    `uneven` is set at the first amount other than 1; `amounts` is not written before.
-    """
+    """Add the value in `row` as one item; return the bytes used in `made`, DECLINED if invalid."""
     column, labels = to.column, to.labels
     if times != 1 and to.uneven[0] == 0:
         to.uneven[0] = 1
@@ -228,10 +207,7 @@ def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
 def of_elements(
     logs: Logs, done: int, row: int, stop: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add one item per element of a list of objects, whose rows are log[row:stop].
-
-    Returns the bytes used in `made`, or DECLINED; and the labels used.
-    """
+    """Add the items of a list of objects; return bytes used in `made`, or DECLINED, and labels."""
     log, column = logs.rows, to.column
     item, count = row + 1, row + 1
     for _ in range(log[row, START]):
@@ -258,10 +234,7 @@ def of_elements(
 def of_value(
     logs: Logs, done: int, row: int, stop: int, count: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of the value in `row`; its count is in row `count` (-1: none).
-
-    Returns the same as `of_elements`.
-    """
+    """Add the items of any other value, as `of_elements`; `count` is the count's row, or -1."""
     log, column = logs.rows, to.column
     kind = log[row, KIND]
     if kind == kinds.LIST:

@@ -1,9 +1,8 @@
 """Vocabulary: a hash table from texts (labels and stream keys) to integer codes.
 
-The table uses linear probing and is at most half full. Labels come from outside, so the hash is
+It uses linear probing and is at most half full. Labels come from outside, so the hash is
 SipHash-1-3 under a secret of this process: nobody can choose texts that all collide. Text positions
-were checked when they were found, and again per block before it is read: with a check of every
-index a lookup takes 95 ns instead of 26.
+are checked per block, not at every index: a lookup takes 26 ns instead of 95.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """
@@ -23,15 +22,14 @@ from workers.arrays.types import Bytes, Codes, Longs, Words
 from workers.arrays.words import WORD, same_bytes, word_at
 from workers.mechanisms.ledger import with_capacity
 
-# Texts whose slots are read together, before any comparison.
+# Texts per block: their slots are read together, before any comparison.
 AHEAD = 256
 OUTSIDE = -1
 # From this many slots on, the table exceeds a core's own cache and `guess_codes` pays. A text takes
 # 29 ns below this size (41 with guessing), and 62 ns (87 without) at 175,000 texts.
 LARGE = 1 << 18
-# Slots of recent texts, by their first and last bytes. An entry has three numbers: the first eight
-# bytes, zero-padded; the last eight, 0 if the text is shorter; the length, with the code in the
-# lower half.
+# Slots of recent texts. An entry has the first eight bytes, zero-padded; the last eight, 0 if the
+# text is shorter; and the length, with the code in the lower half.
 RECENT_BITS = 16
 RECENT, RECENT_COLUMNS = 1 << RECENT_BITS, 3
 FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -75,12 +73,10 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
         at += 8
     word = np.uint64(stop - start) << np.uint64(56)
     if stop - start >= 8:
-        # The last eight bytes without those absorbed; shift twice, since a shift by 64 is
-        # undefined.
+        # The last eight bytes without those absorbed, by two shifts: one by 64 is undefined.
         absorbed = np.uint64(4 * (8 - (stop - at)))
         word |= word_at(data, stop - 8) >> absorbed >> absorbed
     elif at + WORD <= len(data):
-        # Shift out the bytes after the text.
         behind = np.uint64(4 * (8 - (stop - at)))
         word |= word_at(data, at) << behind << behind >> behind >> behind
     else:
@@ -99,7 +95,6 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 
 @kernel_part
 def inside(places: Longs, size: int) -> bool:
-    """Return whether all texts, int64 (n, 2) starts and stops, lie within `size` bytes."""
     wrong = 0
     for i in range(len(places)):
         start, stop = places[i, 0], places[i, 1]
@@ -111,15 +106,13 @@ class Table(NamedTuple):
     """The hash table of a vocabulary. Sensitive.
 
     Attributes:
-        secret: uint64 (2,), the hash key.
         slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
         hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
         text: uint8, the concatenated texts by code.
         found: uint64 (AHEAD,), scratch for hashes.
-        recent: uint64 (RECENT, 3), the last text in each slot, FREE if none, kept between calls.
-            Most texts are found here, in 4 to 6 ns instead of 24. Its hash can be flooded by
-            anybody, at the cost of one wasted look. The three numbers hold texts of at most sixteen
-            bytes completely; longer texts are also compared with their code's text.
+        recent: uint64 (RECENT, 3), the last text in each slot, or FREE. Most texts are found here,
+            in 4 to 6 ns instead of 24; flooding its weak hash costs one wasted look. Texts of more
+            than sixteen bytes are also compared with their code's text.
     """
 
     secret: Words
@@ -133,11 +126,10 @@ class Table(NamedTuple):
 
 @kernel_part
 def guess_codes(data: Bytes, places: Longs, table: Table, used: int, guesses: Codes) -> None:
-    """Write the hash of each text to `found`, and its probable code.
+    """Write the hash of each text to `found`, and its probable code, or -1, to `guesses`.
 
-    No step here depends on an earlier read, so the processor reads many slots at once: in a table
-    larger than the caches that takes half the time of one text after another. `guesses`, int32
-    (n,), gets the code in the text's first slot if its hash matches, else -1.
+    No step depends on an earlier read, so the processor reads many slots at once: half the time,
+    in a table larger than the caches.
     """
     slots, hashes, found = table.slots, table.hashes, table.found
     mask = np.uint64(len(slots) - 1)
@@ -155,15 +147,10 @@ def guess_codes(data: Bytes, places: Longs, table: Table, used: int, guesses: Co
 def code_texts(
     data: Bytes, places: Longs, first: int, table: Table, used: int, codes: Codes
 ) -> tuple[int, int]:
-    """Look up texts from `first` on; a new text gets the next code.
+    """Write the codes of the texts from `first` on; a new text gets the next code.
 
-    Returns the number of texts looked up in all calls, and of texts in the table. The former is
-    below n if the caller must make room and resume, and OUTSIDE if a text lies outside the data.
-
-    Args:
-        places: int64 (n, 2), start and stop of each text in `data`.
-        used: number of texts in the table.
-        codes: int32 (n,), written from `first` on.
+    Returns n, the text to resume from once there is room, or OUTSIDE if a text lies outside the
+    data; and the number of texts in the table.
     """
     secret, slots, hashes, ends, text, found, recent = table
     mask = np.uint64(len(slots) - 1)
@@ -235,7 +222,6 @@ def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: in
 
 @kernel
 def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
-    """Insert the texts into an empty table of at least twice as many slots."""
     mask = np.uint64(len(slots) - 1)
     for code in range(used):
         slot = hashes[code] & mask
@@ -259,7 +245,6 @@ class Vocabulary:
 
     def __init__(self, first: Iterable[str] = ()) -> None:
         self._table = Table(
-            # Secret, so that nobody can choose labels that all collide.
             np.frombuffer(secrets.token_bytes(16), dtype=np.uint64),
             np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32),
             np.empty(_FIRST_TEXTS, dtype=np.uint64),
@@ -280,7 +265,6 @@ class Vocabulary:
 
     @property
     def full(self) -> bool:
-        """Whether to begin a new vocabulary before the next batch."""
         return self._used > TEXTS_MAX or self._bytes > BYTES_MAX
 
     @property
@@ -288,10 +272,7 @@ class Vocabulary:
         return int(self._table.ends[self._used - 1]) if self._used else 0
 
     def codes(self, data: Bytes, places: Longs) -> Codes:
-        """Return the codes of texts, adding new ones; `places` is int64 (n, 2), start and stop.
-
-        Raises IndexError if a place lies outside the data.
-        """
+        """Return the codes of texts, adding new ones; raise IndexError if one is outside `data`."""
         codes = np.empty(len(places), dtype=np.int32)
         data, places = readonly_contiguous(data), readonly_contiguous(places)
         done = 0

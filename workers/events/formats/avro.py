@@ -29,10 +29,7 @@ STACK = 64
 
 
 def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
-    """Return the schema that `[schema_registry] reader_schema` names.
-
-    Raises SettingsError if it is invalid, or the configured fields cannot occur in it.
-    """
+    """Return the reader schema at `path`; raise SettingsError if it is invalid or lacks fields."""
     where = f"schema_registry.reader_schema: {path}"
     try:
         found = parse(read_file(path).decode())
@@ -83,11 +80,10 @@ class AvroFormat(SchemaFormat):
         return partial(avro_scanner.logs, data, values, roots, base, self.program, stack)
 
     def decode(self, number: int, payload: bytes) -> Any:
-        """Return a record as Python objects.
+        """Return a record as Python objects; raise ValueError with the reject reason.
 
         The scanner checks every byte first: fastavro would allocate memory for 2^62 nulls, recurse
-        without limit, and ignore trailing bytes. Raises ValueError with the reject reason if the
-        bytes do not match the schema, or cannot be resolved to the reader's schema.
+        without limit, and ignore trailing bytes.
         """
         (writer, whole), reader = self._writers[number], self._reader
         stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)

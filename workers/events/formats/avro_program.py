@@ -58,10 +58,7 @@ class AvroSchema:
     names: Mapping[str, Any] = field(repr=False)
 
     def as_field(self) -> Any:
-        """Return a record schema with this type as its only field, `value`: the encoding is equal.
-
-        fastavro drops the referenced names of a schema that is not an object.
-        """
+        """Wrap the type in an equally encoded record: fastavro drops a bare type's references."""
         value = {"name": "value", "type": self.text}
         record = {"type": "record", "name": "QuietcountEvent", "fields": [value]}
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
@@ -117,10 +114,7 @@ def _plain(schema: Any) -> Any:
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
-    """Return whether fastavro's preliminary check accepts type `written` for type `read`.
-
-    Raises Unsure if it accepts types that differ in kind.
-    """
+    """Return whether fastavro accepts `written` as `read`; raise Unsure if their kinds differ."""
     w, r = writer.type_of(written), reader.type_of(read)
     if isinstance(w, list) or isinstance(r, list):
         return True
@@ -150,10 +144,9 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
 
 
 def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Match the fields of a writer's record `w` to those of a reader's record `r`.
+    """Return the reader's field for each of the writer's, None if dropped; and the reader's others.
 
-    Returns the reader's field for each of the writer's, None if dropped; then the reader's fields
-    that the writer does not have. Raises Unsure if two fields would become the same one.
+    Raises Unsure if two fields would become the same one.
     """
     left = {each["name"]: each for each in r["fields"]}
     aliases = {alias: each for each in r["fields"] for alias in each.get("aliases", ())}
@@ -182,7 +175,6 @@ _FLAT: Mapping[str, tuple[int, str]] = MappingProxyType(
     }
 )
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# A row of the event log.
 Row = tuple[int, int, int, int]
 
 
@@ -219,7 +211,6 @@ class AvroProgram(ProgramTexts):
         return row
 
     def declining(self) -> int:
-        """Add a row that leaves the record to the general reader."""
         return self.row(ops.DECLINE, NO_SLOT)
 
     def parts(self, rows: list[int]) -> tuple[int, int]:
@@ -241,7 +232,7 @@ class _Walk:
     ) -> None:
         self._program, self._fit, self._writer, self._reader = program, fit, writer, reader
         self._made: dict[tuple[int, int, int], int] = {}
-        # Keeps objects alive whose ids are keys of `_made`.
+        # Keeps objects alive while `_made` has their ids as keys.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node | None, path: Path = ROOT) -> int:
@@ -273,11 +264,10 @@ class _Walk:
         return row
 
     def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
-        """Return the row of a union branch; a flat value on a wanted path declines."""
+        """Return a union branch's row; a flat value on a wanted path goes to the general reader."""
         w = self._writer.type_of(written)
         within = node is not None and bool(node.children or node.elements)
         if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
-            # The general reader decides how paths through such a value resolve.
             self._fit.possible(node)
             self._fit.within(node, path, _FLAT[w["type"]][1])
             return self._program.declining()
@@ -313,7 +303,6 @@ class _Walk:
         self._program.fill(row, _FLAT[kind][0], slot, a, b)
 
     def _inner_type(self, w: Any, r: Any, name: str) -> Any:
-        """Return the type that the reader has for a list's items or a map's values."""
         if r is None or self._reader is None:
             return None
         if not matches(self._writer, w[name], self._reader, r[name]):
@@ -403,7 +392,6 @@ class _Walk:
         self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
 
     def _default(self, value: Any, node: Node) -> list[Row]:
-        """Return log rows for a reader's default, which is a JSON value."""
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
         rows: list[Row] = []
@@ -454,7 +442,6 @@ class _Walk:
 
 
 def _opened(node: Node) -> Node:
-    """Return the node of each value of a list or object that is opened."""
     if node.children or node.elements is not None:
         raise Unsure
     return Node(node.slot)

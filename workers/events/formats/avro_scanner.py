@@ -85,10 +85,7 @@ def flat(
 
 @checked_part
 def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
-    """Return item count, start and end of a block.
-
-    The start is REFUSED if invalid; the end is -1 if not stated.
-    """
+    """Return item count, start (REFUSED if invalid) and end (-1 if not stated) of a block."""
     count, at = zigzag(data, at, stop)
     if at == REFUSED or count >= 0:
         return count, at, -1
@@ -108,12 +105,10 @@ def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int
 
 
 class Program(NamedTuple):
-    """All schemas of a thread.
+    """All schemas of a thread: `rows` as in the module, `parts` the rows of records and unions.
 
-    Attributes:
-        rows, parts: int64 (rows, 6), see the module; int64, rows of records and unions.
-        names: int64 (n, 3), start and stop in the program's texts, and a row.
-        constants: int64 (n, 4), log rows; starts and stops of texts are in the program's texts.
+    `names`, int64 (n, 3), has start and stop in the program's texts, and a row; `constants`, int64
+    (n, 4), has log rows with such starts and stops.
     """
 
     rows: Longs
@@ -135,16 +130,13 @@ def event(
 ) -> int:
     """Scan one record, data[at:stop], into the log; return the rows used, DECLINED or FULL.
 
-    Args:
-        data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
-        root: the program's row for the whole record.
-        log, stack: int64 (room, 4), and (depth, 6), scratch; deeper records are declined.
+    `data` has the records of the batch, then from `base` on the program's texts. `stack`, int64
+    (depth, 6), is scratch; deeper records are declined.
     """
     rows, parts, names, constants = program
     used, depth, row = 0, 0, root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
     while True:
-        # Next: a value of type `row`.
         steps -= 1
         if steps < 0:
             return DECLINED
@@ -258,15 +250,10 @@ def logs(
     number: Longs,
     log: Longs,
 ) -> int:
-    """Scan the records from `begin` on into one log, until it is full.
+    """Scan records from `begin` on until the log is full; return where to resume, or n.
 
-    Returns the record to resume from with more room, or n.
-
-    Args:
-        values: int64 (n, 2), start and stop of each record's Avro bytes.
-        roots: int64 (n,), the program's row for each record; DECLINED to skip it.
-        number: int64 (n,), written: the log rows of each record, or DECLINED.
-        others: as in `event`.
+    `roots` has the program's row for each record, DECLINED to skip it. The log rows of each record,
+    or DECLINED, are written to `number`.
     """
     used = 0
     for i in range(begin, len(values)):

@@ -42,7 +42,6 @@ class ProgramTexts:
         return read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8))
 
     def text(self, text: str) -> tuple[int, int]:
-        """Add a text and return its start and stop."""
         start = len(self._texts)
         self._texts += text.encode(errors="replace")
         return start, len(self._texts)
@@ -62,7 +61,6 @@ class SchemaFormat:
 
     def __init__(self, texts: ProgramTexts) -> None:
         self._source = texts
-        #: The program's texts.
         self.texts: Bytes = texts.texts
         #: The scanner's start row, by the number that `add` returns.
         self.roots: list[int] = []
@@ -112,7 +110,6 @@ def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
 
 
 def wants(node: Node | None) -> bool:
-    """Return whether a node or anything below it is wanted."""
     return node is not None and (
         node.slot != NO_SLOT or bool(node.children) or node.elements is not None
     )

@@ -37,7 +37,6 @@ class ProtobufFormat(SchemaFormat):
         super().__init__(self._program)
         self._tree = tree
         self._schemas: dict[Schema, ProtobufSchema] = {}
-        # Message classes by number.
         self._classes: list[Any] = []
         self.program = self._program.complete()
 
@@ -114,7 +113,6 @@ def _name(key: object) -> str:
 
 
 def _value(field: Any, value: Any, node: Node | None) -> object:
-    """Return a value; an enum as its name, or as its number if it has none."""
     if field.message_type is not None:
         return _object(value, node)
     if field.enum_type is not None:

@@ -32,10 +32,7 @@ _PROTOC_S = 30.0
 
 
 class ProtobufSchema:
-    """A schema's file and its imports, compiled into their own descriptor pool.
-
-    Raises ValueError if it is invalid; the message shows none of its content.
-    """
+    """A schema and its imports in their own descriptor pool; errors as in `avro_program.parse`."""
 
     def __init__(self, schema: Schema) -> None:
         found = _compiled(schema)
@@ -108,7 +105,7 @@ def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
 def _by_protoc(
     texts: Mapping[str, str], files: Sequence[descriptor_pb2.FileDescriptorProto], main: str
 ) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Compile texts and return the file `main`, preceded by its imports.
+    """Compile texts to the file `main`, preceded by its imports.
 
     protoc runs in its own process, so that no text can crash or stall this one.
     """
@@ -202,7 +199,7 @@ class _Walk:
     def __init__(self, program: ProtobufProgram, fit: Fit) -> None:
         self._program, self._fit = program, fit
         self._made: dict[tuple[str, int], int] = {}
-        # Keeps nodes alive whose ids are in keys of `_made`.
+        # Keeps nodes alive while `_made` has their ids in its keys.
         self._alive: list[Node | None] = []
         self._enums: dict[str, tuple[int, int]] = {}
 
@@ -313,7 +310,7 @@ class _Walk:
         return [*row, 0, *_field(value, value.type, inner=inner, count=count)[1:]]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
-        """Return where an enum's names begin, sorted by number, and how many there are."""
+        """Return the first row of an enum's names, sorted by number, and how many there are."""
         if kind.full_name not in self._enums:
             names = sorted((number, value.name) for number, value in kind.values_by_number.items())
             rows = [(name, number) for number, name in names]
@@ -321,7 +318,6 @@ class _Walk:
         return self._enums[kind.full_name]
 
     def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
-        """Return the `missing` rows to log if the field is absent."""
         if field.is_repeated:
             state, head = row[ops.STATE], MAP if _is_map(field) else LIST
             heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head, 0)]
@@ -348,7 +344,7 @@ class _Walk:
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
     """Return the bits of wanted singular fields and all other members of their oneofs.
 
-    All members of a oneof share a bit, since setting one replaces another.
+    Members of a oneof share a bit, since setting one replaces another.
     """
     bits: dict[str, int] = {}
     oneofs: dict[str, int] = {}
@@ -380,7 +376,6 @@ def _field(
     bit: int = -1,
     state: int = -1,
 ) -> list[int]:
-    """Return a row of the scanner's `fields`."""
     return [field.number, kind, slot, head, outer, inner, count, bit, state, 0]
 
 

@@ -66,12 +66,10 @@ BITS_MAX = 60
 
 
 class Program(NamedTuple):
-    """All message types of a thread.
+    """All message types of a thread; `messages`, `fields` and `missing` as in the module.
 
-    Attributes:
-        messages, fields, missing: see the module.
-        names: int64 (n, 3), start and stop in the program's texts; the number of an enum value, or
-            the slot of a map entry's value.
+    `names` is int64 (n, 3): start and stop in the program's texts, and the number of an enum value
+    or the slot of a map entry's value.
     """
 
     messages: Longs
@@ -139,10 +137,7 @@ def scalar(
 
 @checked_part
 def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
-    """Log the head of a list or map at its first value; return the rows used.
-
-    DECLINED if rows of another field follow those of its last value.
-    """
+    """Log the head of a list or map at its first value; DECLINED if its rows are not contiguous."""
     state = fields[row, STATE]
     if lists[state, L_HEAD] < 0:
         lists[state, L_HEAD] = used
@@ -177,7 +172,6 @@ def value(
     log: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Log a value without parts; return its end and the rows used."""
     inner, count = fields[row, INNER], fields[row, COUNT]
     kind, start, end, at = scalar(data, at, stop, base, fields[row, TYPE], inner, count, names)
     if at == REFUSED:
@@ -205,7 +199,6 @@ def entry(
     log: Longs,
     used: int,
 ) -> int:
-    """Log a map entry, data[at:stop]; return the rows used."""
     inner, name, name_end = fields[row, VALUE_ROW], base, base
     kind, start, end = kinds.TEXT, base, base
     of, first, count = fields[inner, TYPE], fields[inner, INNER], fields[inner, COUNT]
@@ -318,11 +311,8 @@ def event(
 ) -> int:
     """Scan one message, data[at:stop], into the log; return the rows used, DECLINED or FULL.
 
-    Args:
-        data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
-        root: the row of `messages` for the whole record.
-        log, stack: int64 (room, 4), and (depth, 4), scratch; deeper messages are declined.
-        lists: int64 (states of the program, 3), scratch.
+    `data` has the records of the batch, then from `base` on the program's texts. `stack`, int64
+    (depth, 4), and `lists`, int64 (states, 3), are scratch; deeper messages are declined.
     """
     messages, fields, missing, names = program
     used, depth = 0, 1
@@ -408,10 +398,7 @@ def logs(
     number: Longs,
     log: Longs,
 ) -> int:
-    """Scan the messages from `begin` on into one log; as `avro_scanner.logs`.
-
-    `roots`, int64 (n,), has the row of `messages` for each record.
-    """
+    """Scan messages, as `avro_scanner.logs`; `roots` are rows of `messages`."""
     used = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED

@@ -1,8 +1,7 @@
-"""Read records whose schemas are in a registry, for one format and one thread.
+"""Read records with a schema in a registry, for one format and one thread.
 
 A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
-cut off and the rest is plain JSON. The schema adds nothing to the settings, so no registry is asked
-and nothing is validated.
+cut off; the schema adds nothing to the settings, so no registry is asked and nothing is validated.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
-    `reader_schema` is a file with the Avro schema that defines the names in `tree`; None means
-    every record's own. Raises SettingsError if packages are missing, or the schema cannot be used.
+    `reader_schema`, a file, defines the names in `tree`; None means each record's own schema.
+    Raises SettingsError if packages are missing, or the schema cannot be used.
     """
     try:
         from workers.events.formats.avro import AvroFormat, read_reader_schema
@@ -84,8 +83,8 @@ class Prepared:
     Attributes:
         data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
         payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
-        roots: int64 (n,), the scanner's start row for each record; DECLINED if missing or refused.
-        numbers: int64 (n,), for `decode`; negative if missing or refused.
+        roots, numbers: int64 (n,), the scanner's start row and the schema's number in `form`;
+            negative if missing or refused.
         refused: reject reasons by batch index, in order.
     """
 
@@ -103,8 +102,7 @@ class FormatReader:
     def __init__(self, form: SchemaFormat, schemas: Schemas, waiting: Waiting) -> None:
         self.form = form
         self._schemas, self._waiting = schemas, waiting
-        # Rows: known pairs of schema id and message. In parallel: the number in `form`, or
-        # DECLINED and the reject reason.
+        # Known pairs of schema id and message; their number in `form`, or DECLINED and a reason.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._reasons: list[str | None] = []
@@ -128,10 +126,7 @@ class FormatReader:
         return parts(ready.payloads, scan, decode)
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
-        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard is closed.
-
-        `values` is int64 (n, 2), start and stop of each record; -1 if it has no value.
-        """
+        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
         n, named = len(values), self.form.names_messages
         data, values = readonly_contiguous(data), readonly_contiguous(values)
         ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
@@ -161,10 +156,7 @@ class FormatReader:
         return Prepared(whole, base, payloads, roots, numbers, dict(sorted(refused.items())))
 
     def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
-        """Give a schema's message a number, or return the reject reason of one record.
-
-        Made-up values are not stored: ids without a schema, messages that their schema lacks.
-        """
+        """Number a schema's message, or return a reject reason; made-up ids are not stored."""
         schema = self._schemas.schema(schema_id, self._waiting)
         if schema is None:
             return UNKNOWN_SCHEMA

@@ -1,14 +1,10 @@
 """Wire encoding shared by the binary formats: record header, varints, floats, UTF-8.
 
-A record whose schema is in a registry begins with this header:
+A record with a schema in a registry begins with this header:
 
     0, the schema id in 4 bytes (big-endian), and for Protobuf the path of its message type
 
-A known pair of schema and message has a number: its row of `known`. The scan stops at an unknown
-pair; the caller resolves it and resumes there.
-
-As in all kernels, `data` is uint8 (b,), `at` the start position and `stop` the exclusive end of the
-record. A position of REFUSED means invalid bytes.
+`stop` is the exclusive end of the record. A position of REFUSED means invalid bytes.
 """
 
 from __future__ import annotations
@@ -152,14 +148,12 @@ def cut(
     payloads: Longs,
     numbers: Longs,
 ) -> int:
-    """Parse record headers from `begin` on, until one is unknown.
+    """Parse record headers from `begin` on, until a pair of schema and message is not in `known`.
 
-    Returns n, or the unknown record: its `ids` are written, its number is UNKNOWN.
+    Returns n, or the record of that pair: its `ids` are written, its number is UNKNOWN. The caller
+    resolves it and resumes there.
 
     Args:
-        values: int64 (n, 2), start and stop of each record; a negative start means no value.
-        named: whether records name a message of their schema.
-        known: int64 (k, 2), id and message by number.
         ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
         numbers: int64 (n,), written: row of `known`, NO_VALUE or NO_ID.
     """
