@@ -31,20 +31,15 @@ from workers.runtime.progress import ProgressLine
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
-# If there are many epochs, the text shows only the oldest and the newest.
+# With more epochs, the text shows only the oldest and the newest.
 OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`; return exit code 0.
 
-    Args:
-        settings: of one worker, or of several on the same events.
-
-    Raises:
-        SettingsError: no broker answers, or the workers count different events.
-        StateRefused: the state is of another version.
-        KafkaException: the state cannot be read.
+    `settings` are of one worker, or of several on the same events. A state of another version
+    raises `StateRefused`, an unreadable one `KafkaException`.
     """
     _check_together(settings)
     with ProgressLine() as progress:
@@ -65,7 +60,6 @@ def _read(
 ) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
-    # Other workers' spending counts only toward a ceiling.
     if settings.privacy.max_epsilon is None:
         return settings, states, []
     return settings, states, OtherWorkers(settings, connection).charges()

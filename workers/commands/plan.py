@@ -19,10 +19,7 @@ def show_plan(
 ) -> int:
     """Print the plan, as one JSON object (docs/plan.md) if `as_json`; return exit code 0.
 
-    If `report` is given, write a page with charts to that directory.
-
-    Raises:
-        SettingsError: the directory is not empty and `force` was not given, or cannot be written.
+    `report` is a directory for a page with charts, which must be empty unless `force` is set.
     """
     if report is not None:
         from workers.replay.backtest.results import prepare

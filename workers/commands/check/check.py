@@ -24,9 +24,6 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     """Print findings on `records` events of the events topics, or of the file `source`.
 
     Return exit code 0, or 1 if nothing would be accepted.
-
-    Raises:
-        SettingsError: nothing can be read, or a budget cannot be met.
     """
     check_ceiling(settings)
     ensure_compiled()
