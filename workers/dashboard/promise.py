@@ -34,7 +34,7 @@ def together_of(
 ) -> dict[str, object] | None:
     """Return the total and the loss table of docs/api.md; None before anything was published.
 
-    `known` is name and horizon of the histograms of the settings, in their order.
+    `known` is as in `hub.catalogue`.
     """
     newest = {snapshot.histogram: snapshot for snapshot in history.all_newest()}
     seen = [(newest[name], horizon) for name, horizon in known if name in newest]

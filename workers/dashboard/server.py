@@ -113,8 +113,6 @@ async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Serv
 
 
 def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
-    """Run a dashboard until SIGTERM or Ctrl-C; return the exit code, 0."""
-
     async def main() -> None:
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

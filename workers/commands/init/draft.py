@@ -190,7 +190,7 @@ class SampleGuesses:
         return Shape(one_view(view), time, unit, of_user, empty)
 
     def draft(self, answers: OperatorAnswers) -> Draft:
-        """Raises CannotGuess: with these answers no event would be accepted, or no user is known."""
+        """Raises CannotGuess: these answers leave no event accepted, or no user known."""
         if answers.range is not None and self.items.range is not None:
             self.items = replace(self.items, range=answers.range)
         keys = self.keys

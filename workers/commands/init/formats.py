@@ -43,7 +43,7 @@ class DecodedSample:
 
 
 def decode_sample(values: Sequence[bytes | None], access: Access | None = None) -> DecodedSample:
-    """Decode the values of a sample, with `access` to the registry of their schemas if there is one.
+    """Decode the values of a sample; `access` is to the registry of their schemas, if any.
 
     Raises CannotGuess: the format is unknown, or there are no objects.
     """

@@ -298,7 +298,7 @@ def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) 
     return None
 
 
-# Minimum occurrences per label; a field with fewer more likely identifies events.
+# Labels must repeat: at a larger share of distinct values a field more likely identifies events.
 _REPEATED = 0.5
 _FEW = 20
 # Longer texts on average are prose.

@@ -99,9 +99,9 @@ _ENDS = sorted(
 def who(path: Path) -> UserKind | None:
     """Return the entity that a field's name identifies, if any.
 
-    The noun decides: the last word, other than words for an identifier, in the last segment of the path
-    that has one. `order.customer.id` and `order_customer_id` are a customer, `customer.order.id` is an
-    order, and `user_agent` an agent.
+    The noun decides: the last word, other than words for an identifier, in the last segment of the
+    path that has one. `order.customer.id` and `order_customer_id` are a customer,
+    `customer.order.id` is an order, and `user_agent` an agent.
     """
     identifies = names_itself = False
     for step in reversed(path.steps):

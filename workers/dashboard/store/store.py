@@ -32,7 +32,6 @@ from workers.runtime.errors import describe
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-# Delay before a failed file is reopened.
 REOPEN_S = 5.0
 CLOSING_S = 2.0
 # Threads that answer queries, and the most queries that may wait for one.
@@ -44,7 +43,6 @@ FILES = 2
 FILE_S = 120.0
 # Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
-# Interval of checks for rows to sort or remove.
 LOOK_S = 5.0
 
 OTHER = "its file is of another version, or of another program"
@@ -101,7 +99,6 @@ class Store:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a temporary file is removed."""
         self._stopped.set()
         if self._thread.ident is not None:
             # It may be waiting for a broker; then it writes nothing and ends with the process.
@@ -110,8 +107,6 @@ class Store:
         self._files.shutdown(wait=False, cancel_futures=True)
         if self._own and self._path is not None:
             shutil.rmtree(self._path.parent, ignore_errors=True)
-
-    # ---- questions -------------------------------------------------------------------------------
 
     async def ask(self, question: Query[T]) -> T:
         """Return the answer of a query, which is a function of a read cursor.
@@ -186,8 +181,6 @@ class Store:
             with contextlib.suppress(duckdb.Error):
                 cursor.close()
 
-    # ---- the thread that fills it ----------------------------------------------------------------
-
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
@@ -247,7 +240,6 @@ class Store:
                 self._thinned[level] = newest
 
     def _release(self) -> None:
-        """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
             for cursor in self._asked:
