@@ -35,8 +35,7 @@ from workers.commands.options import load_settings as _load
 from workers.commands.options import only_one_line as _only_one_line
 from workers.commands.retire import retire
 
-# The `sqrt` counter multiplies small matrices at every tick; BLAS threads cost four times what they
-# save.
+# `sqrt` multiplies small matrices at every tick; BLAS threads cost four times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0

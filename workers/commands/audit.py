@@ -1,8 +1,8 @@
 """Recompute every snapshot from the contributions and compare byte for byte (`quietcount audit`).
 
-The audit proves that every published snapshot is the exact sum of the contributions plus the noise
-derived from the key, that no tick is missing or published twice, and that the contributions have no
-gap. It needs the operator's key and access to exact data.
+It proves that every published snapshot is the exact sum of the contributions plus the noise derived
+from the key, that no tick is missing or published twice, and that the contributions have no gap.
+It needs the operator's key and access to exact data.
 """
 
 from __future__ import annotations

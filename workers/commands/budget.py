@@ -36,10 +36,9 @@ OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
-    """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`; return exit code 0.
+    """Print the spent budget of one worker, or of several on the same events; return exit code 0.
 
-    `settings` are of one worker, or of several on the same events. A state of another version
-    raises `StateRefused`, an unreadable one `KafkaException`.
+    Raises `StateRefused` for a state of another version, `KafkaException` for an unreadable one.
     """
     _check_together(settings)
     with ProgressLine() as progress:

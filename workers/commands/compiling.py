@@ -176,7 +176,6 @@ def _events() -> list[bytes]:
     for i in range(_EVENTS):
         about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": i * 100}
         events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
-    # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": 0}'
     return events
 

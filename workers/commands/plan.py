@@ -17,10 +17,7 @@ from workers.settings.settings import Settings
 def show_plan(
     settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False
 ) -> int:
-    """Print the plan, as one JSON object (docs/plan.md) if `as_json`; return exit code 0.
-
-    `report` is a directory for a page with charts, which must be empty unless `force` is set.
-    """
+    """Print the plan; write a page with charts to the directory `report`, if given."""
     if report is not None:
         from workers.replay.backtest.results import prepare
 

@@ -154,7 +154,6 @@ class _CommandOwner:
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Raise: another run may already have sent the rejects that this one has yet to send."""
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: what was sent back is not sent again; "
             "start it again"
@@ -291,10 +290,7 @@ class _AcceptanceFilter:
 
 
 def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
-    """List the rejects whose reason contains `reason`, print up to `show` of them, and resend them.
-
-    Return exit code 0.
-    """
+    """List rejects whose reason contains `reason`, print up to `show` of them, and resend them."""
     say, connection = Printer(Console(highlight=False)), connection_of(settings)
 
     def wanted(text: str) -> bool:

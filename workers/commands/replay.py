@@ -81,7 +81,6 @@ def _run(
 
     Snapshots go to the file `snapshots`, one JSON object per line. Return the exit code: 0, even
     if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
-
     A topic without events is refused with `empty` even if records were rejected: without a time
     they may lie outside the range.
     """
@@ -196,10 +195,7 @@ def _clock(seconds: float) -> str:
 
 
 class Output:
-    """File of snapshots, one per line, that gets its name when it is complete.
-
-    "-" is standard output, None writes nothing.
-    """
+    """Snapshots file, named when complete; "-" is standard output, None writes nothing."""
 
     def __init__(self, name: str | None) -> None:
         self._name = name

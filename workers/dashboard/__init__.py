@@ -2,6 +2,5 @@
 
 Imports `pipeline`, `privacy`, `kafka` and `settings`. `server` runs all parts in a process or a
 thread: `feed` reads Kafka, `snapshots` joins pages, `hub` sends snapshots to viewers, `guard`
-checks every request, `api` and `api_history` answer. `store` keeps the history in DuckDB. `page`
-has the HTML, CSS and JavaScript; `promise` computes the joint guarantee.
+checks every request, `api` and `api_history` answer. `store` keeps the history in DuckDB.
 """

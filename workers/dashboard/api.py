@@ -89,10 +89,10 @@ def application(
     further: Mapping[str, object] | None = None,
     store: Store | None = None,
 ) -> web.Application:
-    """Return the dashboard's web application, without Kafka.
+    """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are name and horizon, in the settings' order. Without a `token`, readers need none.
-    `further` are more fields of /api/histograms. Without a `store`, only memory is served.
+    `histograms` are name and horizon, in the settings' order; `further` more fields of
+    /api/histograms. Without a `store`, only memory is served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub

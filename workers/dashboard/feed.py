@@ -32,15 +32,13 @@ logger = logging.getLogger(__name__)
 BATCH = 2_000
 # A batch is delivered when it is full or this old, which bounds a snapshot's delay.
 POLL_S = 0.1
-# Records at the end of a partition, with transaction markers, searched for its newest time and
-# tick width.
+# At a partition's end, with transaction markers; searched for its newest time and tick width.
 TAIL = 100
 # Per partition, if the broker cannot look up offsets by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
-# For the tails of all partitions. A partition whose tail is missing is read from its beginning, so
-# a long wait pays off.
+# Timeout for the tails of all partitions; without its tail, a partition is read from the start.
 TAIL_S = 15.0
 RETRY_S = 2.0
 # How often a silent broker is probed: it may just have nothing to send.
@@ -126,7 +124,6 @@ class Feed:
         return [topic for topic in self._topics if topic not in present]
 
     def _check(self, consumer: Consumer) -> None:
-        """Query the broker of every partition, to detect an outage."""
         for place in self._assigned:
             consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
 
@@ -197,7 +194,7 @@ class Feed:
                 with suppress(InvalidSnapshot):
                     snapshot = Pages().receive(self._topics[place[0]], message.value())
                     if snapshot is not None:
-                        # The broker may be configured to set the record's timestamp: use it.
+                        # Use the record's timestamp: the broker may be configured to set it.
                         ends = message.timestamp()[1] - TICKS * (snapshot.end - snapshot.start)
                         since[place] = max(since.get(place, 0), ends, 0)
         consumer.unassign()
@@ -211,7 +208,6 @@ class Feed:
 
     def _say(self, state: Mapping[str, object]) -> None:
         before, after = self._hub.state["kafka"], state["kafka"]
-        # Outages are logged separately.
         if self._hub.set_state(state) and "away" not in (before, after):
             logger.info("Kafka: %s", after)
 

@@ -70,7 +70,7 @@ class History:
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return at most `limit` snapshots of a stream, oldest first, and whether there are more.
+        """Return at most `limit` snapshots, oldest first, and whether there are more.
 
         They are the oldest whose tick ends after the time `after`; None: the newest.
         """
@@ -193,7 +193,7 @@ class Hub:
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
 
-        After an earlier connection's `last_event` id, it gets only newer ones.
+        With the id of its `last_event` on an earlier connection, it gets only newer ones.
         """
         viewer = Viewer(wanted)
         viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
@@ -247,10 +247,7 @@ def now_ms() -> int:
 def catalogue(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> list[dict[str, object]]:
-    """Return every histogram with its stream keys and the metadata of its newest snapshot.
-
-    `known` is name and horizon of the histograms, in the settings' order.
-    """
+    """Return every histogram with its stream keys and the metadata of its newest snapshot."""
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     newest: dict[str, SeenSnapshot] = {}
     for stream in history.streams():

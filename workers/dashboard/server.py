@@ -54,11 +54,7 @@ class Dashboard:
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serve until `stopped`; call `ready` once listening.
-
-        Raises:
-            SettingsError: cannot listen on the address.
-        """
+        """Serve until `stopped`; call `ready` once listening, or raise `SettingsError`."""
         listener = self._listen()
         self.url = url_of(self._host, listener) + "/"
         runner = web.AppRunner(self._app, shutdown_timeout=CLOSING_S, handle_signals=False)

@@ -94,10 +94,9 @@ class Pages:
         return len(self._waiting)
 
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Add a record of a histogram's topic; return None while pages of its snapshot are missing.
+        """Add a record; return None while pages of its snapshot are missing.
 
-        Raises:
-            InvalidSnapshot: the record is something else. The message does not quote it.
+        Raises InvalidSnapshot: the record is something else. The message does not quote it.
         """
         page = value or b""
         frame = _decoded(page)

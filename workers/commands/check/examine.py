@@ -149,8 +149,8 @@ def expected(
 ) -> Expected:
     """Return the expected results of a histogram's ticks.
 
-    `mechanism` is built from `config`, for its figures; `events_s` are matching events per second,
-    `pairs_s` contributions per item and second, within the bounds of an event.
+    `mechanism` is built from `config`. `events_s` are matching events per second, `pairs_s`
+    contributions per item and second, within the bounds of an event.
     """
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
@@ -160,7 +160,6 @@ def expected(
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
     last, first = noise.last_tick(config), noise.discovery_step(config) or 1
-    # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
         counts=noise.KINDS[mechanism.kind].counts,
@@ -225,7 +224,6 @@ class RejectReason:
 
     Attributes:
         example: the first of them. Exact.
-        fields: fields that all of them have.
         absent: the field that the reason names, if none of them has it.
         empty: how many of them `missing = "empty"` would accept, as events without items.
     """
@@ -423,7 +421,6 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
 
 
 def _doubts(settings: Settings, times: Longs) -> str:
-    """Suggest a unit for the times if most are not of this century."""
     if not len(times) or settings.events.timestamp is None:
         return ""
     middle = int(np.median(times))
@@ -431,7 +428,7 @@ def _doubts(settings: Settings, times: Longs) -> str:
     if _plausible(middle) or unit == "iso":
         return ""
     per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
-    # `middle` is the number's value in ms under the current unit.
+    # `middle` is in ms under the current unit.
     for other, factor in per_ms.items():
         if other != unit and _plausible(int(middle / per_ms[unit] * factor)):
             return f'these times are not of this century; timestamp_unit = "{other}" would make them so'

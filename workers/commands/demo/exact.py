@@ -128,10 +128,7 @@ class Boards:
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
-        """Process a message of a histogram topic; return the new board.
-
-        None while pages are missing, and for a tick already seen.
-        """
+        """Return the new board; None while pages are missing, and for a tick already seen."""
         at = (snapshot["histogram"], snapshot["key"])
         running = self._running[at]
         number = self._exact.grid.holding(snapshot["start"])

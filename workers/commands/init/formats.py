@@ -99,10 +99,7 @@ class SchemaDecoder:
         self._numbers: dict[tuple[bytes, bytes], int | None] = {}
 
     def decode(self, value: bytes) -> tuple[str, object]:
-        """Return the format of a value and its content.
-
-        Raises ValueError: it names no known schema, or does not match its schema.
-        """
+        """Return a value's format and content; raise `ValueError` if no known schema fits it."""
         if not is_framed(value):
             raise ValueError
         schema_id = value[1:HEADER]

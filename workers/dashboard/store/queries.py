@@ -54,8 +54,7 @@ class StoredRange(NamedTuple):
     Attributes:
         newest: place of the newest tick, which is in `ticks` only.
         first_ms, last_ms: `end` of the oldest and the newest stored tick.
-        ticks_ms, quarters_ms: `end` of the tick from which on all ticks, or those of the level, are
-            stored.
+        ticks_ms, quarters_ms: `end` from which on all ticks, or all of the level, are stored.
     """
 
     stream: int

@@ -111,8 +111,7 @@ class Store:
     async def ask(self, question: Query[T]) -> T:
         """Return the answer of a query, which is a function of a read cursor.
 
-        Raises:
-            QueryFailed: there is no history, too many queries wait, or it took too long.
+        Raises QueryFailed: there is no history, too many queries wait, or it took too long.
         """
         if self._asking >= THREADS + WAITING:
             raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
@@ -126,11 +125,7 @@ class Store:
 
     @contextmanager
     def place_for_a_file(self) -> Iterator[None]:
-        """Reserve one of the few slots for files, from writing to the last byte sent.
-
-        Raises:
-            QueryFailed: all slots are in use.
-        """
+        """Reserve a slot until the file is sent; raise `QueryFailed` if all are in use."""
         if self._sending >= FILES:
             raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
         self._sending += 1

@@ -313,7 +313,7 @@ class Writer:
         self._newest[stream] = _Newest(place, series, quarter)
         histogram, end = snapshot.histogram, snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
-        # Up to its end: the removed records may have the same tick for other keys.
+        # The removed records may have the same tick for other keys: up to its end.
         rows.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
