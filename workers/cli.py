@@ -78,6 +78,7 @@ def cli(context: click.Context, debug: bool) -> None:
     `quietcount topics -c FILE --create` and `quietcount run -c FILE`.
     """
     context.obj["debug"] = debug
+    # Before a command reads a key, a secret or an event.
     if not debug:
         from workers.runtime.process import forbid_core_dumps
 

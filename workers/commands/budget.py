@@ -59,6 +59,7 @@ def _read(
 ) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
+    # Other workers' spending counts only toward a ceiling.
     if settings.privacy.max_epsilon is None:
         return settings, states, []
     return settings, states, OtherWorkers(settings, connection).charges()

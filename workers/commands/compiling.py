@@ -63,7 +63,7 @@ def _print(line: str) -> None:
 
 
 def ensure_compiled(say: Callable[[str], object] = _print) -> None:
-    """Compile missing kernels, announcing it once."""
+    """Compile missing kernels; first say, in one line, why the start takes longer."""
     if not compiled.all_compiled():
         say("compiling the loops that count, once on this machine: about 20 s")
         compile_kernels()
@@ -157,7 +157,7 @@ def _apart() -> None:
 
 
 def _with_formats() -> bool:
-    """If the extra is installed later, its loops compile on first use."""
+    """Return whether the extra is installed; if it comes later, its loops compile on first use."""
     return find_spec("fastavro") is not None
 
 
@@ -176,6 +176,7 @@ def _events() -> list[bytes]:
     for i in range(_EVENTS):
         about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": i * 100}
         events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
+    # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": 0}'
     return events
 

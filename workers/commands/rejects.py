@@ -165,8 +165,7 @@ def retry_rejects(
 ) -> RetryCounts:
     """Resend the rejects with a `wanted` reason that would be accepted now.
 
-    Raises:
-        Fenced: another run began meanwhile; rejects already resent stay sent.
+    Raises Fenced: another run began meanwhile; rejects already resent stay sent.
     """
     acceptable, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
     partitions = partitions_of(settings, connection)

@@ -208,6 +208,7 @@ class Output:
         elif name is not None:
             path = Path(name)
             with self._told():
+                # A pipe or a device must not be replaced.
                 if path.is_file() or not path.exists():
                     self._part = path.with_name(path.name + ".part")
                 self._file = (self._part or path).open("wb")

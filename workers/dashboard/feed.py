@@ -54,7 +54,7 @@ _REFUSALS = (
 
 
 class Feed:
-    """One consumer on its own thread; `topics` maps topics to histograms."""
+    """One consumer, used only on its own thread (`_call`); `topics` maps topics to histograms."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, str], hub: Hub) -> None:
         self._connection, self._topics, self._hub = connection, topics, hub
@@ -104,6 +104,7 @@ class Feed:
                 self._tell(missing)
             except KafkaException as failed:
                 if not self._assigned:
+                    # Calls only `_note`: nothing is assigned.
                     await self._call(lambda: consumer.poll(0))
                 self._complain(failed.args[0])
                 topics_at = 0.0
@@ -208,6 +209,7 @@ class Feed:
 
     def _say(self, state: Mapping[str, object]) -> None:
         before, after = self._hub.state["kafka"], state["kafka"]
+        # Outages are logged separately.
         if self._hub.set_state(state) and "away" not in (before, after):
             logger.info("Kafka: %s", after)
 

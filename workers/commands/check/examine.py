@@ -42,6 +42,7 @@ from workers.settings.settings import Settings
 NAMES_MAX = 200
 # Per list, from its beginning.
 ELEMENTS_MAX = 20
+# For all records together.
 PATHS_MAX = 5_000
 NEAREST = 3
 _NEAR = 0.6
@@ -160,6 +161,7 @@ def expected(
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
     last, first = noise.last_tick(config), noise.discovery_step(config) or 1
+    # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
         counts=noise.KINDS[mechanism.kind].counts,
@@ -251,10 +253,8 @@ class Distribution:
 class UserContributions:
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
-    Attributes:
-        users: per epoch, summed over epochs.
-        pairs: of stream key and item per user, compared with max_items_per_user.
-        amounts: per such pair, compared with max_count.
+    `users` are per epoch, summed over epochs. `pairs` of stream key and item per user compare with
+    max_items_per_user, `amounts` per pair with max_count.
     """
 
     users: int

@@ -20,7 +20,6 @@ from workers.replay.sources import first_rows, is_parquet, open_source
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
 
-# Reading stops then, keeping the records read so far.
 PATIENCE_S = 15.0
 # For all records together; the oldest are left out.
 BYTES_MAX = 128 << 20
@@ -96,6 +95,7 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     with open_source(settings, name) as opened:
         assert isinstance(opened, JsonLines), "what is no Parquet is lines"
         lines = (records.value(i) or b"" for records in opened.lines() for i in range(len(records)))
+        # An empty line is neither an event nor an error.
         values = list(islice((line for line in lines if line.strip(b"\r")), number))
     return Sample(shown, [Part(source, Records.of(values))], shape_of_files(settings), live=False)
 

@@ -102,7 +102,10 @@ class Child:
         return load(self.config)
 
     def start(self, embedded: str | None = None) -> None:
-        """Start the worker; it does not receive the terminal's Ctrl-C, `stop` ends it."""
+        """Start the worker, on the embedded Kafka with this cluster id, else on a real one.
+
+        It does not receive the terminal's Ctrl-C; `stop` ends it.
+        """
         command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
         if embedded is not None:
             command += ["--embedded", embedded]
@@ -191,8 +194,7 @@ EXIT_FAILED = 70
 PASSED_ON = (2, 75)
 REFRESH_S = 0.2
 SILENCE_S = 60.0
-# Sent before the worker starts: the embedded cluster keeps 5 MiB a partition, about 200,000
-# events.
+# Before the worker starts; the embedded cluster keeps 5 MiB a partition, about 200,000 events.
 EMBEDDED_AHEAD = 100_000
 SPEED_OVER_S = 3.0
 PLAIN_ITEMS = 4

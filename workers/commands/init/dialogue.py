@@ -107,6 +107,7 @@ def write_settings(options: InitOptions) -> int:
         bootstrap=options.bootstrap,
         topic=options.topic,
         client=client,
+        # JSON is read without its schema.
         registry=registry if draft.format in ("avro", "protobuf") else {},
         file=str(output),
         key_file=str(output.with_name(key_name)),

@@ -60,7 +60,6 @@ class Draft:
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
-        range_given: whether the operator gave the range of the buckets.
         key: stream key; None: one histogram for all events.
         user: None if events are protected.
         empty: whether events without items are events.

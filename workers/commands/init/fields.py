@@ -40,7 +40,7 @@ def about(number: float) -> str:
 
 # Share of the records that a field for every event must be in.
 NEARLY_ALL = 0.99
-# For all records together.
+# For all records together; later fields are ignored.
 FIELDS_MAX = 2_000
 NAMES_MAX = 5_000
 # Per list, from its beginning.
@@ -188,6 +188,7 @@ class _Survey:
         self._objects: dict[Steps, _ObjectNames] = {}
         self._fields: dict[tuple[Steps, Form], Field] = {}
         self._paths: dict[Steps, Path | None] = {}
+        # The record at hand, and the fields found in it.
         self._place, self._met = 0, set[int]()
 
     def fields(self) -> list[Field]:
@@ -219,6 +220,7 @@ class _Survey:
             if seen is not None and seen.map and not inside:
                 self._add(where, Form.MAP, [(Kind.TEXT, name) for name in value])
                 return
+            # Only its share matters, unless it cannot be walked further.
             self._children(value, where)
             self._add(where, form, [(Kind.OBJECT, None)])
         elif not isinstance(value, list):

@@ -27,6 +27,7 @@ FORMATS = MappingProxyType({AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_sche
 _PATIENCE_S = 15.0
 # The written settings reject longer values.
 VALUE_BYTES_MAX = 1_000_000
+# Maximum depth of nested lists and objects, as in the worker's reader.
 _NESTED_MAX = 512
 # Minimum share of the values that are framed, or that are objects.
 _MOST = 0.5

@@ -161,10 +161,8 @@ MEANS = MappingProxyType(
 class Candidate:
     """Candidate for the stream key or the user, with a relative likelihood `score`.
 
-    Attributes:
-        setting: as in the settings file: a path, or "$key".
-        partitioner: of a user, the one that places the records; None: no known one.
-        who: of a user, what its name identifies.
+    `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner` that
+    places the records (None: no known one) and the entity that its name identifies (`who`).
     """
 
     setting: str
@@ -309,9 +307,7 @@ _PROSE = 80
 class ItemsCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
-    Attributes:
-        count: sibling field with the amount; None: there is none.
-        range: for bucketing its numbers; None: its values are labels.
+    `count` is a sibling field with the amount. Without a `range` of buckets, values are labels.
     """
 
     field: Field

@@ -12,7 +12,6 @@ from workers.kafka.reading import bounds_of, reader
 from workers.kafka.topics import KAFKAS_OWN
 from workers.runtime.errors import SettingsError
 
-# Reading stops then, keeping the records read so far.
 PATIENCE_S = 20.0
 _INTRODUCE_S = 10.0
 # For all records together; larger ones would hardly be examined in more detail.

@@ -25,9 +25,8 @@ _IN_TIME = 0.99
 class TimeCandidate:
     """Candidate for the event time, with a relative likelihood `score`.
 
-    Attributes:
-        times: ms since 1970, by the record's place, of the records that have it.
-        ascending: share of times not before the previous one in their partition.
+    `times` are ms since 1970, by the record's place; `ascending` is the share of them that are not
+    before the previous one in their partition.
     """
 
     field: Field
@@ -50,7 +49,10 @@ class TimeCandidate:
 def times_of(
     fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
 ) -> list[TimeCandidate]:
-    """Return the candidates, likeliest first; `logged` is Kafka's timestamp by record, ms."""
+    """Return the candidates for the event time, likeliest first.
+
+    `logged` is Kafka's timestamp by record, ms since 1970.
+    """
     found = [_time(field, partitions, logged, now_ms) for field in fields]
     likely = [time for time in found if time is not None and time.score > 0]
     return sorted(likely, key=lambda time: (-time.score, str(time.field.path)))

@@ -496,6 +496,7 @@ def _snapshots(
     if asked.items:
         numbers = item_numbers(cursor, asked.items).values()
         picked = f"item in ({', '.join(map(str, numbers)) or 'null'})"
+    # Keep all buckets of numbers.
     whole = [head.place for head in heads if not asked.items and "edges" in series[head.series]]
     cursor.register("whole", {"place": np.array(whole, np.int64)})
     best = ""

@@ -59,7 +59,7 @@ class QueryFailed(Exception):
 
 
 class Store:
-    """One history. `state` is replaced, never mutated.
+    """One history. `state` is replaced, never mutated; the filling thread runs `_run`.
 
     `reading` is the fraction of the topics that has been read, None once all has.
     """
@@ -235,6 +235,7 @@ class Store:
                 self._thinned[level] = newest
 
     def _release(self) -> None:
+        """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
             for cursor in self._asked:
