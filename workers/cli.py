@@ -35,8 +35,7 @@ from workers.commands.options import load_settings as _load
 from workers.commands.options import only_one_line as _only_one_line
 from workers.commands.retire import retire
 
-# The `sqrt` counter multiplies small matrices at every tick; BLAS threads cost four times what they
-# save.
+# `sqrt` multiplies small matrices at every tick; BLAS threads cost four times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
@@ -50,7 +49,6 @@ N = click.IntRange(1, 1_000)
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print the installed version, reading the metadata only on request."""
     if wanted and not context.resilient_parsing:
         from workers.runtime.process import version
 
@@ -141,10 +139,7 @@ def run(
 
 @contextmanager
 def _clean_end_before_it_begins() -> Iterator[None]:
-    """Exit cleanly on SIGTERM until Faust handles it: no work has begun yet.
-
-    Without a handler, PID 1 of a container would not receive the signal at all.
-    """
+    """Exit cleanly on SIGTERM until Faust handles it: otherwise PID 1 would ignore it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -425,7 +420,6 @@ cli.add_command(retire)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and end the process with its exit code."""
     # Imports stay, and the rest goes with the process: nothing to collect (saves 0.4 s).
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
@@ -463,7 +457,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # The reader is gone; without this Python reports another error when it flushes at exit.
+        # Without this, Python reports another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
@@ -471,7 +465,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
-    """Set up logging for `run`; with JSON, the final message of the command is JSON too."""
+    """Set up logging for `run`; with JSON, the command's final message is JSON too."""
     from workers.runtime.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")

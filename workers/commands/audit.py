@@ -1,8 +1,8 @@
 """Recompute every snapshot from the contributions and compare byte for byte (`quietcount audit`).
 
-The audit proves that every published snapshot is the exact sum of the contributions plus the noise
-derived from the key, that no tick is missing or published twice, and that the contributions have no
-gap. It needs the operator's key and access to exact data.
+It proves that every published snapshot is the exact sum of the contributions plus the noise derived
+from the key, that no tick is missing or published twice, and that the contributions have no gap.
+It needs the operator's key and access to exact data.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class Tally:
 
 class Repeated(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Start at tick `first`; serve every stream key from its tick in `since`."""
         self.start_at(first)
         self._public, self._declared = False, dict(since)
 
@@ -79,7 +78,7 @@ class Auditor:
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
         """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
         self._progress, self._exact = progress, exact
-        # Read the states before the published snapshots: the worker may be running.
+        # The worker may be running: read the states before the published snapshots.
         states = [self._state(owner) for owner in range(self._owners)]
         numbers = {topic: self._topics.partitions(topic) for topic in self._outputs}
         outputs = [(topic, at) for topic, number in numbers.items() for at in range(number)]
@@ -126,7 +125,7 @@ class Auditor:
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
-        """Release an owner partition's ticks again; drop matches from the published snapshots."""
+        """Release an owner partition's ticks again; remove matches from the published snapshots."""
         topic = self._settings.contributions_topic
         for message in read_partition(self._connection, topic, owner, whole=True):
             offset = message.offset() or 0
@@ -166,7 +165,6 @@ class Auditor:
 
     @staticmethod
     def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
-        """Return the histograms that have released fewer ticks than the worker had."""
         return [one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)]
 
     def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
@@ -221,10 +219,9 @@ class Auditor:
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
-    """Return an operator's line: the snapshot with [label, released, exact] for every item."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
-    # Mechanisms without running counts have no exact counts to show.
+    # Mechanisms without running counts have no exact counts.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
     line = {name: body[name] for name in ("histogram", "key", "epoch", "tick", "page")}
     return orjson.dumps(line | {"items": items}) + b"\n"
@@ -262,7 +259,6 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
 
 @contextmanager
 def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
-    """Open a new file that only the operator can read."""
     if path is None:
         yield None
         return
@@ -282,7 +278,6 @@ def _digest(topic: str, key: bytes, value: bytes) -> bytes:
 
 
 def _plain(value: bytes) -> bytes:
-    """Return a snapshot without its windows; no label can look like one."""
     return _WINDOWS.sub(b"", value, count=1)
 
 

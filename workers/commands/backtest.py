@@ -27,8 +27,6 @@ METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Backtest options: `seeds` is runs per combination, `top` the n of the top-n metrics."""
-
     config: Path
     report: Path
     vary: Sequence[str]
@@ -38,8 +36,6 @@ class Options:
 
 
 class Prepared:
-    """Backtest ready to start, with a results directory; nothing has been read yet."""
-
     def __init__(
         self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
@@ -49,12 +45,11 @@ class Prepared:
             )
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
-        #: Settings for reading the source.
         self.settings = self._grid.read_with(settings)
         prepare(options.report, force=options.force)
         runs = runs_of(self._grid.combinations, options.seeds)
         self._number = len(runs)
-        # Snapshots are written by this process; other processes are forked before reading starts.
+        # This process writes the snapshots; other processes are forked before reading starts.
         processes = 1 if snapshots is not None else processes_for(runs)
         self._runs: Backtest | Pool
         if processes > 1:

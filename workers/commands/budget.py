@@ -31,20 +31,14 @@ from workers.runtime.progress import ProgressLine
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
-# If there are many epochs, the text shows only the oldest and the newest.
+# With more epochs, the text shows only the oldest and the newest.
 OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
-    """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`; return exit code 0.
+    """Print the spent budget of one worker, or of several on the same events; return exit code 0.
 
-    Args:
-        settings: of one worker, or of several on the same events.
-
-    Raises:
-        SettingsError: no broker answers, or the workers count different events.
-        StateRefused: the state is of another version.
-        KafkaException: the state cannot be read.
+    Raises `StateRefused` for a state of another version, `KafkaException` for an unreadable one.
     """
     _check_together(settings)
     with ProgressLine() as progress:

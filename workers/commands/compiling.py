@@ -1,9 +1,8 @@
 """Compile kernels ahead of use: at installation, or when a command first counts on this machine.
 
-numba compiles a kernel for the types of its arguments. A few made-up events therefore take every
-path from record batches to recovery, and the compiled code is cached (`arrays/compiled.py`).
-
-    python -m workers.commands.compiling      # what `make` and the Dockerfile run
+numba compiles a kernel for the types of its arguments, so a few made-up events take every path from
+record batches to recovery; the compiled code is cached (`arrays/compiled.py`). `make` and the
+Dockerfile run `python -m workers.commands.compiling`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ from workers.settings.settings import EventsSettings, Settings, settings_of, sha
 logger = logging.getLogger(__name__)
 
 _EVENTS = 64
-# Argument that tells the other process its role.
 _APART = "apart"
 _TICK_MS = 1000
 # Earlier events would be rejected, and what counts events would not be compiled.
@@ -67,7 +65,7 @@ def _print(line: str) -> None:
 
 
 def ensure_compiled(say: Callable[[str], object] = _print) -> None:
-    """Compile missing kernels; first tell `say` once, in one line, why the start takes longer."""
+    """Compile missing kernels; first say, in one line, why the start takes longer."""
     if not compiled.all_compiled():
         say("compiling the loops that count, once on this machine: about 20 s")
         compile_kernels()
@@ -76,8 +74,8 @@ def ensure_compiled(say: Callable[[str], object] = _print) -> None:
 def compile_kernels() -> float:
     """Compile every kernel that counting needs; return the seconds taken.
 
-    A second process compiles the JSON scanner, the sketches and the noise meanwhile, if a core is
-    free and its results can be cached: 17 s instead of 31.
+    A second process compiles the share of `_apart` if a core is free and its results can be cached:
+    17 s instead of 31.
     """
     begun = time.perf_counter()
     with _without_collections(), _flags_at_once(), _other_process() as wait:
@@ -86,7 +84,7 @@ def compile_kernels() -> float:
         if _with_formats():
             _of_avro()
         wait()
-        # Compile everything here if there is no second process or it failed.
+        # There is no second process, or it failed.
         _apart()
         _of_batches()
         _of_replay()
@@ -110,7 +108,7 @@ def _without_collections() -> Iterator[None]:
 def _flags_at_once() -> Iterator[None]:
     """Have numba build its flags' comparison key in one step instead of from 25 properties.
 
-    It does so 300,000 times, a twentieth of the time.
+    It builds the key 300,000 times: a twentieth of the time.
     """
     from numba.core.targetconfig import TargetConfig
 

@@ -15,7 +15,7 @@ EXIT_EXPECTED = 2
 EXIT_FAULT = 70
 EXIT_FENCED = 75
 
-#: Modules with Kafka errors, checked only if a command has already loaded them.
+# Checked only if a command has already loaded the module.
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 
@@ -36,8 +36,7 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_a
         place = f"{error.filename}: " if error.filename is not None else ""
         say(f"{place}{error.strerror}")
         return EXIT_EXPECTED
-    # The message of an unexpected error may quote an event, so only its kind and place are shown;
-    # --debug adds the traceback.
+    # An unexpected error may quote an event: show only its kind and place (--debug: the traceback).
     say(f"internal error: {type(error).__name__} at {_place(error)}; --debug shows more")
     return EXIT_FAULT
 

@@ -40,11 +40,7 @@ def key_fingerprint(file: Path) -> int:
 
 
 def new_key(path: Path) -> str:
-    """Write 32 random bytes to a new file that only its owner can access; return a message.
-
-    Raises:
-        SettingsError: the file exists, its directory does not, or it cannot be written.
-    """
+    """Write 32 random bytes to a new file that only its owner can access; return a message."""
     from workers.settings.files import KEY_BYTES  # imported late, so that `--help` is quick
 
     try:

@@ -17,13 +17,7 @@ from workers.settings.settings import Settings
 def show_plan(
     settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False
 ) -> int:
-    """Print the plan, as one JSON object (docs/plan.md) if `as_json`; return exit code 0.
-
-    If `report` is given, write a page with charts to that directory.
-
-    Raises:
-        SettingsError: the directory is not empty and `force` was not given, or cannot be written.
-    """
+    """Print the plan; write a page with charts to the directory `report`, if given."""
     if report is not None:
         from workers.replay.backtest.results import prepare
 

@@ -1,16 +1,13 @@
 """`quietcount rejects`: list rejects by reason, and resend those that would be accepted now.
 
-Sensitive: rejects hold the original records.
-
-A resent reject goes once, as the original record, to its own topic and partition. With
-`privacy.rekey` and an event rejected after re-keying, that is the topic by user, and the record
-keeps the marker of the place where it counts.
+Sensitive: rejects hold the original records. A resent reject goes once, as the original record, to
+its own topic and partition. With `privacy.rekey` and an event rejected after re-keying, that is the
+topic by user, and the record keeps the marker of the place where it counts.
 
 One transaction sends several rejects of a partition and a record to the rejects topic that lists
-their offsets there (`RETRIED`). A run that is killed at any point and restarted therefore sends
-none of them twice. A single position in the topic would not do: rejects that are still not
-accepted stay, and may be accepted later. Concurrent runs fence each other by their transactional
-id.
+their offsets there (`RETRIED`), so a run that is killed at any point and restarted sends none of
+them twice. A single position in the topic would not do: rejects that are still not accepted stay,
+and may be accepted later. Concurrent runs fence each other by their transactional id.
 """
 
 from __future__ import annotations
@@ -57,11 +54,6 @@ class ReasonCounts:
 
 
 def partitions_of(settings: Settings, connection: Connection) -> int:
-    """Return the number of partitions of the rejects topic.
-
-    Raises:
-        SettingsError: the topic does not exist, or no broker answers.
-    """
     topic = settings.rejects_topic
     existing = describe(connection, [topic])
     if topic not in existing:
@@ -79,11 +71,9 @@ def by_reason(
     wanted: Callable[[str], bool],
     take: Callable[[Rejected, bool], object],
 ) -> dict[str, ReasonCounts]:
-    """Return the rejects by reason, most common first.
+    """Return the rejects with a `wanted` reason, most common reason first.
 
-    Args:
-        wanted: selects reasons.
-        take: called with every selected reject, in order, and whether it was resent.
+    `take` is called with every such reject, in order, and whether it was resent.
     """
     found: dict[str, ReasonCounts] = {}
     for partition in range(partitions_of(settings, connection)):
@@ -122,7 +112,6 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return cast(list[tuple[str, bytes | None]], message.headers() or [])
 
 
-# Maximum per transaction.
 RECORDS_MAX = 1_000
 BYTES_MAX = 16 << 20
 # How long Kafka may not answer; checks further apart than the pause belong to separate waits.
@@ -131,12 +120,9 @@ _PATIENCE_S, _PAUSE_S = 120.0, 10.0
 
 @dataclass(slots=True)
 class RetryCounts:
-    """Counts of processed rejects.
+    """Counts of processed rejects: `refused` would be rejected again or skipped.
 
-    Attributes:
-        refused: would be rejected again, or skipped.
-        cut: truncated, so no longer the original events.
-        foreign: from a topic or partition that the settings do not read.
+    `cut` are truncated, `foreign` of a topic or partition that the settings do not read.
     """
 
     sent: int = 0
@@ -152,7 +138,7 @@ class _CommandOwner:
         self._since_s = self._asked_s = 0.0
 
     def check_open(self) -> None:
-        """Raise if Kafka makes no progress for two minutes; called every second or so of a wait."""
+        """Raise if Kafka makes no progress for two minutes; called about every second of a wait."""
         now_s = time.monotonic()
         if now_s - self._asked_s > _PAUSE_S:
             self._since_s = now_s
@@ -168,7 +154,6 @@ class _CommandOwner:
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Raise: another run may already have sent the rejects that this one has yet to send."""
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: what was sent back is not sent again; "
             "start it again"
@@ -178,14 +163,9 @@ class _CommandOwner:
 def retry_rejects(
     settings: Settings, connection: Connection, wanted: Callable[[str], bool]
 ) -> RetryCounts:
-    """Resend the rejects that would be accepted now.
+    """Resend the rejects with a `wanted` reason that would be accepted now.
 
-    Args:
-        wanted: selects reasons.
-
-    Raises:
-        Fenced: another run began meanwhile; rejects already resent stay sent.
-        SettingsError: a topic is missing, or cannot be read yet.
+    Raises Fenced: another run began meanwhile; rejects already resent stay sent.
     """
     acceptable, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
     partitions = partitions_of(settings, connection)
@@ -208,7 +188,6 @@ def retry_rejects(
 
 
 def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
-    """Return the record that lists resent rejects, at most RECORDS_MAX."""
     return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
 
 
@@ -223,11 +202,7 @@ def resent_record(reject: Rejected) -> Outgoing:
 def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
-    """Yield a partition's wanted rejects that were not resent, as many as one transaction takes.
-
-    Raises:
-        SettingsError: a transaction does not end.
-    """
+    """Yield a partition's wanted rejects that were not resent, in chunks of one transaction."""
     try:
         # A worker's open transaction hides another run's resent records behind it until it ends.
         await_commits(connection, [(settings.rejects_topic, partition)])
@@ -252,8 +227,6 @@ def _chunks(
 
 
 class _AcceptanceFilter:
-    """Filter for rejects that would be accepted now, using the worker's own readers."""
-
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Decoders(settings, self._reader)
@@ -308,7 +281,7 @@ class _AcceptanceFilter:
         return accepted
 
     def _key(self, reject: Rejected) -> bytes | None:
-        """Return a record's key from before it was keyed by user."""
+        """Return the record's key from before re-keying by user."""
         settings = self._settings
         if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
             return reject.key
@@ -316,13 +289,7 @@ class _AcceptanceFilter:
 
 
 def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
-    """List the rejects whose reason contains `reason`, print up to `show` of them, and resend them.
-
-    Return exit code 0.
-
-    Raises:
-        SettingsError: the rejects topic does not exist, or cannot be read.
-    """
+    """List rejects whose reason contains `reason`, print up to `show` of them, and resend them."""
     say, connection = Printer(Console(highlight=False)), connection_of(settings)
 
     def wanted(text: str) -> bool:

@@ -34,7 +34,6 @@ EXIT_TERMINATED = 143
 def replay_file(
     settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None
 ) -> int:
-    """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
     return _run(settings, partial(open_source, name=source), snapshots, options)
@@ -82,11 +81,8 @@ def _run(
 
     Snapshots go to the file `snapshots`, one JSON object per line. Return the exit code: 0, even
     if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
-
-    Raises:
-        SettingsError: the source cannot be read, or has neither events nor rejected lines. A topic
-            without events is refused with `empty` even if records were rejected: without a time
-            they may lie outside the range.
+    A topic without events is refused with `empty` even if records were rejected: without a time
+    they may lie outside the range.
     """
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
@@ -124,8 +120,7 @@ def _run(
 def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
     """Refuse a source without events, unless it is a file whose rejected lines are listed.
 
-    A backtest is always refused: it has nothing to measure. The error states how many records were
-    rejected, and why the first one was.
+    A backtest is always refused: it has nothing to measure.
     """
     if summary.rejects and empty is None and not measured:
         return
@@ -200,10 +195,9 @@ def _clock(seconds: float) -> str:
 
 
 class Output:
-    """File of snapshots, one per line, that gets its name when it is complete."""
+    """Snapshots file, named when complete; "-" is standard output, None writes nothing."""
 
     def __init__(self, name: str | None) -> None:
-        """Open the named file; "-" is standard output, None writes nothing."""
         self._name = name
         self._file: IO[bytes] | None = None
         self._part: Path | None = None

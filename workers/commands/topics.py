@@ -39,9 +39,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     """Show every topic with its state, after creating missing ones.
 
     Args:
-        create: whether to create the topics that the worker writes, with the events topic's number
-            of partitions; if that topic is missing, with the cluster's default for new topics.
-        events_topic: whether to create a missing events topic as well.
+        create: create the topics that the worker writes, with the events topic's number of
+            partitions; if that topic is missing, with the cluster's default for new topics.
+        events_topic: create a missing events topic as well.
 
     Returns:
         Exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing, except

@@ -1,7 +1,6 @@
 """`quietcount dashboard`: a page and an HTTP API over the histogram topics.
 
-Imports `pipeline`, `privacy`, `kafka` and `settings`. Start with `server`, which runs all parts in
-a process or a thread. `feed` reads Kafka, `snapshots` joins pages, `hub` sends snapshots to
-viewers, `guard` checks every request, `api` and `api_history` answer. `store` keeps the history in
-DuckDB. `page` has the HTML, CSS and JavaScript; `promise` computes the joint guarantee.
+Imports `pipeline`, `privacy`, `kafka` and `settings`. `server` runs all parts in a process or a
+thread: `feed` reads Kafka, `snapshots` joins pages, `hub` sends snapshots to viewers, `guard`
+checks every request, `api` and `api_history` answer. `store` keeps the history in DuckDB.
 """

@@ -45,7 +45,6 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
     ) -> web.StreamResponse:
-        """Return the response to an unreadable request or to a logged internal error."""
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
         if request.writer.output_size > 0:
@@ -70,7 +69,6 @@ LIMIT = 1_000
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 HUB = web.AppKey("hub", Hub)
-# Names of the histograms in the settings.
 KNOWN = web.AppKey("known", frozenset)
 STORE = web.AppKey("store", Store)
 
@@ -91,11 +89,10 @@ def application(
     further: Mapping[str, object] | None = None,
     store: Store | None = None,
 ) -> web.Application:
-    """Return the dashboard's web application, without Kafka.
+    """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are name and horizon of those in the settings, in their order. Without a `token`,
-    readers need none. `further` are additional fields of /api/histograms. Without a `store`, only
-    snapshots in memory are served.
+    `histograms` are name and horizon, in the settings' order; `further` more fields of
+    /api/histograms. Without a `store`, only memory is served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub

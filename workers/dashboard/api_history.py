@@ -36,7 +36,6 @@ from workers.dashboard.store.queries import (
 from workers.dashboard.store.store import QueryFailed, Store
 from workers.settings.durations import parse_duration
 
-# Most items in one query.
 ITEMS = 100
 COMPRESS_FROM = 1_024
 
@@ -46,14 +45,12 @@ class BadQuery(ValueError):
 
 
 def only_known(query: Mapping[str, str], names: set[str]) -> None:
-    """Raise Question for unknown parameters."""
     for name in query:
         if name not in names:
             raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
 
 
 def one(query: MultiMapping[str], name: str) -> str:
-    """Return the value of a parameter that must occur exactly once."""
     given = query.getall(name, [])
     if len(given) != 1:
         raise BadQuery(f"{name}: only one" if given else f"{name} is missing")
@@ -191,11 +188,7 @@ def refusing(handler: Handler) -> Handler:
 def _nothing_yet(
     asked: HistoryQuery | EpochsQuery, request: web.Request, memory: History, store: Store
 ) -> web.Response:
-    """Return the answer for a stream that is in memory only.
-
-    Raises:
-        NotStored: the stream is not in memory either, or a file is requested.
-    """
+    """Answer for a stream that is in memory only; raise `NotStored` if it is not, or for a file."""
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
         raise NotStored("no such key in the history; /api/histograms lists the keys")
@@ -256,11 +249,7 @@ async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.Stream
     return response
 
 
-# ---- parameters ----------------------------------------------------------------------------------
-
-
 def _common(query: MultiMapping[str], known: frozenset[str]) -> dict[str, Any]:
-    """Return the fields that both queries over time have."""
     stream = stream_of(query)
     if stream.histogram not in known:
         raise NotStored("no such histogram; /api/histograms lists them")
@@ -285,9 +274,6 @@ def _step(query: MultiMapping[str]) -> int | None:
     return step
 
 
-# ---- ticks in memory -----------------------------------------------------------------------------
-
-
 def _is(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
     if asked.id is not None and snapshot.id != asked.id:
         return False
@@ -297,8 +283,6 @@ def _is(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
 
 
 def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
-    """Return the nearest ticks in memory before and after a missing one."""
-
     def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
         return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
 

@@ -50,20 +50,11 @@ class DashboardSettings:
 
 
 def load_dashboard(path: Path) -> DashboardSettings:
-    """Read the part of a settings file that a dashboard needs.
-
-    Raises:
-        SettingsError: one line with the file, the field, its value and the allowed values.
-    """
     return from_file(path, _read)
 
 
 def read_token(path: Path) -> str:
-    """Return the API token: the file's one line.
-
-    Raises:
-        SettingsError: not readable, too short, or not printable ASCII without blanks.
-    """
+    """Return the API token, the file's one line: printable ASCII without blanks."""
     try:
         token = read_file(path).decode("ascii").strip()
     except UnicodeDecodeError:

@@ -1,8 +1,7 @@
 """Reads the histogram topics: the last ticks of each partition, then new records.
 
 Reads committed records, joins no group and commits nothing; it needs read permission on the
-histogram topics only. It never ends by itself: if a broker is down, or a topic is missing or
-unreadable, it reports that state and retries.
+histogram topics only. It never ends by itself, but reports its state and retries:
 
     connecting    no broker has answered yet
     missing       topics do not exist or are not visible
@@ -33,15 +32,13 @@ logger = logging.getLogger(__name__)
 BATCH = 2_000
 # A batch is delivered when it is full or this old, which bounds a snapshot's delay.
 POLL_S = 0.1
-# Records at the end of a partition (with transaction markers) that are searched for its
-# newest time and tick width.
+# At a partition's end, with transaction markers; searched for its newest time and tick width.
 TAIL = 100
-# Most history records of a partition, if the broker cannot look up offsets by time.
+# Per partition, if the broker cannot look up offsets by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
-# Timeout for the tails of all partitions. A partition whose tail is missing is read from its
-# beginning, so a long wait pays off.
+# Timeout for the tails of all partitions; without its tail, a partition is read from the start.
 TAIL_S = 15.0
 RETRY_S = 2.0
 # How often a silent broker is probed: it may just have nothing to send.
@@ -57,7 +54,7 @@ _REFUSALS = (
 
 
 class Feed:
-    """One consumer on its own thread; `topics` maps topics to histograms."""
+    """One consumer, used only on its own thread (`_call`); `topics` maps topics to histograms."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, str], hub: Hub) -> None:
         self._connection, self._topics, self._hub = connection, topics, hub
@@ -91,7 +88,6 @@ class Feed:
             try:
                 if time.monotonic() >= topics_at:
                     missing = await self._call(lambda: self._assign(consumer))
-                    # Retry often until all topics exist.
                     topics_at = time.monotonic() + (RETRY_S if missing else TOPICS_S)
                     check_at = time.monotonic() + CHECK_S
                     self._tell(missing)
@@ -114,8 +110,6 @@ class Feed:
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
 
-    # ---- in the thread ---------------------------------------------------------------------------
-
     def _assign(self, consumer: Consumer) -> list[str]:
         """Start reading new partitions; return the missing topics."""
         found = partitions_of(consumer, self._topics)
@@ -131,7 +125,6 @@ class Feed:
         return [topic for topic in self._topics if topic not in present]
 
     def _check(self, consumer: Consumer) -> None:
-        """Query the broker of every partition, to detect an outage."""
         for place in self._assigned:
             consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
 
@@ -208,8 +201,6 @@ class Feed:
         consumer.unassign()
         return since
 
-    # ---- its state -------------------------------------------------------------------------------
-
     def _tell(self, missing: list[str]) -> None:
         self._hub.away.found()
         self._silence = None
@@ -243,7 +234,6 @@ class Feed:
 
 
 def partitions_of(consumer: Consumer, topics: Iterable[str]) -> list[Place]:
-    """Return the partitions of those topics that exist and are visible."""
     # List all topics: asking for one by name may create it.
     found = consumer.list_topics(timeout=ANSWER_S).topics
     there = [found[topic] for topic in topics if topic in found and found[topic].error is None]

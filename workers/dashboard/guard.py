@@ -35,7 +35,6 @@ PROTECTED = ("/api/", "/demo/")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a listen address is reachable from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -43,15 +42,11 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal(status: int, message: str, **headers: str) -> web.Response:
-    """Return an error response: `{"error": "..."}`."""
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def guard(host: str, token: str | None) -> Middleware:
-    """Return the middleware that allows only reading, and only with the token if there is one.
-
-    `host` is the listen address.
-    """
+    """Return the middleware that allows only reading, and only with the token if there is one."""
     # Without a token, a foreign page under a name that resolves to 127.0.0.1 could read a
     # local-only dashboard (DNS rebinding).
     local_only = token is None and is_loopback(host)
@@ -95,7 +90,7 @@ def headers_for(
 def framed_by(host: str, token: str | None) -> str:
     """Return the sites that may frame the page if `embed` is requested.
 
-    That page has no forms or controls that change anything, and the framing site cannot read it.
+    That page has no controls that change anything, and the framing site cannot read it.
     """
     return THIS_MACHINE if token is None and is_loopback(host) else ANYBODY
 
@@ -113,7 +108,6 @@ def _may(request: web.Request, digest: bytes) -> bool:
 
 
 def _name(host: str) -> str:
-    """Return a Host header without its port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     if host.count(":") > 1:  # an IPv6 address, as in --host

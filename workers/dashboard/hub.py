@@ -1,8 +1,7 @@
 """Delivers new snapshots to all viewers, and keeps the last ticks of every stream.
 
-A slow viewer skips to the newest snapshot of each stream, so at most one event per stream waits
-for a viewer. Viewers share events: each event is encoded once. The history is bounded in ticks and
-bytes, whatever arrives.
+A slow viewer skips to the newest snapshot of each stream, so at most one event per stream waits for
+a viewer. Viewers share events, each encoded once. The history is bounded in ticks and bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class History:
         return True
 
     def streams(self) -> list[Stream]:
-        """Return all streams, in order of first appearance."""
         return [stream for stream, kept in self._of.items() if kept]
 
     def newest(self, stream: Stream) -> SeenSnapshot | None:
@@ -72,7 +70,7 @@ class History:
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return at most `limit` snapshots of a stream, oldest first, and whether there are more.
+        """Return at most `limit` snapshots, oldest first, and whether there are more.
 
         They are the oldest whose tick ends after the time `after`; None: the newest.
         """
@@ -106,8 +104,6 @@ _STREAMS = "streams"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A viewer's filter; None means everything."""
-
     histograms: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     top: int | None = None
@@ -171,7 +167,6 @@ class Hub:
         return len(self._viewers)
 
     def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
-        """Store snapshots and send the newest of each stream to interested viewers."""
         changed = {snapshot.stream: None for snapshot in snapshots if self.history.add(snapshot)}
         for stream in changed:
             self._events.pop(stream, None)
@@ -198,7 +193,7 @@ class Hub:
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
 
-        `last_event` is the id of its last event on an earlier connection: it gets only newer ones.
+        With the id of its `last_event` on an earlier connection, it gets only newer ones.
         """
         viewer = Viewer(wanted)
         viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
@@ -223,7 +218,6 @@ class Hub:
             viewer.put(name, line)
 
     def _event(self, stream: Stream, top: int | None) -> bytes:
-        """Return the event of a stream's newest snapshot, encoded once for all viewers."""
         made = self._events.setdefault(stream, {})
         if top not in made:
             snapshot = self.history.newest(stream)
@@ -242,22 +236,18 @@ class Hub:
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:
-    """Return a server-sent event without an id."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
 
 
 def now_ms() -> int:
-    """Return the server's clock, ms since 1970, from which viewers compute a tick's age."""
+    """Return the server's clock, from which viewers compute a tick's age."""
     return time.time_ns() // 1_000_000
 
 
 def catalogue(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> list[dict[str, object]]:
-    """Return every histogram with its stream keys and the metadata of its newest snapshot.
-
-    `known` is name and horizon of the histograms of the settings, in their order.
-    """
+    """Return every histogram with its stream keys and the metadata of its newest snapshot."""
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     newest: dict[str, SeenSnapshot] = {}
     for stream in history.streams():

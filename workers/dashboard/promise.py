@@ -32,10 +32,7 @@ class Price(NamedTuple):
 def together_of(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> dict[str, object] | None:
-    """Return the total and the loss table of docs/api.md; None before anything was published.
-
-    `known` is name and horizon of the histograms of the settings, in their order.
-    """
+    """Return the total and the loss table of docs/api.md; None before anything was published."""
     newest = {snapshot.histogram: snapshot for snapshot in history.all_newest()}
     seen = [(newest[name], horizon) for name, horizon in known if name in newest]
     units = {snapshot.guarantee.unit for snapshot, _ in seen}

@@ -54,11 +54,7 @@ class Dashboard:
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serve until `stopped`; call `ready` once listening.
-
-        Raises:
-            SettingsError: cannot listen on the address.
-        """
+        """Serve until `stopped`; call `ready` once listening, or raise `SettingsError`."""
         listener = self._listen()
         self.url = url_of(self._host, listener) + "/"
         runner = web.AppRunner(self._app, shutdown_timeout=CLOSING_S, handle_signals=False)
@@ -113,8 +109,6 @@ async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Serv
 
 
 def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
-    """Run a dashboard until SIGTERM or Ctrl-C; return the exit code, 0."""
-
     async def main() -> None:
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -51,8 +51,6 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Frame(Head, frozen=True):
-    """Fields common to snapshots of all mechanisms."""
-
     page: Place
     pages: Place
     sd: NotNegative | None
@@ -78,12 +76,7 @@ class Stream:
 
 
 class SeenSnapshot(Head, frozen=True):
-    """A complete snapshot.
-
-    Attributes:
-        json: the object, in one line.
-        number: order of arrival here, from 1; 0 until it is stored.
-    """
+    """A complete snapshot; `number` is the order of arrival from 1, 0 until stored."""
 
     json: bytes
     number: int = 0
@@ -94,20 +87,16 @@ class SeenSnapshot(Head, frozen=True):
 
 
 class Pages:
-    """Assembles snapshots from their pages."""
-
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
     def __len__(self) -> int:
-        """Return the number of incomplete snapshots."""
         return len(self._waiting)
 
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Add a record of a histogram's topic; return None while pages of its snapshot are missing.
+        """Add a record; return None while pages of its snapshot are missing.
 
-        Raises:
-            InvalidSnapshot: the record is something else. The message does not quote it.
+        Raises InvalidSnapshot: the record is something else. The message does not quote it.
         """
         page = value or b""
         frame = _decoded(page)
@@ -173,11 +162,7 @@ def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
 
 
 def _joined(pages: list[bytes]) -> bytes:
-    """Return one page with all entries of the pages.
-
-    Raises:
-        InvalidSnapshot: the pages do not belong together.
-    """
+    """Join all entries in one page; raise `InvalidSnapshot` if the pages do not match."""
     try:
         whole = joined([orjson.loads(page) for page in pages])
     except (KeyError, TypeError):

@@ -21,13 +21,7 @@ REASONS_SHOWN = 20
 
 
 def check(settings: Settings, *, source: str | None, records: int) -> int:
-    """Print findings on `records` events of the events topics, or of the file `source`.
-
-    Return exit code 0, or 1 if nothing would be accepted.
-
-    Raises:
-        SettingsError: nothing can be read, or a budget cannot be met.
-    """
+    """Print findings on `records` events of the events topics, or of the file `source`."""
     check_ceiling(settings)
     ensure_compiled()
     sample = of_topics(settings, records) if source is None else of_file(settings, source, records)

@@ -1,11 +1,10 @@
 """Examine a sample under the settings: accepted records, reject reasons, and expected results.
 
-The worker's own readers decide. The findings are exact: for the operator only.
-
-They include field paths that no record has, with similar existing paths, and what the first ticks
-of a histogram would show if events continued as in the sample. That estimate extrapolates every
-sampled item at its rate and finds where its expected count passes the threshold. It ignores items
-that are not in the sample, and the per-user bounds.
+The worker's own readers decide. The findings are exact: for the operator only. They include field
+paths that no record has, with similar existing paths, and what the first ticks of a histogram would
+show if events continued as in the sample. That estimate extrapolates every sampled item at its rate
+and finds where its expected count passes the threshold; it ignores other items and the per-user
+bounds.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class PathCounts:
         return str(path) in self._met
 
     def nearest(self, wanted: Path) -> list[str]:
-        """Return the paths most similar to `wanted`, best first, without `wanted` itself."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
         good = [text for text, score in scores.items() if score >= _NEAR]
         return sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
@@ -82,7 +80,6 @@ class PathCounts:
 
 
 def wanted_paths(shape: Shape) -> dict[str, Path]:
-    """Return the paths that the settings read, keyed by setting and path."""
     found: dict[str, Path] = {}
     for view in shape.views.values():
         found |= {f"{name} {path}": path for name, path in view.paths().items()}
@@ -126,7 +123,6 @@ class Expected:
         counts: whether counts are published, with noise of this sd.
         sd_first, sd_worst: after the first tick and at its worst.
         last: the epoch's last tick, or that of the first year.
-        events: expected in a tick.
         largest, median: expected counts of the sampled items in a tick; 0 without items.
         items: number of (stream key, item) pairs in the sample.
         passing: after the first tick and at the horizon; empty if no threshold applies.
@@ -154,10 +150,8 @@ def expected(
 ) -> Expected:
     """Return the expected results of a histogram's ticks.
 
-    Args:
-        mechanism: built from `config`; only its figures are used.
-        events_s: matching events per second.
-        pairs_s: contributions per item and second, within the bounds of an event.
+    `mechanism` is built from `config`. `events_s` are matching events per second, `pairs_s`
+    contributions per item and second, within the bounds of an event.
     """
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
@@ -232,7 +226,6 @@ class RejectReason:
 
     Attributes:
         example: the first of them. Exact.
-        fields: what all of them have.
         absent: the field that the reason names, if none of them has it.
         empty: how many of them `missing = "empty"` would accept, as events without items.
     """
@@ -260,10 +253,8 @@ class Distribution:
 class UserContributions:
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
-    Attributes:
-        users: per epoch, summed over epochs.
-        pairs: of stream key and item per user, compared with max_items_per_user.
-        amounts: per such pair, compared with max_count.
+    `users` are per epoch, summed over epochs. `pairs` of stream key and item per user compare with
+    max_items_per_user, `amounts` per pair with max_count.
     """
 
     users: int
@@ -278,11 +269,10 @@ class HistogramFindings:
     Attributes:
         looked_at: events that its `where` matches.
         keys, served: stream keys in them, and how many of these it serves.
-        unserved: events of the other keys, which do not count here.
-        early: events dated before its start, which do not count either.
+        unserved, early: events of other keys, or dated before its start; neither counts below.
         items: per event, compared with max_items.
         amounts: per item in an event, compared with max_count.
-        of_users: contributions of the sample's users in an epoch; None if events are protected.
+        of_users: None if events are protected.
         absent: its own paths that no record has.
         expected: None if the sample gives no rate.
     """
@@ -304,12 +294,9 @@ class HistogramFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Findings on a sample.
+    """Findings on a sample: `skipped` records match no histogram's `where`.
 
-    Attributes:
-        skipped: records that no histogram's `where` matches.
-        why: reasons of the rejected ones, most common first.
-        time_hint: possible problem with the times.
+    `why` has the most common reject reason first, `time_hint` a possible problem with the times.
     """
 
     records: int
@@ -327,9 +314,6 @@ class Findings:
 
 
 def examine(settings: Settings, sample: Sample) -> Findings:
-    """Raises:
-    SettingsError: a histogram's budget cannot be met.
-    """
     reader, fields = reader_of(settings, sample.shape), PathCounts()
     forms = Decoders(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
@@ -426,7 +410,6 @@ def _nearest(fields: PathCounts, path: Path) -> Nearest:
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
-    """Suggest a unit that makes an invalid time valid."""
     wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
     if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
         return ""
@@ -438,7 +421,6 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
 
 
 def _doubts(settings: Settings, times: Longs) -> str:
-    """Suggest a unit for the times if most are not of this century."""
     if not len(times) or settings.events.timestamp is None:
         return ""
     middle = int(np.median(times))
@@ -446,7 +428,7 @@ def _doubts(settings: Settings, times: Longs) -> str:
     if _plausible(middle) or unit == "iso":
         return ""
     per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
-    # `middle` is the number's value in ms under the current unit.
+    # `middle` is in ms under the current unit.
     for other, factor in per_ms.items():
         if other != unit and _plausible(int(middle / per_ms[unit] * factor)):
             return f'these times are not of this century; timestamp_unit = "{other}" would make them so'
@@ -513,7 +495,7 @@ def _of_histogram(
 def _weights(times_by_part: Sequence[Longs]) -> list[float]:
     """Return, per partition, the events per second that one sampled event represents.
 
-    Every partition's sample has its own time span; if it has none, the span of all is used.
+    A partition's sample without a time span uses the span of all.
     """
     whole_s = _span_s(_joined(times_by_part))
     otherwise = 1 / whole_s if whole_s else 0.0

@@ -20,15 +20,14 @@ from workers.replay.sources import first_rows, is_parquet, open_source
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
 
-# Reading stops then, keeping the records read so far.
 PATIENCE_S = 15.0
-# For all records of a sample together; the oldest are left out.
+# For all records together; the oldest are left out.
 BYTES_MAX = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Part:
-    """Sampled records of one source partition, in their order; a file is one partition.
+    """Sampled records of one source partition, in order; a file is one partition.
 
     `objects` holds decoded records instead, for sources without raw ones.
     """
@@ -43,12 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """Records to examine.
-
-    Attributes:
-        live: whether the worker would read them now, from a topic.
-        stopped: whether time ran out before the requested number was read.
-    """
+    """Records to examine: `live` if from a topic, `stopped` if time ran out first."""
 
     name: str
     parts: Sequence[Part]
@@ -61,11 +55,7 @@ class Sample:
 
 
 def of_topics(settings: Settings, number: int) -> Sample:
-    """Return the newest records of the events topics, an equal share of each partition.
-
-    Raises:
-        SettingsError: a topic is missing, or no broker answers.
-    """
+    """Return the newest records of the events topics, an equal share of each partition."""
     connection = connection_of(settings)
     sources = {source.log: source for source in source_partitions(settings, connection)}
     deadline = time.monotonic() + PATIENCE_S
@@ -95,11 +85,7 @@ def of_topics(settings: Settings, number: int) -> Sample:
 
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:
-    """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
+    """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet."""
     source = SourcePartition(name, 0, 1)
     shown = f"the first events of {'standard input' if name == '-' else name}"
     if name != "-" and is_parquet(Path(name)):

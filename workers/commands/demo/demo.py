@@ -22,19 +22,11 @@ def run(
     picture: Path | None = None,
     port: int | None = None,
 ) -> int:
-    """Run the demo until Ctrl-C or for `seconds`; everything it started is gone afterwards.
+    """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 
-    Args:
-        rate: events per second.
-        bootstrap: a Kafka cluster; None: an embedded one.
-        picture: where to write the last view as SVG.
-        port: of the page; None: the dashboard's own, or any free one if that is taken.
-
-    Returns:
-        0, or the exit code for a worker that failed.
-
-    Raises:
-        SettingsError: the flights are not installed, no broker answers, or `port` is taken.
+    `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
+    own, or any free one if that is taken. `picture` receives the last view as SVG.
+    Return 0, or the exit code for a worker that failed.
     """
     with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
         from workers.commands.demo.session import Session

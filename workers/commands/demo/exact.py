@@ -1,9 +1,8 @@
-"""Exact counts of the generator's events, compared with published snapshots.
+"""Exact counts of the generator's events, compared with published snapshots. Only for the demo.
 
-Never part of a worker. Counts are kept per tick of a record's timestamp, like the worker's. A
-snapshot is compared with their running sum from the start of its epoch to the end of its tick, so
-both cover the same events. A `Board` holds the newest snapshot of a published histogram with
-these exact counts. The demo's page draws them in red beside the private ones:
+Counts are kept per tick of a record's timestamp, like the worker's. A snapshot is compared with
+their running sum from the start of its epoch to the end of its tick, so both cover the same events.
+The demo's page draws the exact counts in red beside the private ones:
 
 GET /demo/exact?histogram=H&key=K&after=END
     {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}
@@ -79,7 +78,6 @@ class Board:
 
     Attributes:
         tick, number: of its tick, in its epoch and over all epochs.
-        sd: standard deviation of every private count.
         threshold: what a private count had to exceed to be shown first; None: all are shown.
         rows: as published, largest private count first.
         hidden: number of labels that occurred and are not shown. Exact.
@@ -130,11 +128,7 @@ class Boards:
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
-        """Process a message of a histogram topic.
-
-        Returns:
-            The new board; None while pages are missing, and for a tick already seen.
-        """
+        """Return the new board; None while pages are missing, and for a tick already seen."""
         at = (snapshot["histogram"], snapshot["key"])
         running = self._running[at]
         number = self._exact.grid.holding(snapshot["start"])
@@ -181,7 +175,6 @@ class Truth:
             self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
-        """Return the ticks of a stream that ended after `end_ms`, oldest first."""
         with self._lock:
             kept = list(self._of.get((histogram, key), ()))
         return [tick for tick in kept if int(str(tick["end"])) > end_ms]

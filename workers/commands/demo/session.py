@@ -54,12 +54,11 @@ DELTA = 1e-9
 LOG_LINES = 15
 PATIENCE_S = 15.0
 
-#: Worker settings, with names in braces for values that differ between demos.
+# Names in braces are values that differ between demos.
 SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    """Return the worker's settings file; `start_ms` is the start of tick 1."""
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
     client = ", ".join(
         f"{json.dumps(key)} = {json.dumps(v)}" for key, v in connection.client.items()
@@ -177,7 +176,6 @@ class Stop:
 
 
 def promise(settings: Settings, epoch_ms: int) -> str:
-    """Describe the guarantee against an observer of the histograms, for one epoch of `epoch_ms`."""
     total = total_of([charge_of(config, build(config)) for config in settings.histograms])
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     learned = verdict(total.epsilon, total.delta, "any one flight was in the data")
@@ -193,13 +191,10 @@ def _power(number: float) -> str:
 
 
 EXIT_FAILED = 70
-#: Worker exit codes that have their own meaning are passed on.
 PASSED_ON = (2, 75)
 REFRESH_S = 0.2
-#: The demo reports a problem after this long without a snapshot.
 SILENCE_S = 60.0
-#: Maximum events sent before the worker starts. The embedded cluster keeps 5 MiB a partition,
-#: about 200,000 events.
+# Before the worker starts; the embedded cluster keeps 5 MiB a partition, about 200,000 events.
 EMBEDDED_AHEAD = 100_000
 SPEED_OVER_S = 3.0
 PLAIN_ITEMS = 4
@@ -221,7 +216,6 @@ class Session:
         self._told = 0
 
     def run(self, stop: Stop) -> int:
-        """Run until `stop` is set; see `workers.commands.demo.demo.run`."""
         path = find_flights()
         with ExitStack() as stack:
             connection = self._connect(stack)
@@ -321,7 +315,6 @@ class Session:
 
     @contextmanager
     def _display(self) -> Iterator[Live | None]:
-        """Yield the live view on a terminal; elsewhere None, for plain lines."""
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
             flights = f"{self._rate:,} flights a second from 2013-01-01 on"
@@ -369,7 +362,6 @@ class Session:
         )
 
     def _tell(self) -> None:
-        """Print plain lines for the newest tick that all boards have reached, if it is new."""
         if self._generator.years > self._year:
             self._year = self._generator.years
             self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")

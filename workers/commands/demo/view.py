@@ -1,8 +1,7 @@
 """Draw the live view with rich, for terminals of 80 x 24 and more.
 
-Private counts are cyan and exact ones red, everywhere. A bar is solid up to two standard
-deviations below the private count, has an error bar from there to two above it, and a red mark at
-the exact count.
+Private counts are cyan and exact ones red. A bar is solid up to two standard deviations below the
+private count, has an error bar from there to two above it, and a red mark at the exact count.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ QUIET = "bright_black"
 #: Columns of a count, such as 12,345 or 1.234M.
 DIGITS = 6
 DIGITS_MIN = 4
-#: Minimum inner columns for whole words on a board.
+# Minimum inner columns for whole words on a board.
 WIDE = 28
 #: Shorter bars are left out as illegible.
 BAR_MIN = 4
@@ -44,12 +43,11 @@ class Scene:
     """Everything to draw.
 
     Attributes:
-        discovered: histogram drawn large, with bars.
-        declared: histogram drawn as a small table.
+        discovered, declared: histogram drawn large, with bars, and as a small table.
         keys, labels: stream keys, and the domain of `declared`, in the order shown.
         simulated, year: date of the newest event, and how often the data was started.
         sent, speed: events so far, and measured events per second.
-        elapsed_s, now_ms: since the start; wall clock, for the age of the boards.
+        now_ms: wall clock, for the age of the boards.
         state: what the demo is waiting for, while nothing is shown yet.
     """
 
@@ -103,7 +101,7 @@ def render(scene: Scene, console: Console) -> RenderableType:
 
 
 def picture(scene: Scene, path: Path) -> None:
-    """Write the view as an SVG file, as `quietcount demo --picture docs/demo.svg` does."""
+    """Write the view as an SVG file; made docs/demo.svg."""
     width, height = PICTURE_SIZE
     drawn: Any = {"width": width, "height": height, "force_terminal": True, "legacy_windows": False}
     console = Console(file=io.StringIO(), record=True, color_system="truecolor", **drawn)

@@ -58,11 +58,6 @@ class InitOptions:
 
 
 def write_settings(options: InitOptions) -> int:
-    """Write a settings file for a topic; return the exit code.
-
-    Raises:
-        SettingsError: an option is wrong, the file already exists, or no broker answers.
-    """
     output = options.output
     if output.exists() or output.is_symlink():
         raise SettingsError(
@@ -136,11 +131,7 @@ def table_of(values: Mapping[str, str]) -> dict[str, object]:
 
 
 def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
-    """Return a section from `NAME=VALUE` options, as TOML values by name.
-
-    Raises:
-        SettingsError: one has no `=`.
-    """
+    """Return a section from `NAME=VALUE` options, as TOML values by name."""
     found = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -203,11 +194,6 @@ def _answers(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a new file.
-
-    Raises:
-        SettingsError: it already exists, or cannot be written.
-    """
     try:
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
             file.write(text)

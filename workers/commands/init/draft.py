@@ -28,9 +28,8 @@ from workers.events.project import Event, Projection, Seen
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
 
-# Maximum number of items candidates to try.
 _TRIED = 12
-# If fewer events have items, a field may tell which do.
+# If fewer events have items, a field may identify those that do.
 _SOME = 0.98
 _MOST_ITEMS = 0.99
 _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
@@ -61,7 +60,6 @@ class Draft:
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
-        range_given: whether the operator gave the range of the buckets.
         key: stream key; None: one histogram for all events.
         user: None if events are protected.
         empty: whether events without items are events.
@@ -100,9 +98,6 @@ class SampleGuesses:
     """Guesses about one sample, up to the questions for the operator."""
 
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
-        """Raises:
-        CannotGuess: nothing in the sample could be counted.
-        """
         self._sample, self._decoded = sample, decoded
         self._places = sorted(decoded.objects)
         self._look(now_ms)
@@ -133,7 +128,6 @@ class SampleGuesses:
         self.items, *self.other_items = self._counted()
 
     def _counted(self) -> list[ItemsCandidate]:
-        """Return what can be counted, likeliest first."""
         times = {time.field.path.steps for time in self._times}
         good: list[ItemsCandidate] = []
         for items in items_of(self.fields)[:_TRIED]:
@@ -153,7 +147,6 @@ class SampleGuesses:
         return good
 
     def _having(self, items: ItemsCandidate) -> set[int]:
-        """Return the places of the events that have items."""
         projection = Projection(Shape(one_view(view_of(items)), empty=True))
         events = enumerate(map(projection.event, self.objects))
         return {
@@ -196,9 +189,7 @@ class SampleGuesses:
         return Shape(one_view(view), time, unit, of_user, empty)
 
     def draft(self, answers: OperatorAnswers) -> Draft:
-        """Raises:
-        CannotGuess: with these answers no event would be accepted, or no user is known.
-        """
+        """Raises CannotGuess: these answers leave no event accepted, or no user known."""
         if answers.range is not None and self.items.range is not None:
             self.items = replace(self.items, range=answers.range)
         keys = self.keys

@@ -1,8 +1,8 @@
 """Survey the fields of sampled records along all paths, through objects and lists of objects.
 
 An object is one field if its names differ from record to record and its values are whole numbers:
-its names are labels and its values counts. Other objects with varying names are not walked: the
-names are data. So are names that cannot form a path, or that lie behind a second list.
+its names are labels and its values counts. Other objects with varying names are not walked (the
+names are data), nor are names that cannot form a path or that lie behind a second list.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ NEARLY_ALL = 0.99
 # For all records together; later fields are ignored.
 FIELDS_MAX = 2_000
 NAMES_MAX = 5_000
-# Per list, from its beginning: more elements add no information.
+# Per list, from its beginning.
 ELEMENTS_MAX = 1_000
 # Names vary if an object has on average less than this share of all names at its path: for objects
 # of whole numbers, which more often hold counts than optional fields; for any object.
 _VARYING_COUNTS, _VARYING = 0.8, 0.5
-# At least this many varying names are data, whatever the values are.
+# So many varying names are data, whatever the values are.
 _MANY_NAMES = 50
 
 Steps = tuple[tuple[str, ...], int | None]
@@ -106,7 +106,6 @@ class Field:
         return self.kinds.total()
 
     def says(self, *tables: frozenset[str]) -> bool:
-        """Return whether the field's own name has a word of one of the tables."""
         return names.says(self.path, *tables)
 
     @property
@@ -155,8 +154,6 @@ def walk(
 
 @dataclass(slots=True)
 class _ObjectNames:
-    """Names of the objects at one path, which may be data."""
-
     objects: int = 0
     sizes: int = 0
     counts: bool = True
@@ -306,7 +303,7 @@ def _float(value: float | Decimal) -> float:
 
 
 _TYPES_MAX = 20
-# Minimum share of a type's records that have the items; otherwise at most the remainder may.
+# Minimum share of a type's records that have the items; of other types at most the remainder may.
 _DECIDED = 0.95
 
 

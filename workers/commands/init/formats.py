@@ -2,7 +2,7 @@
 
 JSON is tried first. A value that starts with a zero byte and a four-byte schema id is framed by a
 Schema Registry serializer: Avro, Protobuf, or JSON. The worker's own readers walk only the wanted
-fields; here these are not known yet, so records are decoded whole.
+fields; these are not known yet, so records are decoded whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from workers.events.schemas import AVRO, JSON, PROTOBUF, Access, CommandWait, Re
 from workers.events.tree import Node, build
 from workers.runtime.errors import SettingsError
 
-#: Names of the schema kinds in `events.format`.
 FORMATS = MappingProxyType({AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_schema"})
 _PATIENCE_S = 15.0
 # The written settings reject longer values.
@@ -40,21 +39,14 @@ class CannotGuess(SettingsError):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecodedSample:
-    """Records of a sample: values that are objects, by place in the sample."""
-
     format: str
     objects: dict[int, object]
 
 
 def decode_sample(values: Sequence[bytes | None], access: Access | None = None) -> DecodedSample:
-    """Decode the values of a sample.
+    """Decode the values of a sample; `access` is to the registry of their schemas, if any.
 
-    Args:
-        access: to the registry with their schemas; None: there is none.
-
-    Raises:
-        CannotGuess: the format is unknown, or there are no objects.
-        SettingsError: the registry does not answer.
+    Raises CannotGuess: the format is unknown, or there are no objects.
     """
     number = sum(value is not None for value in values)
     if not number:
@@ -89,12 +81,7 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
 
 
 class SchemaDecoder:
-    """Decoder of values that name their schema."""
-
     def __init__(self, access: Access) -> None:
-        """Raises:
-        SettingsError: the packages that read schemas are not installed.
-        """
         try:
             from workers.events.formats.avro import AvroFormat
             from workers.events.formats.protobuf import ProtobufFormat
@@ -113,12 +100,7 @@ class SchemaDecoder:
         self._numbers: dict[tuple[bytes, bytes], int | None] = {}
 
     def decode(self, value: bytes) -> tuple[str, object]:
-        """Return the format of a value and its content.
-
-        Raises:
-            ValueError: it names no known schema, or does not match its schema.
-            SettingsError: the registry does not answer.
-        """
+        """Return a value's format and content; raise `ValueError` if no known schema fits it."""
         if not is_framed(value):
             raise ValueError
         schema_id = value[1:HEADER]
@@ -145,7 +127,6 @@ class SchemaDecoder:
 
 
 def is_framed(value: bytes) -> bool:
-    """Return whether a value starts like those of Schema Registry serializers."""
     return len(value) >= HEADER and value[0] == 0
 
 

@@ -146,7 +146,6 @@ _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
     {UserKind.PERSON: 40.0, UserKind.ACCOUNT: 30.0, UserKind.DEVICE: 20.0, UserKind.SESSION: 10.0}
 )
-#: Meaning of "user" in the promise, by what a field identifies.
 MEANS = MappingProxyType(
     {
         UserKind.PERSON: "all events of one person, as far as the field has one value for each person",
@@ -162,10 +161,8 @@ MEANS = MappingProxyType(
 class Candidate:
     """Candidate for the stream key or the user, with a relative likelihood `score`.
 
-    Attributes:
-        setting: as in the settings file: a path, or "$key".
-        partitioner: of a user, the one that places the records; None: no known one.
-        who: of a user, what its name identifies.
+    `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner` that
+    places the records (None: no known one) and the entity that its name identifies (`who`).
     """
 
     setting: str
@@ -181,7 +178,6 @@ class Candidate:
 
 
 def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Candidate]:
-    """Return the stream key candidates, likeliest first: fields with few values."""
     found = []
     for field in fields:
         few = _is_few(field.distinct, field.number_of_values)
@@ -212,8 +208,7 @@ def users_of(
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
-    `record_keys` is None for a record without a key, or with one that is not text; `number` is the
-    topic's number of partitions.
+    `record_keys` is None for a record without a text key; `number` is the topic's of partitions.
     """
     same = {str(field.path) for field in _same(fields, record_keys)}
     found = []
@@ -269,7 +264,6 @@ def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Can
 
 
 def is_personal(field: Field) -> bool:
-    """Return whether a field's name or values identify a person or a single event."""
     if names.who(field.path) is not None:
         return True
     addresses = sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
@@ -292,7 +286,6 @@ def _murmur2(key: bytes) -> int:
 
 
 def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
-    """Return the partitioner that maps the users to their records' partitions."""
     for name, place_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
         good = sum(
             place_of(user.encode(errors="replace")) % number == partitions[place]
@@ -303,7 +296,7 @@ def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) 
     return None
 
 
-# A label occurs about twice in a sample; otherwise the field more likely identifies events.
+# Labels must repeat: at a larger share of distinct values a field more likely identifies events.
 _REPEATED = 0.5
 _FEW = 20
 # Longer texts on average are prose.
@@ -314,9 +307,7 @@ _PROSE = 80
 class ItemsCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
-    Attributes:
-        count: sibling field with the amount; None: there is none.
-        range: for bucketing its numbers; None: its values are labels.
+    `count` is a sibling field with the amount. Without a `range` of buckets, values are labels.
     """
 
     field: Field

@@ -81,7 +81,6 @@ _NOUNS = MappingProxyType(
         ),
     }
 )
-# These identify the words before them.
 _IDENTIFIES = _table(
     "id ids uuid guid key hash hashed sha md5 token ref reference no nr num number name address addr hex pseudonym"
 )

@@ -12,17 +12,14 @@ from workers.kafka.reading import bounds_of, reader
 from workers.kafka.topics import KAFKAS_OWN
 from workers.runtime.errors import SettingsError
 
-# Reading stops then, keeping the records read so far.
 PATIENCE_S = 20.0
 _INTRODUCE_S = 10.0
-# For all records of a sample together; larger ones would hardly be examined in more detail.
+# For all records together; larger ones would hardly be examined in more detail.
 BYTES_MAX = 64_000_000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Record:
-    """One record. Sensitive. `time_ms` is Kafka's timestamp, ms since 1970."""
-
     partition: int
     offset: int
     time_ms: int
@@ -34,9 +31,8 @@ class Record:
 class Sample:
     """Sampled records of a topic, by partition, in offset order.
 
-    Attributes:
-        total: offsets in the topic, approximately its records.
-        stopped: whether fewer records were read than requested: time ran out, or they are large.
+    `total` is the number of offsets in the topic, approximately its records. `stopped`: fewer
+    records were read than requested, because time ran out or they are large.
     """
 
     records: list[Record]
@@ -47,12 +43,7 @@ class Sample:
 
 
 def sample_of(connection: Connection, topic: str, number: int) -> Sample:
-    """Read about `number` records of a topic, without writing or joining a group.
-
-    Raises:
-        SettingsError: no broker answers, the topic does not exist, or no record was read in time.
-        KafkaException: the broker refuses reads.
-    """
+    """Read about `number` records of a topic, without writing or joining a group."""
     with connection.introduce(_INTRODUCE_S) as (_, metadata):
         pass
     topics = [name for name in metadata.topics if not name.startswith(KAFKAS_OWN)]

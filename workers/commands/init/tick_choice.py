@@ -15,7 +15,6 @@ from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
 from workers.settings.settings import ALL_STREAM_KEY
 
-# Starting values; the operator chooses.
 EPSILON, DELTA = 1.0, 1e-9
 # Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10

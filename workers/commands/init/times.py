@@ -25,9 +25,8 @@ _IN_TIME = 0.99
 class TimeCandidate:
     """Candidate for the event time, with a relative likelihood `score`.
 
-    Attributes:
-        times: ms since 1970, by the record's place, of the records that have it.
-        ascending: share of times not before the previous one in their partition.
+    `times` are ms since 1970, by the record's place; `ascending` is the share of them that are not
+    before the previous one in their partition.
     """
 
     field: Field

@@ -26,12 +26,9 @@ CHOOSE = "CHOOSE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContext:
-    """Subject and location of the settings file.
+    """Subject and location of the settings file: `client` and `registry` as TOML values by name.
 
-    Attributes:
-        client: [kafka.client], as TOML values by name.
-        registry: [schema_registry], as TOML values by name; empty: not needed.
-        file, key_file: paths relative to the command's directory.
+    `registry` is empty if not needed. `file`, `key_file` are relative to the command's directory.
     """
 
     bootstrap: str
@@ -304,8 +301,6 @@ def _toml_list(texts: Iterable[str]) -> str:
 
 
 class _File(list[str]):
-    """Lines of a settings file, with wrapped comments."""
-
     def section(self, name: str) -> None:
         self += ["", f"[{name}]"]
 

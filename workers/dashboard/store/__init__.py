@@ -2,6 +2,6 @@
 
 following   reads Kafka
 writing     the tables; adds snapshots with their positions; sorts and thins
-questions   selects a stream's rows; answers as JSON, CSV and Parquet
+queries     selects a stream's rows; answers as JSON, CSV and Parquet
 store       the filling thread, the answering threads, and recovery when the file fails
 """

@@ -40,7 +40,6 @@ class _Partition:
 
     @property
     def position(self) -> Position:
-        """Return the position to resume from after a restart."""
         return Position(self.topic_id, self.next if self.waiting is None else self.waiting)
 
 
@@ -128,8 +127,6 @@ class Follower:
         elif offset - one.waiting > PAGES_WITHIN:
             one.pages, one.waiting = Pages(), None
         return None if snapshot is None else Arrival(place[1], snapshot)
-
-    # ---- where to begin --------------------------------------------------------------------------
 
     def _assign(self) -> None:
         found = partitions_of(self._consumer, self._topics)

@@ -1,7 +1,7 @@
 """Queries on the history: a stream over time, its epochs, one tick, as JSON or as a file.
 
-Files are CSV or Parquet, with one row per item and tick. DuckDB writes the whole file next to the
-history. The file is unlinked when it is opened, so nothing remains however the process ends. Only
+Files are CSV or Parquet, one row per item and tick. DuckDB writes the whole file next to the
+history. It is unlinked when it is opened, so nothing remains however the process ends. Only
 complete files are sent, with a Content-Length.
 
 Row selection: rows of a stream are removed from a level in the order of their places. So the first
@@ -54,8 +54,7 @@ class StoredRange(NamedTuple):
     Attributes:
         newest: place of the newest tick, which is in `ticks` only.
         first_ms, last_ms: `end` of the oldest and the newest stored tick.
-        ticks_ms, quarters_ms: `end` of the tick from which on all ticks, or those of the level, are
-            stored.
+        ticks_ms, quarters_ms: `end` from which on all ticks, or all of the level, are stored.
     """
 
     stream: int
@@ -77,18 +76,18 @@ class StoredRange(NamedTuple):
         return f"({' union all '.join(parts)})"
 
     def coarse(self, kind: str) -> str:
-        """Return the rows of the last tick of each quarter of an hour, as SQL in parentheses."""
+        """Return the rows of the last tick of each quarter of an hour; as `every`."""
         parts = [self._newest(kind), self._rows("quarters", kind, f"place >= {self.quarters}")]
         if self.quarters:
             parts.append(self._epochs(kind))
         return f"({' union all '.join(parts)})"
 
     def last(self, kind: str) -> str:
-        """Return the rows of the last tick of each series, as SQL in parentheses."""
+        """Return the rows of the last tick of each series; as `every`."""
         return f"({self._rows('epochs', kind, 'true')} union all {self._newest(kind)})"
 
     def stepped(self, kind: str, since: int, step: int | None) -> str:
-        """Return rows that include the last tick of every step."""
+        """Return rows that include the last tick of every step; as `every`."""
         aligned = step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
         return self.coarse(kind) if aligned else self.every(kind)
 
@@ -108,11 +107,7 @@ class StoredRange(NamedTuple):
 
 
 def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
-    """Return the location of a stream's ticks.
-
-    Raises:
-        NotStored: the stream has none.
-    """
+    """Return the location of a stream's ticks; raise `NotStored` if it has none."""
     found = first(
         cursor,
         "select stream, part, first_end_ms from streams where histogram = ? and key = ?",
@@ -165,7 +160,6 @@ def is_complete(
 
 
 def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> dict[str, int]:
-    """Return the numbers of those labels that were ever shown."""
     sought = list(labels)
     if not sought:
         return {}
@@ -277,7 +271,6 @@ def remove_files(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-# Most counts in one answer.
 CELLS = 1_000_000
 
 
@@ -295,7 +288,6 @@ class _Head(NamedTuple):
 
     @property
     def further(self) -> dict[str, Any]:
-        """The fields of its mechanism that have no columns."""
         found: dict[str, Any] = orjson.loads(self.rest or "{}")
         return found
 
@@ -385,12 +377,7 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
 
 
 def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float | None) -> bytes:
-    """Return the answer to /api/epochs.
-
-    Raises:
-        NotStored: no such stream.
-        AnswerTooLarge: more than `CELLS` counts.
-    """
+    """Return the answer to /api/epochs; raises as `history`."""
     where = locate(cursor, asked.stream)
     rows = f"({_last_of_epochs(where, asked)}) order by end_ms desc, place desc limit {asked.limit + 1}"
     heads = _heads(cursor, rows)
@@ -406,12 +393,7 @@ def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float
 def one_tick(
     cursor: duckdb.DuckDBPyConnection, asked: TickQuery
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return the snapshot of a tick, or None and the nearest ticks before and after it.
-
-    Raises:
-        NotStored: no such stream.
-        AnswerTooLarge: more than `CELLS` counts.
-    """
+    """Return the snapshot of a tick, or None and its nearest neighbours; raises as `history`."""
     where = locate(cursor, asked.stream)
     of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
     values = [asked.id] if asked.id is not None else []
@@ -451,9 +433,6 @@ def selected(where: StoredRange, asked: HistoryQuery) -> str:
 def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
     newest = f"select *, max(place) over (partition by series) as newest from {where.last('heads')}"
     return f"select * exclude newest from ({newest}) where place = newest and {asked.range.where}"
-
-
-# ---- parts of answers ----------------------------------------------------------------------------
 
 
 def _entry(

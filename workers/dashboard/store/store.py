@@ -32,7 +32,6 @@ from workers.runtime.errors import describe
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-# Delay before a failed file is reopened.
 REOPEN_S = 5.0
 CLOSING_S = 2.0
 # Threads that answer queries, and the most queries that may wait for one.
@@ -44,7 +43,6 @@ FILES = 2
 FILE_S = 120.0
 # Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
-# Interval of checks for rows to sort or remove.
 LOOK_S = 5.0
 
 OTHER = "its file is of another version, or of another program"
@@ -61,7 +59,7 @@ class QueryFailed(Exception):
 
 
 class Store:
-    """One history. `state` is replaced, never mutated.
+    """One history. `state` is replaced, never mutated; the filling thread runs `_run`.
 
     `reading` is the fraction of the topics that has been read, None once all has.
     """
@@ -101,7 +99,6 @@ class Store:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a temporary file is removed."""
         self._stopped.set()
         if self._thread.ident is not None:
             # It may be waiting for a broker; then it writes nothing and ends with the process.
@@ -111,13 +108,10 @@ class Store:
         if self._own and self._path is not None:
             shutil.rmtree(self._path.parent, ignore_errors=True)
 
-    # ---- questions -------------------------------------------------------------------------------
-
     async def ask(self, question: Query[T]) -> T:
         """Return the answer of a query, which is a function of a read cursor.
 
-        Raises:
-            QueryFailed: there is no history, too many queries wait, or it took too long.
+        Raises QueryFailed: there is no history, too many queries wait, or it took too long.
         """
         if self._asking >= THREADS + WAITING:
             raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
@@ -131,11 +125,7 @@ class Store:
 
     @contextmanager
     def place_for_a_file(self) -> Iterator[None]:
-        """Reserve one of the few slots for files, from writing to the last byte sent.
-
-        Raises:
-            QueryFailed: all slots are in use.
-        """
+        """Reserve a slot until the file is sent; raise `QueryFailed` if all are in use."""
         if self._sending >= FILES:
             raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
         self._sending += 1
@@ -185,8 +175,6 @@ class Store:
                 self._idle.notify_all()
             with contextlib.suppress(duckdb.Error):
                 cursor.close()
-
-    # ---- the thread that fills it ----------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopped.is_set():

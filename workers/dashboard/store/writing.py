@@ -1,17 +1,15 @@
 """Writes snapshots into the history, sorts new rows, and thins old ones.
 
 A batch and the positions behind it are written in one transaction, so a crash loses nothing and
-stores nothing twice. Repeated snapshots are skipped: within a series ticks only ascend.
-
-Age counts from a histogram's newest tick, never from the wall clock: an old topic keeps the rows
-that its settings ask for, and an idle one loses nothing.
+stores nothing twice. Repeated snapshots are skipped: within a series ticks only ascend. Age counts
+from a histogram's newest tick, never from the wall clock: an old topic keeps the rows that its
+settings ask for, and an idle one loses nothing.
 
 The tables, in one DuckDB file:
 
     meta        version of these tables
     positions   where to resume in each partition, and the id of its topic
-    gaps        records removed from a partition before they were read: ends of ticks, between two
-                times
+    gaps        records removed from a partition unread: ends of ticks, between two times
     streams     histogram and stream key
     series      common fields of all snapshots of one `id`
     labels      labels by number
@@ -27,8 +25,7 @@ over both with `_all`:
 A tick enters `quarters` and `epochs` once a later one shows that it was the last. `place` numbers
 the snapshots in the order of arrival. New rows go to `_new`, where the rows of a tick are adjacent.
 Once there are many, they are sorted by stream, item and place into the other table, where the rows
-of one item of one stream are adjacent: that takes about a byte per count, and queries read little
-else.
+of one item of one stream are adjacent: about a byte per count, and queries read little else.
 """
 
 from __future__ import annotations
@@ -194,7 +191,7 @@ def _transaction(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 # Names with their own columns; `page` and `pages` are 1 in a complete snapshot.
 COLUMNS = frozenset({*Frame.__struct_fields__, "edges"})
-# Most entries of a cache; a full cache is cleared and refilled from the file.
+# Entries of a cache; a full cache is cleared and refilled from the file.
 CACHED = 200_000
 _EXACT = 2**53
 
@@ -298,8 +295,6 @@ class Writer:
                 cache.clear()
         return len(rows.heads)
 
-    # ---- one snapshot ----------------------------------------------------------------------------
-
     def _add(self, rows: _Rows, arrived: Arrival) -> None:
         snapshot = arrived.snapshot
         parsed = _parsed(snapshot)
@@ -318,7 +313,7 @@ class Writer:
         self._newest[stream] = _Newest(place, series, quarter)
         histogram, end = snapshot.histogram, snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
-        # Up to its end: the removed records may have the same tick for other keys.
+        # The removed records may have the same tick for other keys: up to its end.
         rows.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
@@ -336,7 +331,7 @@ class Writer:
         return stream
 
     def _series_of(self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed) -> int:
-        """Return the number of a snapshot's series, whose last tick is then in `_ticks`."""
+        """Return the number of a snapshot's series; its last tick is then in `_ticks`."""
         about = snapshot.id, snapshot.epoch, snapshot.mechanism
         common = (stream, *about, parsed.guarantee, parsed.edges)
         series = self._series.get(common)
@@ -358,8 +353,6 @@ class Writer:
             )
             self._ticks[series] = self._number(f"select max(tick) from ({heads}) as ticks(tick)")
         return series
-
-    # ---- the transaction -------------------------------------------------------------------------
 
     def _insert(self, rows: _Rows) -> None:
         _insert(self._db, "streams", rows.streams, (np.int32, object, object, np.int32, np.int64))
