@@ -110,7 +110,7 @@ class OtherWorkers:
 
 
 def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
-    """Return whether two sets of topic names and patterns share a topic, of those in `there` too."""
+    """Return whether two sets of names and patterns share a topic; `there` are the cluster's."""
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
         return True

@@ -12,7 +12,7 @@ Limits and their sources (docs/decisions/0017-words-and-people.md):
 Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess between
 equally likely presence and absence, 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015:
 both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Rounding never overstates
-the guarantee. `dashboard/page/promise.js` produces identical text (test_page_words.py).
+the guarantee. `dashboard/page/promise.js` writes the same text, compared by test_page_words.py.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class BudgetExhausted(QuietcountError):
 
 
 def describe(error: BaseException) -> str:
-    """Return a loggable description: the message of an error about Kafka, files or settings.
+    """Return the message of an error about Kafka, files or settings, to be logged.
 
-    For any other error return its type and location: its message may quote a label, key or event.
+    Other messages may quote a label, key or event: return the type and location instead.
     """
     kind = type(error)
     of_kafka = kind.__module__.partition(".")[0] in _OF_KAFKA

@@ -18,14 +18,12 @@ WIDTH = 100
 
 
 class Printer:
-    """Console printer that strips terminal control sequences."""
-
     def __init__(self, console: Console) -> None:
         console.width = self.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
-        """Print wrapped text; continuation lines are indented a little more."""
+        """Print text, wrapped with a hanging indent."""
         text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(
@@ -71,7 +69,6 @@ class Printer:
 
 
 def print_json(value: object) -> None:
-    """Print a record as indented JSON."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
 
 

@@ -22,8 +22,6 @@ class Share(Record, frozen=True, kw_only=True):
 
 
 class Printed(Record, frozen=True):
-    """A figure by a paper's own formula, next to ours."""
-
     name: str
     ours: float
     printed: float
@@ -50,10 +48,7 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """Noise of a count's change over a window, at ticks where the window is complete.
-
-    `apart_sd` is that of two independent counts, root mean square like `rms_sd`.
-    """
+    """Noise of a count's change over a complete window; `apart_sd`: rms of independent counts."""
 
     ms: int
     ticks: int
@@ -110,10 +105,7 @@ class Figure(Record, frozen=True):
 
 
 class TheoremError(Record, frozen=True, kw_only=True):
-    """Error bound from the mechanism's own theorem, with probability 1 - beta.
-
-    `printed` is the paper's figure, `ours` that of this implementation.
-    """
+    """Error bound from the mechanism's own theorem, as in `theorems.Promise`."""
 
     name: str
     bounds: str
@@ -134,7 +126,7 @@ class Error(Record, frozen=True, kw_only=True):
 
 
 class Size(Record, frozen=True, kw_only=True):
-    """Bytes for `rows` rows in one owner partition."""
+    """Bytes in one owner partition."""
 
     rows: int
     memory_least: int
@@ -157,8 +149,6 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class CounterChoice(Record, frozen=True, kw_only=True):
-    """A possible counter of this mechanism, at the same cost."""
-
     counter: str
     radix: int | None
     chosen: bool
@@ -186,8 +176,6 @@ class EndChoice(Record, frozen=True, kw_only=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
-    """A mechanism for the same or a similar question, at the same budget."""
-
     mechanism: str
     chosen: bool
     possible: bool
@@ -227,9 +215,9 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """Loss of a person with `events` events, or user ids, in every epoch of a span.
+    """Loss of a person with `events` events (or user ids) in every epoch, as in `group_loss`.
 
-    Without a guarantee, `epsilon` is None and `delta` 1. `void`: the guarantee counts as none.
+    `void`: the guarantee counts as none.
     """
 
     events: int

@@ -30,10 +30,7 @@ _BAND, _PLAIN_BAND = "░", ":"
 
 
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
-    """Return a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
-
-    There is one column per bucket. `unicode` is whether the terminal can show block characters.
-    """
+    """Plot from 0 on, a column per bucket: solid up to its least sd, shaded up to its most."""
     top = max(bucket.most for bucket in buckets) or 1.0
     labels = {ROWS - 1: f"{top:10.4g}", ROWS // 2 - 1: f"{top / 2:10.4g}"}
     lines = []
@@ -55,10 +52,7 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
 
 
 def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
-    """Return the largest sd of up to 32 runs of ticks, one character per run, from 0 to `top`.
-
-    Uses eighths of a block, or the digits 0 to 9 on terminals without block characters.
-    """
+    """Plot the largest sd of up to 32 runs of ticks, from 0 to `top`, in eighths or digits."""
     step = -(-len(buckets) // _COLUMNS)
     runs = (buckets[at : at + step] for at in range(0, len(buckets) - 1, step))
     most = [max(bucket.most for bucket in run) for run in runs]
@@ -69,7 +63,6 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
-    """Return one character for the part of this row under `least`, or within the band."""
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
         return "█" if unicode else "#"
