@@ -40,10 +40,9 @@ def charges_of(
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
 ) -> list[Charge]:
-    """Return the charges of one owner partition, with the epochs in `beginning` by histogram.
+    """Return one owner partition's charges, with the epochs in `beginning` by histogram.
 
-    Without `settings`, any stream key may be served. Raise StateRefused if the state does not say
-    when its epochs are.
+    Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
     """
     configs = () if settings is None else settings.histograms
     served = {(config.name, config.generation): config.keys for config in configs}
@@ -103,7 +102,7 @@ def merged(charges: Iterable[Charge]) -> list[Charge]:
 
 
 def grid_of(name: str, life: HistogramProgress) -> TickGrid:
-    """Return the tick grid in a generation's stored description, or raise StateRefused."""
+    """Return the tick grid in a generation's description; raise StateRefused if it has none."""
     description = life.description
     tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
     if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
@@ -149,10 +148,9 @@ Counts = tuple[int, ...]
 
 
 class FullestWindow(NamedTuple):
-    """Charges in a window [begin, end) in ms for the event or user that pays most.
+    """Charges in [begin, end), ms, for the event or user that pays most, at the ceiling's delta.
 
-    Without a window the figures are an upper bound over all. `epsilon` is at the ceiling's delta,
-    None if there is no guarantee.
+    Without a window they are a bound over all. `epsilon` is None if there is no guarantee.
     """
 
     begin: int | None

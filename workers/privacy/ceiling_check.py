@@ -72,7 +72,6 @@ def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> tuple[tuple[int, ...]
 
 
 def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:
-    """Yield upper bounds on each histogram's epochs in a period."""
     if ceiling.unit == "event":
         yield (1,) * len(charges)
     elif ceiling.period_ms is not None:

@@ -155,9 +155,7 @@ class CeilingGuard:
     def look(self) -> None:
         """Read the current charges of all other partitions and workers.
 
-        Raises:
-            CeilingReached: the charges of this worker are unknown.
-            StateRefused, KafkaException: a state has another version, or cannot be read.
+        Raise CeilingReached if this worker's charges are lost, else as `OtherWorkers.charges`.
         """
         # Must precede reading the state: published epochs are charged there by now.
         published = None if self._looked else self._published()

@@ -37,7 +37,6 @@ _NAMED_BELOW = math.log(1e18)
 
 
 def grade(epsilon: float | None, delta: float) -> Grade:
-    """Return the strength of a guarantee; epsilon is None if there is none."""
     if epsilon is None or not delta < 1 or math.isinf(epsilon):
         return "none"
     if epsilon > EPSILON_VOID or delta >= DELTA_VOID:

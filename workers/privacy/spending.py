@@ -3,11 +3,9 @@
 `Budget` is the object that `budget --json` prints (docs/budget.md). Field names are an interface:
 fields may be added but not changed; a figure that does not apply is null. Nothing here is learned
 from events: snapshots state ticks, ids and costs as well. The source is a worker's release state:
-identity, cost and published ticks of every generation, also of those that have left the settings.
-No key is needed, and no exact counts are read.
-
-An epoch is charged in full from its first tick, whatever later ticks show. Mechanisms that answer
-until their budget is used up lose the rest at the end of an epoch.
+identity, cost and published ticks of every generation, also of those that have left the settings;
+no key and no exact counts. An epoch is charged in full from its first tick, whatever later ticks
+show: mechanisms that answer until their budget is used up lose the rest at its end.
 
 Total for one event. The worker assigns an event one time (late events count in the tick that was
 open), the same for all histograms. So the event lies in one tick and one epoch of each generation
@@ -18,12 +16,10 @@ running one has no end. If histograms take the stream key from different fields,
 key per field and all of them count. All totals are converted at one delta, the largest sum that any
 of them needs, so the stated epsilon holds for every event.
 
-Total for one user. A user may appear in every epoch with every key: all epochs of all generations
-add up.
-
-A generation that protected another unit has no figure for this one, so no total is stated: a user
-has many events; conversely, removing one event of a user lets other pairs count, so a promise to
-users is none to events at the same cost.
+Total for one user, who may appear in every epoch with every key: all epochs of all generations add
+up. A generation that protected another unit has no figure for this one, so no total is stated: a
+user has many events; conversely, removing one event of a user lets other pairs count, so a promise
+to users is none to events at the same cost.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ where it gives only O(.), the constants are derived below.
     b           scale of Laplace or Gumbel noise at this budget
     s_j^2       variance of level j of a counter
 
-Running counters:
-
     known_base      000 Thm 2: sqrt(2 (r-1) L_r^2 tau^2 ln(2 d T / beta)); ours: the counter's worst
                     variance
     unk_base        000 Thm 2, Lemma F.2: the same; hidden: m_delta + the same,
@@ -65,8 +63,7 @@ Order statistics (paper 001). `ours` is the `error` in snapshots, in the worst s
 can reach. Segment j ends only if value + |G_j| + low > K_j, so a value that stays at V never ends
 the first segment with K_j >= V + column_error(j) + low. `doubling` gets a smaller bound: the true
 value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the previous segment has ended, and
-min(V, K_j + high + |G_j|); the answer is the value at the segment's start, off by |G_j|. (It
-watches one value, so K_(j-1) is its own.)
+min(V, K_j + high + |G_j|); the answer is the value at the segment's start, off by |G_j|.
 
 `printed` is the paper's pure algorithm at the epsilon of the guarantee, with d, the l1 norm of a
 row, replaced by D Dinf (D columns an event changes). With e the epsilon of one level:
@@ -198,10 +195,7 @@ def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
 
 
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
-    """Bound the sums over every subset of `terms` values, in every group, by a union over 2^terms.
-
-    A cell shows an item if its noise is high, so the set of showing cells depends on the noise.
-    """
+    """Bound sums over all 2^terms subsets of values: which cells show an item depends on noise."""
     return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
 
 
@@ -536,7 +530,6 @@ _SOURCES = {
 
 
 def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
-    """Bound the error of every answer at every tick, with the configuration's own beta."""
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     if not mechanism.guarantee.epsilon:
         # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
@@ -642,8 +635,8 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return every accuracy bound of a configuration, the main one first.
 
-    Order statistics fail with `config.beta`, all others with `beta`. A `mechanism` already built
-    from `config` saves time. Raise ValueError for a beta outside (0, 1) or an unmeetable budget.
+    Order statistics fail with `config.beta`, all others with `beta`. Raise ValueError for a beta
+    outside (0, 1) or a budget that cannot be met.
     """
     if not 0 < beta < 1:
         raise ValueError(f"beta = {beta}: must be a number above 0 and below 1")

@@ -55,10 +55,7 @@ from workers.runtime.frozen import memoized
 
 @dataclass(frozen=True, slots=True)
 class PrivacyCost:
-    """Cost of one epoch of a mechanism, charged `times` epochs.
-
-    `failures` are the named parts of `delta`; `pure`: epsilon holds without converting rho.
-    """
+    """Cost of one epoch, charged `times` epochs; `pure`: epsilon holds without converting rho."""
 
     rho: float
     epsilon: float
@@ -70,10 +67,7 @@ class PrivacyCost:
 
 
 class Composed(Record, frozen=True, kw_only=True):
-    """Joint guarantee of several costs; `epsilon` is None if delta is at least 1.
-
-    `deltas` are the parts of delta that do not convert rho.
-    """
+    """Joint guarantee of several costs; `epsilon` is None if delta is at least 1."""
 
     rho: float
     epsilon: float | None
@@ -87,10 +81,7 @@ def delta_together(costs: Iterable[PrivacyCost]) -> float:
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Composed:
-    """Return the joint guarantee of at least one cost, at `delta` or the sum of the costs' deltas.
-
-    Raise ValueError if delta is smaller than that sum.
-    """
+    """Return the joint guarantee of costs at `delta`, by default and at least their deltas' sum."""
     least = delta_together(costs)
     at = least if delta is None else delta
     if at < least:
@@ -128,10 +119,7 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
 
 
 def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    """Return the epsilons of converting all costs, and of adding the pure costs' epsilons instead.
-
-    In the second way the pure costs keep their own deltas.
-    """
+    """Return the epsilons of converting all costs, or of adding the pure ones unconverted."""
     ways = _composed(costs, delta)
     pure, others = [one for one in costs if one.pure], [one for one in costs if not one.pure]
     if pure and others:
@@ -142,7 +130,6 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    """Return the epsilon of zCDP composition; empty if no delta is left for the conversion."""
     spent = _sum((failure, cost.times) for cost in costs for failure in cost.failures.values())
     left = float(Fraction(delta) - Fraction(spent))
     if not 0 < left < 1:
@@ -272,7 +259,6 @@ def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
 
 
 def _samplers(one: float, all_of_them: float) -> float:
-    """Return (1 + e^epsilon_k) / (1 + e^epsilon), rounded up, at least 1."""
     if all_of_them > _LARGEST_EXPONENT:
         return 1e300
     return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))

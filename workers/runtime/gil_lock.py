@@ -37,7 +37,7 @@ class GilTurn(AbstractContextManager["GilTurn"]):
         self._since_s: float | None = None  # None: this thread does not hold the lock
 
     def begin_piece(self, rows: int) -> None:
-        """Begin a piece of so many rows; wait for the lock if it is short."""
+        """Begin the next piece of work; wait for the lock if it is short."""
         short = rows <= SHORT_ROWS
         if self._since_s is not None:
             over = time.monotonic() - self._since_s > _ROUND_S

@@ -1,8 +1,9 @@
 """The worker's metrics: one `Metrics` per process, with its own Prometheus registry.
 
 Shards and the hand-over update it once per batch, commit or release, never per event. Values of a
-partition that may go away are read on every scrape (`agents/monitor.py`). Labels are never a label,
-stream key or user of the data. Totals are exact, so they are for the operator only.
+partition that may go away are read on every scrape (`agents/monitor.py`). Labels are stage,
+histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
+are exact, so they are for the operator only.
 
 `RejectRate` logs when over a minute more than `BEGINS` of a topic's relevant records, `LEAST` or
 more, are rejected, and when that ends: at `ENDS`, far lower against flapping, or after `QUIET_S`
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
 LEAST = 100
-#: Shares of rejects.
+#: Shares of rejects at which the state begins and ends.
 BEGINS, ENDS = 0.9, 0.5
 QUIET_S = 600.0
 _STEP_S = 5.0

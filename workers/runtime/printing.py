@@ -23,7 +23,6 @@ class Printer:
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
-        """Print text, wrapped with a hanging indent."""
         text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(

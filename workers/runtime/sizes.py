@@ -12,9 +12,8 @@ far less than BATCH - MESSAGE.
 
 Every message stays within MESSAGE. A label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes,
 six times that in JSON (a control character), so the smallest indivisible element (a row, key or
-item) has at most 2 * 6 * 1,024 + 200 bytes. Lists are cut between elements, in pipeline/
-(contributions.py, ledger_blocks.py, users.py), mechanisms/histogram/ (snapshots.py, answers.py) and
-mechanisms/*/*state.py, pay.py; agents/contribute.py truncates rejects by bytes.
+item) has at most 2 * 6 * 1,024 + 200 bytes. Encoders in `pipeline` and `mechanisms` cut lists
+between elements; `pipeline/rejected.py` truncates the record.
 """
 
 from __future__ import annotations

@@ -105,8 +105,6 @@ class Figure(Record, frozen=True):
 
 
 class TheoremError(Record, frozen=True, kw_only=True):
-    """Error bound from the mechanism's own theorem, as in `theorems.Promise`."""
-
     name: str
     bounds: str
     assumes: str
@@ -215,10 +213,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """Loss of a person with `events` events (or user ids) in every epoch, as in `group_loss`.
-
-    `void`: the guarantee counts as none.
-    """
+    """Loss of a person with `events` events or user ids in every epoch; `void`: as in `is_void`."""
 
     events: int
     epsilon: float | None

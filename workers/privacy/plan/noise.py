@@ -138,13 +138,12 @@ _ROUNDING = 1 / 12
 
 
 class Curve:
-    """Variance of published figures as a function of the tick, counted from 1."""
+    """Variance of published figures by tick, from 1; `mean` is over ticks 1..last."""
 
     def variance(self, ticks: Ticks) -> Floats:
         raise NotImplementedError
 
     def mean(self, last: int) -> float:
-        """Return the mean over ticks 1..last."""
         raise NotImplementedError
 
     def loudest(self, last: int) -> Ticks:
@@ -304,7 +303,6 @@ def variances(counter: Mapping[str, Any]) -> list[float]:
 
 
 def _squares(n: int) -> int:
-    """Return 1 + 4 + ... + n^2."""
     return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
 
 
@@ -423,7 +421,6 @@ def mean_absolute_error(law: str, sd: float) -> float | None:
 
 
 def half_width_95(law: str, sd: float) -> float | None:
-    """Return the bound that |noise| exceeds with probability 1 in 20."""
     if law == "laplace":
         q = laplace_q(sd)
         return max(0.0, math.log(0.05 * (1 + q) / 2) / math.log(q))
