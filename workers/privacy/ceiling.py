@@ -5,7 +5,7 @@
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
-             stream key per key field, and pays for the costliest
+             stream key per key field; the costliest of each count
 
 All charges are composed in zCDP and converted once, at `max_delta`. They come from the progress
 that each owner partition stores with its snapshots, ended generations and histograms included. An

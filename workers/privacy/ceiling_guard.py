@@ -39,7 +39,7 @@ class OtherWorkers:
         self._told: set[str] = set()
 
     def charges(self) -> list[Charge]:
-        """Return the current charges; raise StateRefused or KafkaException if any are unknown."""
+        """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
             there = partitions_on(self._connection)
             found: list[Charge] = []
@@ -110,7 +110,7 @@ class OtherWorkers:
 
 
 def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
-    """Return whether two sets of names and patterns share a topic; `there` are the cluster's."""
+    """Return whether two sets of names and patterns share a topic; `there` are topics to match."""
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
         return True
@@ -155,7 +155,8 @@ class CeilingGuard:
     def look(self) -> None:
         """Read the current charges of all other partitions and workers.
 
-        Raise CeilingReached if this worker's charges are lost, else as `OtherWorkers.charges`.
+        Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
+        if others are unreadable.
         """
         # Must precede reading the state: published epochs are charged there by now.
         published = None if self._looked else self._published()
@@ -174,7 +175,7 @@ class CeilingGuard:
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the periods of the epochs in `beginning`, by histogram, on top of `progress`.
 
-        Others' charges are from the last `look`. Raise CeilingReached if a period would exceed it.
+        Raise CeilingReached if, with the charges from the last `look`, one exceeds the ceiling.
         """
         own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
         charges = merged([*own, *self._charges])

@@ -3,9 +3,10 @@
 `Budget` is the object that `budget --json` prints (docs/budget.md). Field names are an interface:
 fields may be added but not changed; a figure that does not apply is null. Nothing here is learned
 from events: snapshots state ticks, ids and costs as well. The source is a worker's release state:
-identity, cost and published ticks of every generation, also of those that have left the settings;
-no key and no exact counts. An epoch is charged in full from its first tick, whatever later ticks
-show: mechanisms that answer until their budget is used up lose the rest at its end.
+identity, cost and published ticks of every generation, also of those that have left the settings.
+Reading it takes no key and no exact counts. An epoch is charged in full from its first tick,
+whatever later ticks show: mechanisms that answer until their budget is used up lose the rest at its
+end.
 
 Total for one event. The worker assigns an event one time (late events count in the tick that was
 open), the same for all histograms. So the event lies in one tick and one epoch of each generation
@@ -352,7 +353,7 @@ def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield the largest sets that published at one time, in partition `owner` or any."""
+    """Yield sets of generations that published at the same time, in partition `owner` or any."""
     spans = [
         (
             entries[i].grid.start(piece.first),

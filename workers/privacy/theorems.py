@@ -24,10 +24,10 @@ where it gives only O(.), the constants are derived below.
                     threshold and the counters, tau sqrt(s) O(sqrt(r-1) L_r + ln d) in D
 
 Selection in sparse_gumb. If switches remain and none is made at t, every outside item satisfies
-count + Y <= least + N + eta_t + Z, N the noise of the least published count: it exceeds that count
+count + Y <= least + N + eta_t + Z, N the noise of the least published count: the item exceeds it
 by at most eta_t + |N| + Z (+ |Y| where Y may be negative). A choice made at t leaves no outside
 item more than b ln(d k (s+1) / beta) above an inside one (exponential mechanism). beta is split
-evenly.
+evenly over the tails.
 
 One-shot releases, their sums, and `pay_what_you_get`. `ours` has the calibrated noise; the papers'
 is tau^2 = D0 Dinf^2 / (2 rho), b = Dinf sqrt(k / (4 rho)) (half of rho picks). R releases (one per
@@ -134,7 +134,7 @@ class Data:
     """Assumptions about the data. Privacy does not depend on them.
 
     `items`: occurring labels of an unknown domain. `value`: largest watched value (order statistics
-    without a bound). `weight`: sum of an epoch's counts (sketches). `ticks`: considered ticks if
+    without a bound). `weight`: sum of an epoch's counts (sketches). `ticks`: number considered if
     the horizon is unbounded.
     """
 
@@ -195,7 +195,7 @@ def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
 
 
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
-    """Bound sums over all 2^terms subsets of values: which cells show an item depends on noise."""
+    """Bound the sums over all 2^terms subsets, as noise decides which cells show an item."""
     return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
 
 
@@ -216,7 +216,7 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
     c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
     above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
-    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks of at least 2 `ticks` have
+    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks of 2 `ticks` or more have
     c_j = t / 2^j. tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
     counter = mechanism.public()["counter"]
@@ -385,7 +385,7 @@ def _pure_sketch(
     """Bound the error of Misra-Gries over a declared domain.
 
     Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
-    noise, so an unshown label ranks below a shown 0, and its count is at most two noise values.
+    noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
@@ -456,7 +456,6 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
 
 
 def _looked_at(name: Name, p: Parameters, labels: int) -> int:
-    """Return the number of labels in one release whose noise can matter."""
     if name in PICKING:
         return p.k
     return min(labels, p.kbar) if name in LIMITED else labels

@@ -3,8 +3,8 @@
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge` is
 that cost with the histogram, stream keys and epochs that it belongs to; `sharing` decides which
 charges one event pays. Streams may react to published results, so all of this is adaptive
-composition. Of a cost's delta, the `failures` (discovery, numerical) are spent by name; the rest
-converts rho.
+composition. A cost's `failures` are the named parts of its delta (discovery, numerical); the rest
+of delta converts rho.
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
 costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some have a pure
@@ -138,7 +138,6 @@ def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
-    """Return the sum of value times count, rounded up."""
     return float_up(sum((Fraction(value) * times for value, times in values), Fraction(0)))
 
 

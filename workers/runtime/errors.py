@@ -54,9 +54,9 @@ class BudgetExhausted(QuietcountError):
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of an error about Kafka, files or settings, to be logged.
+    """Return a loggable description: the message of an error about Kafka, files or settings.
 
-    Other messages may quote a label, key or event: return the type and location instead.
+    Other messages may quote a label, key or event: return their type and location instead.
     """
     kind = type(error)
     of_kafka = kind.__module__.partition(".")[0] in _OF_KAFKA

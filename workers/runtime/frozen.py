@@ -141,7 +141,10 @@ class Memoized(Protocol[P, T_co]):
 
 
 def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
-    """Cache a pure function's last `maxsize` results (None: all); two threads may compute one."""
+    """Cache a pure function's last `maxsize` results (None: all) for all threads.
+
+    Concurrent calls with equal arguments may compute twice; the results are equal.
+    """
 
     def decorate(function: Callable[P, T]) -> Memoized[P, T]:
         @functools.wraps(function)

@@ -1,7 +1,7 @@
 """Serialize short GIL-bound work; no thread holds the lock while waiting for Kafka.
 
 Releasing a tick, or encoding a commit, takes a hundred short compiled steps with some Python in
-between. Two threads at it switch the GIL at every step, each time to a cold cache: together they
+between. Two threads at once switch the GIL at every step, each time to a cold cache: together they
 use up to three times the CPU time of one after the other. Long steps run without the GIL, in
 parallel, and need no lock.
 """

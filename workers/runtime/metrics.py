@@ -5,8 +5,8 @@ partition that may go away are read on every scrape (`agents/monitor.py`). Label
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
 are exact, so they are for the operator only.
 
-`RejectRate` logs when over a minute more than `BEGINS` of a topic's relevant records, `LEAST` or
-more, are rejected, and when that ends: at `ENDS`, far lower against flapping, or after `QUIET_S`
+`RejectRate` logs when nearly all of a topic's relevant records over a minute (at least `LEAST`) are
+rejected, and when that ends: at a far lower share, so that it does not flap, or after `QUIET_S`
 without records.
 """
 

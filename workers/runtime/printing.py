@@ -37,7 +37,6 @@ class Printer:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
 
     def exact(self, text: str, indent: int) -> None:
-        """Print a record's content on one line, truncated."""
         shown = " " * indent + printable(text)
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:

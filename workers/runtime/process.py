@@ -37,7 +37,8 @@ def forbid_core_dumps() -> None:
     """Exclude this process, which may hold keys, exact counts and passwords, from core dumps.
 
     Piped dumps (systemd-coredump, apport) ignore the size limit, so on Linux the process is also
-    not dumpable. A forked child inherits both, an executed program only the limit.
+    not dumpable. A forked child inherits both, an executed program only the limit. Raise OSError
+    if the system refuses.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform.startswith("linux"):

@@ -13,7 +13,7 @@ far less than BATCH - MESSAGE.
 Every message stays within MESSAGE. A label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes,
 six times that in JSON (a control character), so the smallest indivisible element (a row, key or
 item) has at most 2 * 6 * 1,024 + 200 bytes. Encoders in `pipeline` and `mechanisms` cut lists
-between elements; `pipeline/rejected.py` truncates the record.
+between elements; `pipeline/rejected.py` truncates records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOPIC_BYTES = 1_048_588
 
 
 def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
-    """Split elements of these sizes, none above `capacity`, into consecutive (start, stop).
+    """Return (start, stop) of consecutive parts of at most `capacity` bytes; no size is above it.
 
     Parts are filled greedily, so appending elements changes the last part only.
     """

@@ -128,7 +128,6 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
 
 
 def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
-    """Compare with a counter: a statistic pays off only while its segment's error is smaller."""
     counts = next(
         (row for row in others if row.mechanism == "known_base" and row.error is not None), None
     )

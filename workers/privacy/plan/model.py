@@ -48,7 +48,7 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """Noise of a count's change over a complete window; `apart_sd`: rms of independent counts."""
+    """Noise of a count's change over a window; `apart_sd`: rms for two independent counts."""
 
     ms: int
     ticks: int
@@ -213,7 +213,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """Loss of a person with `events` events or user ids in every epoch; `void`: as in `is_void`."""
+    """Loss of a person with `events` events or user ids in every epoch, from `group_loss`."""
 
     events: int
     epsilon: float | None

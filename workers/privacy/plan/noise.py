@@ -10,9 +10,9 @@ Mean absolute error: of an integer with nearly a normal density p of standard de
 of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and E|X| <= E X^2 = s^2 for any
 integers; the smaller of the two. 95 %: 1.96 s.
 
-Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q). A sum
-of several (`misra_gries`, pure) is treated as one of the same s: its mean |n| is up to an eighth
-higher, its far tail lighter.
+Laplace: q = e^(-1/b) from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), and
+P(|X| >= x) = 2 q^x / (1 + q). A sum of several (`misra_gries`, pure) is treated as one of the same
+s: its mean |n| is up to an eighth higher, its far tail lighter.
 
 All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
 1 - beta (union bound), plus half a count if they were rounded.
@@ -61,7 +61,7 @@ _PASSED = "each tick's counts above the threshold"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Description of one mechanism, in words for figures (`on`) and the threshold (`shown`).
+    """A mechanism in words: `on` names the noisy figures, `shown` the meaning of the threshold.
 
     `counts`: snapshots carry counts with an sd, not an answer; `bar`: the threshold is a bar with
     its own noise; `blocks`: it adds up blocks of ticks, each with its own threshold.
@@ -289,7 +289,7 @@ def rho_item_of(counter: Mapping[str, Any]) -> float:
 
 
 def sqrt_curve(horizon: int, rho_item: float) -> Curve:
-    """Return the curve of `sqrt` with C not rounded: within a forty-eighth, see there."""
+    """Return the curve of `sqrt` with C not rounded: within a forty-eighth (see `sqrt`)."""
     k = np.arange(1, horizon, dtype=np.float64)
     squares = np.cumsum(np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k)))) ** 2)
     return TableCurve(squares * squares[-1] / (2 * rho_item) + _ROUNDING)
@@ -403,7 +403,6 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
 
 
 def _spaced(first: int, last: int, most: int) -> Ticks:
-    """Return all ticks from `first` to `last`, or at most `most` evenly spaced ones."""
     return np.unique(np.linspace(first, last, min(last - first + 1, most)).astype(np.int64))
 
 
@@ -447,7 +446,6 @@ def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
 
 
 def laplace_q(sd: float) -> float:
-    """Return q = e^(-1/b) of the discrete Laplace law."""
     variance = sd * sd
     return ((variance + 1) - math.sqrt(2 * variance + 1)) / variance
 

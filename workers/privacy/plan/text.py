@@ -98,8 +98,6 @@ def show(plan: Plan, console: Console) -> None:
 
 
 class _PlanPrinter(Printer):
-    """Printer with headings; `unicode` is whether the terminal can show block characters."""
-
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.unicode = "utf" in (console.encoding or "").lower()
@@ -357,7 +355,6 @@ def _adding_up(unit: str) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    """Return four significant digits; empty for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
@@ -375,7 +372,6 @@ def _bytes(value: int) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    """Return a duration in its two largest units."""
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
