@@ -4,16 +4,14 @@
              the windows are the epochs of all histograms that have begun
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
-             touches: generations follow one another, but after a restored copy one event may be in
-             two
+             touches: after a restored copy one event may be in two successive ones. It has one
+             stream key per key field; the costliest of each count
 
-An event has one stream key for each field that histograms take it from, and pays for the costliest
-key of each field. All charges are composed in zCDP and converted once, at `max_delta`.
-
-Charges come from the progress that each owner partition stores with its snapshots, which includes
-generations and histograms that have ended. An epoch is charged in full once it is reserved,
-before its first tick. Anything unknown counts as charged: an ended generation is charged up to the
-moment it ended, however little of it was stored, because the state may be an older copy.
+All charges are composed in zCDP and converted once, at `max_delta`. They come from the progress
+that each owner partition stores with its snapshots, ended generations and histograms included. An
+epoch is charged in full once it is reserved, before its first tick. Anything unknown counts as
+charged: an ended generation up to the moment it ended, however little of it was stored, because the
+state may be an older copy.
 """
 
 from __future__ import annotations
@@ -42,13 +40,9 @@ def charges_of(
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
 ) -> list[Charge]:
-    """Return the charges of one owner partition.
+    """Return one owner partition's charges, with the epochs in `beginning` by histogram.
 
-    Without `settings`, any stream key may be served. `beginning` has additional epochs to charge,
-    by histogram.
-
-    Raises:
-        StateRefused: the state does not say when its epochs are.
+    Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
     """
     configs = () if settings is None else settings.histograms
     served = {(config.name, config.generation): config.keys for config in configs}
@@ -66,7 +60,7 @@ def charges_of(
 
 
 def generations_of(progress: ReleaseProgress) -> Iterator[tuple[str, HistogramProgress, bool]]:
-    """Yield the name and state of every generation, and whether it is running."""
+    """Yield (name, state, whether it is running) of every generation."""
     for name, life in progress.retired:
         yield name, life, False
     for name, life in progress.histograms.items():
@@ -80,7 +74,6 @@ def charge_of_state(
     grid: TickGrid,
     keys: Literal["public"] | Iterable[str],
 ) -> Charge:
-    """Return the charge for the first epoch of a generation in a state."""
     pure = life.description.get("accounting") == "pure"
     cost = PrivacyCost(life.rho, life.epsilon, life.delta, failures=life.deltas, pure=pure)
     return Charge(
@@ -98,10 +91,7 @@ def charge_of_state(
 
 
 def merged(charges: Iterable[Charge]) -> list[Charge]:
-    """Merge the charges of all owner partitions by generation: an epoch costs once.
-
-    Two settings with the same number are two generations.
-    """
+    """Merge the charges of all owner partitions by `identity`: an epoch costs once."""
     found: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
         place = charge.worker, charge.identity
@@ -112,11 +102,7 @@ def merged(charges: Iterable[Charge]) -> list[Charge]:
 
 
 def grid_of(name: str, life: HistogramProgress) -> TickGrid:
-    """Return the tick grid in a generation's stored description.
-
-    Raises:
-        StateRefused: the description has none.
-    """
+    """Return the tick grid in a generation's description; raise StateRefused if it has none."""
     description = life.description
     tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
     if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
@@ -162,12 +148,9 @@ Counts = tuple[int, ...]
 
 
 class FullestWindow(NamedTuple):
-    """Charges in a window for the event or user that pays most.
+    """Charges in [begin, end), ms, for the event or user that pays most, at the ceiling's delta.
 
-    Attributes:
-        begin, end: the window, ms; None if the figures are an upper bound over all windows.
-        epsilon: at the ceiling's delta; None: no guarantee.
-        counts: charged epochs, by charge.
+    Without a window they are a bound over all. `epsilon` is None if there is no guarantee.
     """
 
     begin: int | None
@@ -178,7 +161,7 @@ class FullestWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The most that one event or user may lose in any period; `period_ms` is None for an epoch."""
+    """The limit in the settings; `period_ms` is None for an epoch."""
 
     unit: str
     epsilon: float
@@ -199,14 +182,12 @@ class Ceiling:
         return "an epoch" if self.period_ms is None else f"any {format_duration(self.period_ms)}"
 
     def holds(self, epsilon: float | None) -> bool:
-        """Return whether an epsilon at the ceiling's delta is at most the ceiling."""
         return epsilon is not None and epsilon <= self.epsilon
 
     def epsilon_of(self, charges: Sequence[Charge], counts: Sequence[int]) -> float | None:
-        """Return the epsilon of the event or user that pays most; None if there is no guarantee.
+        """Return the worst event's or user's epsilon at the ceiling's delta; None: no guarantee.
 
-        It holds at the ceiling's delta. `counts` has the epochs by charge: a user pays for all, an
-        event for one.
+        Of the epochs of a charge in `counts`, a user pays for all, an event for one.
         """
         paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
         if any(charge.unit != self.unit for charge, _ in paid):
@@ -224,12 +205,11 @@ class Ceiling:
     ) -> FullestWindow:
         """Return the window with the largest loss among those that touch [begin, end).
 
-        Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
+        Unless the window must be `named`, an upper bound within the ceiling is enough.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
         if not named and self.period_ms is not None and self.holds(bound.epsilon):
-            # No window exceeds this bound, so which one is fullest does not matter.
             return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
@@ -244,21 +224,20 @@ class Ceiling:
 
 
 def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
-    """Return the window with the largest epsilon; one without a guarantee ranks above all."""
+    """Return the window with the largest epsilon; no guarantee ranks above all."""
     return max(windows, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
 def parts_of(
     charges: Sequence[Charge], counts: Sequence[int], unit: str
 ) -> Iterator[tuple[Charge, PrivacyCost]]:
-    """Yield the charges with nonzero counts, and their cost times the count."""
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.cost, times=1 if unit == "event" else count)
 
 
 def _choices(charges: Sequence[Charge]) -> Iterator[Sequence[int]]:
-    """Yield the charges that one event can pay for: one stream key per key field."""
+    """Yield the sets of charges that one event can pay: one stream key per key field."""
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):
         fields.setdefault(charge.key, []).append(i)
@@ -281,7 +260,7 @@ def _served(charges: Sequence[Charge], among: Sequence[int]) -> Iterator[frozens
 
 
 def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
-    """Return an upper bound on the epochs in any window that touches [begin, end)."""
+    """Bound the epochs in any window that touches [begin, end)."""
     if period_ms is None or charge.epoch_ms is None:
         return len(charge.within(-EVER, EVER))
     near = charge.within(begin - period_ms + 1, end + period_ms - 1)

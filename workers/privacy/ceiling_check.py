@@ -29,13 +29,9 @@ _ENDLESS = 10**9
 def check_ceiling(
     settings: Settings, mechanisms: Sequence[Mechanism] | None = None
 ) -> float | None:
-    """Check that the settings alone stay within their ceiling in every period.
+    """Return the epsilon of the fullest period at the ceiling's delta; None without a ceiling.
 
-    Return the epsilon of a period at the ceiling's delta; None without a ceiling. Mechanisms are
-    built if not given.
-
-    Raises:
-        SettingsError: the settings exceed the ceiling, or a budget cannot be met.
+    Raise SettingsError if the settings alone exceed the ceiling, or a budget cannot be met.
     """
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
@@ -68,7 +64,6 @@ def _charges(
 
 
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> tuple[tuple[int, ...], float | None]:
-    """Return the epochs of each histogram in a fullest period, and its epsilon."""
     periods = dict.fromkeys(_periods(ceiling, charges))
     found = fullest_of(
         FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts) for counts in periods
@@ -77,7 +72,6 @@ def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> tuple[tuple[int, ...]
 
 
 def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:
-    """Yield upper bounds on the epochs of each histogram that a period touches."""
     if ceiling.unit == "event":
         yield (1,) * len(charges)
     elif ceiling.period_ms is not None:
@@ -121,11 +115,7 @@ def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
     return f"a delta of {min(float(spent), 1.0):.3g} before anything is converted, so to no epsilon at that delta"
 
 
-# ---- what would fit ------------------------------------------------------------------------------
-
-
 def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) -> str:
-    """Return in words the epsilons that would fit, and a delta if necessary."""
     least = _least_delta(ceiling, charges)
     given = settings.histograms
     smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]

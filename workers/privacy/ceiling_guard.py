@@ -1,10 +1,9 @@
 """Ceiling enforcement for one owner partition: nothing that would exceed the ceiling is published.
 
-The partition's own charges are in its progress. The charges of other partitions, and of other
-workers that count the same events, are read from their state topics. A renamed worker counts the
-events topic from its beginning, so charges under the old name, in the old state topic, count too.
-So does every other worker whose state this principal may read, unless the settings list it in
-`privacy.uncounted_workers`.
+The partition's own charges are in its progress; those of other partitions, and of other workers
+that count the same events, are read from their state topics. A renamed worker counts the events
+topic from its beginning, so charges under the old name count too. So does every other worker with a
+state that this principal may read, unless `privacy.uncounted_workers` lists it.
 """
 
 from __future__ import annotations
@@ -40,12 +39,7 @@ class OtherWorkers:
         self._told: set[str] = set()
 
     def charges(self) -> list[Charge]:
-        """Return the current charges.
-
-        Raises:
-            StateRefused: a state has another version, so its charges are unknown.
-            KafkaException: a state cannot be read.
-        """
+        """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
             there = partitions_on(self._connection)
             found: list[Charge] = []
@@ -66,7 +60,6 @@ class OtherWorkers:
             return found
 
     def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
-        """Return all owner partitions' progress of every worker that may count the same events."""
         places: dict[str, list[Partition]] = {}
         for worker in self._workers(there):
             state = internal_topics(worker)[2]
@@ -111,17 +104,13 @@ class OtherWorkers:
                 yield worker
 
     def _untold(self, worker: str) -> bool:
-        """Return whether this is the first mention of a worker, and remember it."""
         told = worker in self._told
         self._told.add(worker)
         return not told
 
 
 def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
-    """Return whether two sets of topic names and regular expressions share a topic.
-
-    `there` lists the topics on the cluster, to match regular expressions against.
-    """
+    """Return whether two sets of names and patterns share a topic; `there` are topics to match."""
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
         return True
@@ -166,10 +155,8 @@ class CeilingGuard:
     def look(self) -> None:
         """Read the current charges of all other partitions and workers.
 
-        Raises:
-            CeilingReached: the charges of this worker are unknown.
-            StateRefused: a state has another version.
-            KafkaException: a state cannot be read.
+        Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
+        if others are unreadable.
         """
         # Must precede reading the state: published epochs are charged there by now.
         published = None if self._looked else self._published()
@@ -186,12 +173,9 @@ class CeilingGuard:
         self._charges = [*chain.from_iterable(charges), *self._others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the periods that touch the given epochs, with the charges from the last `look`.
+        """Check the periods of the epochs in `beginning`, by histogram, on top of `progress`.
 
-        The epochs in `beginning`, by histogram, are charged on top of `progress`.
-
-        Raises:
-            CeilingReached: a period would exceed the ceiling.
+        Raise CeilingReached if, with the charges from the last `look`, one exceeds the ceiling.
         """
         own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
         charges = merged([*own, *self._charges])
@@ -221,7 +205,7 @@ class CeilingGuard:
         return "no epsilon at that delta"
 
     def _published(self) -> str | None:
-        """Return an output topic with records of this worker; None if there is none."""
+        """Return an output topic that holds records, if any."""
         settings = self._settings
         with reader(self._connection, uncommitted=True) as consumer:
             topics = consumer.list_topics(timeout=60).topics

@@ -5,15 +5,14 @@ Limits and their sources (docs/decisions/0017-words-and-people.md):
     epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
     epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
     epsilon <= 20    above, next to nothing is promised (the largest of the deployments there)
-    delta <= 1e-5    above, `plan` and `run` warn: of n events n delta may be protected by nothing,
-                     and a topic of a hundred thousand events is a small one
+    delta <= 1e-5    above, they warn: of n events n delta may be protected by nothing, and a topic
+                     of a hundred thousand events is a small one
     delta < 0.01     from there on a promise counts as none (a choice)
 
-Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess. If presence
-and absence are equally likely a priori, that rate is 1 - (1 - delta) / (1 + e^epsilon) (Kairouz,
-Oh, Viswanath 2015: both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)).
-Rounding never overstates the guarantee. `dashboard/page/promise.js` produces identical text;
-tests/dashboard/test_page_words.py compares them.
+Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess between
+equally likely presence and absence, 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015:
+both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Rounding never overstates
+the guarantee. `dashboard/page/promise.js` writes the same text, compared by test_page_words.py.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ _NAMED_BELOW = math.log(1e18)
 
 
 def grade(epsilon: float | None, delta: float) -> Grade:
-    """Return the strength of a guarantee; epsilon is None if there is none."""
     if epsilon is None or not delta < 1 or math.isinf(epsilon):
         return "none"
     if epsilon > EPSILON_VOID or delta >= DELTA_VOID:
@@ -49,15 +47,12 @@ def grade(epsilon: float | None, delta: float) -> Grade:
 
 
 def is_void(epsilon: float | None, delta: float) -> bool:
-    """Return whether a guarantee counts as none; tables show it as "void"."""
+    """Return whether a guarantee counts as none: "void" in tables."""
     return grade(epsilon, delta) in ("void", "none")
 
 
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
-    """Return the end of a sentence about an observer who sees everything.
-
-    `whether` is the observer's question, such as "any one event was counted".
-    """
+    """Return the end of a sentence about an observer of everything, who asks `whether`."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
     if delta <= DELTA_WARNED:
@@ -80,7 +75,7 @@ def _learned(epsilon: float, whether: str, s: str) -> str:
 
 
 def measures(epsilon: float | None, delta: float) -> list[str]:
-    """Return the guarantee in figures, as two sentences; empty if there is no guarantee."""
+    """Return the guarantee in figures, as two sentences; none without a guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     right, guess = times_right(epsilon, delta), "may be right nearly every time"
@@ -94,7 +89,6 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
 
 
 def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
-    """Yield the warnings of `plan` and `run`; none if both figures are within the usual limits."""
     if epsilon is None or grade(epsilon, delta) == "none":
         yield f"delta is 1 or more: nothing is promised to any {unit}"
         return

@@ -1,32 +1,26 @@
 """Privacy spending of a worker: per histogram, generation and epoch, in total, and under a ceiling.
 
-`Budget` is the object that `budget --json` prints, described in docs/budget.md. Field names are an
-interface: fields may be added but not changed. A figure that does not apply is null. Nothing here
-is learned from events: snapshots state ticks, ids and prices as well.
-
-The source is a worker's release state: identity, price and published ticks of every generation,
-including generations and histograms that have left the settings. No key is needed, and no exact
-counts are read.
-
-An epoch is charged in full from its first tick. Its budget is that of one mechanism, whatever later
-ticks show. Mechanisms that answer until their budget is used up lose the rest at the end of an
-epoch.
+`Budget` is the object that `budget --json` prints (docs/budget.md). Field names are an interface:
+fields may be added but not changed; a figure that does not apply is null. Nothing here is learned
+from events: snapshots state ticks, ids and costs as well. The source is a worker's release state:
+identity, cost and published ticks of every generation, also of those that have left the settings.
+Reading it takes no key and no exact counts. An epoch is charged in full from its first tick,
+whatever later ticks show: mechanisms that answer until their budget is used up lose the rest at its
+end.
 
 Total for one event. The worker assigns an event one time (late events count in the tick that was
 open), the same for all histograms. So the event lies in one tick and one epoch of each generation
-that published at that time. It has one stream key and one owner partition. The total is therefore
+that published at that time, and has one stream key and one owner partition. The total is therefore
 the largest, over stream keys and times, of the composed cost of the generations that counted it.
-Generations of one histogram overlap in time only if the width or start of their ticks changed. If
-histograms take the stream key from different fields, the event has one key per field and all
-of them count. A running generation has no end. All totals are converted at one delta, the largest
-sum that any of them needs, so the stated epsilon holds for every event.
+Generations of one histogram overlap in time only if the width or start of their ticks changed; a
+running one has no end. If histograms take the stream key from different fields, the event has one
+key per field and all of them count. All totals are converted at one delta, the largest sum that any
+of them needs, so the stated epsilon holds for every event.
 
-Total for one user. A user may appear in every epoch with every key: all epochs of all generations
-add up.
-
-A generation that protected another unit has no figure for this one, so no total is stated. A user
-has many events; conversely, removing one event of a user lets other pairs count, so a promise to
-users is none to events at the same price.
+Total for one user, who may appear in every epoch with every key: all epochs of all generations add
+up. A generation that protected another unit has no figure for this one, so no total is stated: a
+user has many events; conversely, removing one event of a user lets other pairs count, so a promise
+to users is none to events at the same cost.
 """
 
 from __future__ import annotations
@@ -86,7 +80,7 @@ class Charged(Record, frozen=True, kw_only=True):
 
 
 class Generation(Record, frozen=True, kw_only=True):
-    """A generation; `rho`, `epsilon` and `delta` are the price of one epoch."""
+    """A generation; `rho`, `epsilon` and `delta` are the cost of one epoch."""
 
     generation: int
     mechanism: str
@@ -114,7 +108,7 @@ class Histogram(Record, frozen=True, kw_only=True):
 
 
 class Counted(Record, frozen=True, kw_only=True):
-    """A part of the total; `worker` is set only for workers other than the budget's own."""
+    """A part of the total; `worker` is set only for other workers."""
 
     histogram: str
     generation: int
@@ -123,7 +117,7 @@ class Counted(Record, frozen=True, kw_only=True):
 
 
 class Total(Record, frozen=True, kw_only=True):
-    """Guarantee of everything in the state together, for one event or user."""
+    """Joint guarantee of everything in the state, for one event or user."""
 
     unit: str
     epsilon: float | None
@@ -146,10 +140,10 @@ class NextEpoch(Record, frozen=True, kw_only=True):
 
 
 class Left(Record, frozen=True, kw_only=True):
-    """The ceiling in the settings, and its unspent part.
+    """The ceiling, and its unspent part.
 
-    `begins`, `ends` and `epsilon` describe the fullest period that touches the newest epochs;
-    `rho_left` is the zCDP that still fits into it.
+    `begins`, `ends` and `epsilon` are of the fullest period that touches the newest epochs;
+    `rho_left` still fits into it.
     """
 
     max_epsilon: float
@@ -216,14 +210,13 @@ class Entry:
 
     @property
     def epochs(self) -> range:
-        """Epochs that have begun; empty if nothing was published."""
         if not self.pieces:
             return range(0)
         return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
 
     @property
     def charged(self) -> PrivacyCost:
-        """The charged epochs: one for an event, which falls in one epoch; all for a user."""
+        """The cost of all epochs for a user, of one for an event, which falls in one."""
         begun = len(self.epochs)
         return replace(
             self.charge.cost, times=min(begun, 1) if self.life.unit == "event" else begun
@@ -231,7 +224,7 @@ class Entry:
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
-    """Return every generation, in the order of the settings; unknown histograms last."""
+    """Return every generation, in the order of the settings, others last."""
     wanted = generations_in(settings)
     # The state does not store the keys of older generations.
     served = {(config.name, config.generation): config.keys for config in settings.histograms}
@@ -264,9 +257,9 @@ _CHOICES_MAX = 4_096
 def total_of(
     entries: Sequence[Entry], settings: Settings, owners: int
 ) -> tuple[Total | None, tuple[Counted, ...]]:
-    """Return the total for the unit in the settings, and the generations with another unit.
+    """Return the total, and the generations with a unit other than that in the settings.
 
-    The total is None if nothing was published or a generation protected another unit.
+    The total is None if there are any, or nothing was published.
     """
     unit = settings.privacy.unit
     published = [entry for entry in entries if entry.pieces]
@@ -286,12 +279,11 @@ def total_of(
 
 
 def _worst(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
-    """Return the group with the largest loss, all converted at one delta, and its guarantee."""
+    """Return the index and guarantee of the largest loss, all converted at one delta."""
     delta = max(map(delta_together, groups))
     found = [compose(group, delta) for group in groups]
 
     def size(i: int) -> tuple[float, float]:
-        # Without an epsilon there is no guarantee, which ranks as the largest loss.
         epsilon = found[i].epsilon
         return math.inf if epsilon is None else epsilon, found[i].rho
 
@@ -300,7 +292,7 @@ def _worst(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
 
 
 def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
-    """Return one person's loss from generations that have not ended, or from all if all have."""
+    """Return one person's loss from the generations that have not ended, or else from all."""
     published = [entry for entry in entries if entry.pieces]
     if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
         return ()
@@ -314,10 +306,7 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
 def total_of_all(
     unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, int]
 ) -> tuple[Total | None, tuple[str, ...]]:
-    """Return the joint total of workers on the same events, and the workers with another unit.
-
-    `found` and `owners` are the generations and the number of owner partitions by worker.
-    """
+    """Return the joint total of workers on the same events, and the workers with another unit."""
     published = {worker: [e for e in entries if e.pieces] for worker, entries in found.items()}
     outside = tuple(
         worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries)
@@ -346,7 +335,7 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
 
 
 def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
-    """Yield every set of generations that counts one event, with its key; None if not declared."""
+    """Yield every set of generations that counts one event, and its key if declared."""
     charges = [entry.charge for entry in entries]
     if len({charge.key for charge in charges}) > 1:
         # The event has a stream key and an owner partition per field.
@@ -364,7 +353,7 @@ def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield the sets of generations that published at the same time, in one partition or any."""
+    """Yield sets of generations that published at the same time, in partition `owner` or any."""
     spans = [
         (
             entries[i].grid.start(piece.first),
@@ -396,10 +385,7 @@ _HALVINGS = 60
 def left_of(
     settings: Settings, states: Sequence[ReleaseProgress | None], others: Sequence[Charge] = ()
 ) -> Left | None:
-    """Return the unspent part of the ceiling; None without a ceiling.
-
-    `others` are charges of other workers on the same events.
-    """
+    """Return the unspent part of the ceiling, if any; `others` are other workers' charges."""
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
@@ -464,7 +450,7 @@ def _next(
     states: Sequence[ReleaseProgress],
     others: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
-    """Yield the next epoch of every histogram whose next tick is in the state."""
+    """Yield the next epoch of every histogram that has begun."""
     for config in settings.histograms:
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks

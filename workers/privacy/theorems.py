@@ -1,79 +1,69 @@
 """Accuracy bounds from each mechanism's own theorem: as printed in the paper, and as proved here.
 
-`promises` returns the main bound first. "counts" bounds the noise on published counts, "hidden"
-the true count of an unpublished item, "selection" how wrong a choice may be, "answer" the error of
-an order statistic. Neighbours, costs and noise are those of `workers.mechanisms`; nothing here
-changes a release. Figures are floats because they describe an error and never produce one.
+`promises` returns the main bound first. "counts" bounds the noise on published counts, "hidden" the
+true count of an unpublished item, "selection" how wrong a choice may be, "answer" the error of an
+order statistic, each the worst over labels and ticks. Neighbours, costs and noise are those of
+`workers.mechanisms`; nothing here changes a release, so floats suffice.
 
 `printed` is the paper's algorithm with the paper's accounting and constants at the same budget (for
-epsilon: its conversion rho + 2 sqrt(rho ln(1/delta))). `ours` is proved for the noise, thresholds
-and shares in use here. Where a paper bounds one count at one tick, both take the union over an
-epoch; where it gives only O(.), the constants are derived below. All bounds are the worst over
-labels and ticks.
+epsilon: its conversion rho + 2 sqrt(rho ln(1/delta))); `ours` is proved for the noise, thresholds
+and shares in use. Where a paper bounds one count at one tick, both take the union over an epoch;
+where it gives only O(.), the constants are derived below.
 
-    Symbol      Here
     beta        probability that a bound fails, over an epoch of one stream key
-    T, d        ticks, labels
+    T, d, L_r   ticks, labels, digits of the horizon in base r (the base in use, or the best one)
     tau         the papers' noise at this budget: known budget rho, tau^2 = D0 Dinf^2 / (2 rho)
     b           scale of Laplace or Gumbel noise at this budget
     s_j^2       variance of level j of a counter
-
-Running counters:
 
     known_base      000 Thm 2: sqrt(2 (r-1) L_r^2 tau^2 ln(2 d T / beta)); ours: the counter's worst
                     variance
     unk_base        000 Thm 2, Lemma F.2: the same; hidden: m_delta + the same,
                     m_delta = Dinf + tau L_r sqrt(r-1) PhiInv(1 - delta/T)
     sparse_gumb     000 Thm 4, App. D: counters at tau_2; selection: eta_t + noise of the test, its
-                    threshold and the counters. D gives tau sqrt(s) O(sqrt(r-1) L_r + ln d): each of
-                    these tails at its part of beta
+                    threshold and the counters, tau sqrt(s) O(sqrt(r-1) L_r + ln d) in D
 
 Selection in sparse_gumb. If switches remain and none is made at t, every outside item satisfies
-count + Y <= least + N + eta_t + Z, where N is the noise of the least published count. So an outside
-item exceeds it by at most eta_t + |N| + Z (+ |Y| where Y may be negative). A choice made at t
-leaves no outside item more than b ln(d k (s+1) / beta) above an inside one (exponential mechanism).
-beta is split evenly.
+count + Y <= least + N + eta_t + Z, N the noise of the least published count: the item exceeds it
+by at most eta_t + |N| + Z (+ |Y| where Y may be negative). A choice made at t leaves no outside
+item more than b ln(d k (s+1) / beta) above an inside one (exponential mechanism). beta is split
+evenly over the tails.
 
-One-shot releases, their sums, and `pay_what_you_get`. The noise is that of the calibrated
-algorithm; the papers' is tau^2 = D0 Dinf^2 / (2 rho), b = Dinf sqrt(k / (4 rho)) (half of rho
-picks). R releases (one per tick), n labels, H = h_(kbar+1); the worst tick adds N blocks, printed
-(r - 1) L_r. Bounds as printed:
+One-shot releases, their sums, and `pay_what_you_get`. `ours` has the calibrated noise; the papers'
+is tau^2 = D0 Dinf^2 / (2 rho), b = Dinf sqrt(k / (4 rho)) (half of rho picks). R releases (one per
+tick), n labels, H = h_(kbar+1); the worst tick adds N blocks, printed (r - 1) L_r. As printed:
 
-    counts, Gaussian         000 Thm 2: sqrt(2 tau^2 ln(2 n R/beta)); ours: the integer law's exact
-                             quantile
-    counts, Laplace          001 Fact 6: b ln(n R/beta); ours: as above
-    hidden, positive_*       004 Thm 7: h + Z <= m: m + the noise; m = Dinf + b ln(D0/(2 delta)) or
-                             Dinf + s PhiInv(1 - delta/D0)
-    hidden, unk_gauss        000 Alg. 9: above H: m + the noise of Z' - Z,
-                             m = Dinf + sqrt2 s PhiInv(1 - delta/D0)
-    hidden, limit_dom_...    002 Lemma 6.2: the same with Laplace noise, m = Dinf + x,
-                             (1/2 + x/(4b)) e^(-x/b) = delta/D0
-    selection, known_gumbel  000 Lemma D.1: a = b ln((d - 1) k R/beta): peeling, a pick falls short
-                             of the largest by more with probability at most (d - 1) e^(-a/b);
-                             printed with d
-    hidden, limit_dom        000 Alg. 6: where fewer than k are shown, above H: BOTTOM's height + a
-                             over kbar others; printed height Dinf + 2 b ln(kbar/delta), here half
-                             that and min(D0, kbar)
-    hidden, pay_what_...     004 Thms 9, 10: the same; printed height Dinf + b ln(kbar/delta), picks
-                             k* in all
-    counts, meta             000 Thms 2, 3: known_gauss: sqrt(2 N tau_cell^2 ln(2 n R/beta)),
-                             tau_cell^2 = L_r tau^2; others: N (what a block hides) + the noise of N
-                             blocks; shown too high: `subset_bound`
-    counts, misra_gries      003 Thm 8:
-                             weight/(k+1) + N (1 + 2 ln(3/delta')/e + 2 ln((k+1) R/beta)/e),
-                             e = sqrt(2 rho/L)/m and delta' = delta_cell e^(-e (m-1))/m for an event
-                             of m items; "merge": 004 Thm 7, l2 sqrt(k); "pure": 003 Section 6:
-                             weight/(k+1) + N 2 b ln(d R/beta), b = 2 L m/epsilon
+    Gaussian noise      counts, 000 Thm 2: sqrt(2 tau^2 ln(2 n R/beta)); ours: the integer law's
+                        exact quantile
+    Laplace noise       counts, 001 Fact 6: b ln(n R/beta); ours: as above
+    positive_*          hidden, 004 Thm 7: h + Z <= m: m + the noise; m = Dinf + b ln(D0/(2 delta))
+                        or Dinf + s PhiInv(1 - delta/D0)
+    unk_gauss           hidden, 000 Alg. 9: above H: m + the noise of Z' - Z,
+                        m = Dinf + sqrt2 s PhiInv(1 - delta/D0)
+    limit_dom_laplace   hidden, 002 Lemma 6.2: the same with Laplace noise, m = Dinf + x,
+                        (1/2 + x/(4b)) e^(-x/b) = delta/D0
+    known_gumbel        selection, 000 Lemma D.1: a = b ln((d - 1) k R/beta), printed with d: by
+                        peeling, a pick falls short by more with probability <= (d - 1) e^(-a/b)
+    limit_dom           hidden, 000 Alg. 6: where fewer than k are shown, above H: BOTTOM's height
+                        + a over kbar others; printed height Dinf + 2 b ln(kbar/delta), here half
+                        that and min(D0, kbar)
+    pay_what_you_get    hidden, 004 Thms 9, 10: the same; printed height Dinf + b ln(kbar/delta),
+                        picks k* in all
+    meta                counts, 000 Thms 2, 3: known_gauss: sqrt(2 N tau_cell^2 ln(2 n R/beta)),
+                        tau_cell^2 = L_r tau^2; others: N (what a block hides) + the noise of N
+                        blocks; shown too high: `subset_bound`
+    misra_gries         counts, 003 Thm 8: with the weight w and events of m items, w/(k+1) +
+                        N (1 + 2 ln(3/delta')/e + 2 ln((k+1) R/beta)/e), e = sqrt(2 rho/L)/m,
+                        delta' = delta_cell e^(-e (m-1))/m; "merge": 004 Thm 7, l2 sqrt(k); "pure":
+                        003 Section 6: w/(k+1) + N 2 b ln(d R/beta), b = 2 L m/epsilon
 
-If kbar is chosen privately, the bound holds for kbar_max and the choice adds b ln(candidates
-R/beta).
+A privately chosen kbar: the bound holds for kbar_max, and the choice adds b ln(candidates R/beta).
 
 Order statistics (paper 001). `ours` is the `error` in snapshots, in the worst segment that the data
 can reach. Segment j ends only if value + |G_j| + low > K_j, so a value that stays at V never ends
 the first segment with K_j >= V + column_error(j) + low. `doubling` gets a smaller bound: the true
 value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the previous segment has ended, and
-min(V, K_j + high + |G_j|); the answer is the value at the segment's start, off by |G_j|. (It
-watches one value, so K_(j-1) is its own.)
+min(V, K_j + high + |G_j|); the answer is the value at the segment's start, off by |G_j|.
 
 `printed` is the paper's pure algorithm at the epsilon of the guarantee, with d, the l1 norm of a
 row, replaced by D Dinf (D columns an event changes). With e the epsilon of one level:
@@ -143,11 +133,9 @@ _NORMAL = NormalDist()
 class Data:
     """Assumptions about the data. Privacy does not depend on them.
 
-    Attributes:
-        items: occurring labels of an unknown domain (a declared domain has its own size).
-        value: largest value of a watched column (order statistics without a bound).
-        weight: sum of all counts in an epoch (sketches).
-        ticks: number of ticks considered if the horizon is unbounded.
+    `items`: occurring labels of an unknown domain. `value`: largest watched value (order statistics
+    without a bound). `weight`: sum of an epoch's counts (sketches). `ticks`: number considered if
+    the horizon is unbounded.
     """
 
     items: int = 1_000
@@ -165,13 +153,7 @@ class Data:
 class Promise:
     """An error bound that holds with probability 1 - beta, over all of an epoch.
 
-    Attributes:
-        name: "counts", "hidden", "selection" or "answer".
-        bounds, assumes: the error and the assumptions about the data in words.
-        printed: bound of the paper's own algorithm, accounting and constants at the same settings;
-            infinite if the paper promises nothing.
-        ours: bound of this implementation.
-        source: paper and theorem.
+    `bounds` and `assumes` are sentences. `printed` is infinite if the paper promises nothing.
     """
 
     name: str
@@ -213,10 +195,7 @@ def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
 
 
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
-    """Bound the sums over every subset of `terms` values, in every group, by a union over 2^terms.
-
-    A cell shows an item if its noise is high, so the set of showing cells depends on the noise.
-    """
+    """Bound the sums over all 2^terms subsets, as noise decides which cells show an item."""
     return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
 
 
@@ -237,9 +216,8 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
     c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
     above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
-    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels whose blocks are at least twice as long as
-    `ticks` have c_j = t / 2^j.
-    tree: the digits of the worst t. sqrt: the variance never falls with t.
+    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks of 2 `ticks` or more have
+    c_j = t / 2^j. tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
     counter = mechanism.public()["counter"]
     if not isinstance(counter, dict):
@@ -291,7 +269,6 @@ def bottom_of(public: Mapping[str, object]) -> int | None:
 def one_shot(
     config: OneShotConfig, mechanism: OneShot, beta: float, data: Data
 ) -> tuple[Promise, ...]:
-    """Bound the published counts, and the unpublished or unselected items, over all ticks."""
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
     rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
@@ -407,9 +384,8 @@ def _pure_sketch(
 ) -> Promise:
     """Bound the error of Misra-Gries over a declared domain.
 
-    Every tick releases one cell, so there are R d noise values. At most k labels have a count above
-    0 before noise, so a label that a cell does not show ranks below a shown one with a count of 0:
-    its own count is at most two noise values.
+    Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
+    noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
@@ -427,8 +403,6 @@ def _pure_sketch(
         ours=lost + used * 2 * largest / (config.size + 1) + 0.5,
     )
 
-
-# ---- the papers' noise and thresholds ----
 
 _D1 = "Cardoso, Rogers: Lemma D.1"
 _SOURCE: dict[Name, tuple[str, str]] = {
@@ -481,11 +455,7 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     return p.max_count + spread * high
 
 
-# ---- what is built here ----
-
-
 def _looked_at(name: Name, p: Parameters, labels: int) -> int:
-    """Return the number of labels in one release whose noise can matter."""
     if name in PICKING:
         return p.k
     return min(labels, p.kbar) if name in LIMITED else labels
@@ -500,7 +470,7 @@ def _largest(
 
 
 def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta: float) -> float:
-    """Bound sums of blocks: too low by hidden counts, too high by the noise of blocks that show."""
+    """Bound sums of blocks: too low by hidden counts, too high by the noise of showing blocks."""
     height = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
         scale = float(algorithm.table.scale)
@@ -559,7 +529,6 @@ _SOURCES = {
 
 
 def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
-    """Bound the error of every answer at every tick, with the configuration's own beta."""
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     if not mechanism.guarantee.epsilon:
         # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
@@ -665,13 +634,8 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return every accuracy bound of a configuration, the main one first.
 
-    Args:
-        beta: failure probability of each bound; order statistics use `config.beta`.
-        mechanism: built from `config`; saves building it again.
-        unit: the protected unit, as in `registry.build`.
-
-    Raises:
-        ValueError: beta is outside (0, 1), or the budget cannot be met.
+    Order statistics fail with `config.beta`, all others with `beta`. Raise ValueError for a beta
+    outside (0, 1) or a budget that cannot be met.
     """
     if not 0 < beta < 1:
         raise ValueError(f"beta = {beta}: must be a number above 0 and below 1")
@@ -787,10 +751,6 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     return counts, selection
 
 
-# ---- single figures of the papers ----
-# tau is the papers' noise for the rho spent here: rho = D0 Dinf^2 / (2 tau^2). L_r are the digits
-# of the horizon in base r, the base in use or the best one.
-
 CONVERSION = "rho + 2 sqrt(rho ln(1/delta))"
 _CARDOSO = "Cardoso, Rogers: "
 _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
@@ -809,10 +769,9 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
 def printed_of(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, conversion: float
 ) -> Iterator[Printed]:
-    """Yield every figure that a paper states differently.
+    """Yield every figure that a paper states differently; `config` has D0 in `max_items`.
 
-    `config` has D0 in `max_items` (`registry.in_events`); `conversion` is the part of delta that
-    converts rho into epsilon, 0 if none.
+    `conversion` is the part of delta that converts rho into epsilon, 0 if none.
     """
     if conversion > 0:
         yield from _printed_conversion(mechanism, conversion)

@@ -1,13 +1,10 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge` is
-that cost with the histogram, the stream keys and the epochs that it belongs to; `sharing` decides
-which charges one event pays. Streams may react to published results, so all of this is adaptive
-composition.
-
-    rho, epsilon, delta   of one epoch, as in its snapshots
-    failures              the named parts of its delta (discovery, numerical); the rest of delta
-                          converts rho
+that cost with the histogram, stream keys and epochs that it belongs to; `sharing` decides which
+charges one event pays. Streams may react to published results, so all of this is adaptive
+composition. A cost's `failures` are the named parts of its delta (discovery, numerical); the rest
+of delta converts rho.
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
 costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some have a pure
@@ -15,16 +12,17 @@ epsilon, those summed and the others composed. A single cost, charged once at it
 the figures in its snapshots. All sums are exact and rounded up once.
 
 Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
-histograms that serve it, so the total is that of the key with the largest one. If histograms take
-the key from different fields, the event has one key per field, and all histograms count. A user
-may come with every key, so all histograms count; each bounds a user's items over all its keys
-together. For one event, epochs of a histogram do not add up, because the event lies in one of them;
-generations do, and so does a new worker name.
+histograms that serve it: the total is that of the costliest key. If histograms take the key from
+different fields, the event has one key per field, and all histograms count. A user may come with
+every key, so all count; each bounds a user's items over all its keys together. Epochs of a
+histogram do not add up for one event, which lies in one of them; generations and new worker names
+do.
 
 Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs.
 Every mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more,
 except for a failure of probability p (an item that is present only because of this event is shown),
-the outputs are rho-zCDP apart. For k events (docs/decisions/0017-words-and-people.md proves it):
+the outputs are rho-zCDP apart. For k = `events` (docs/decisions/0017-words-and-people.md proves it)
+and p the failures other than "numerical":
 
     k^2 rho      zCDP: shifts of noise, and lengths of intervals of losses, add up to k times one's
     p_k          failures: sum over i < k of g(i), g(0) = p,
@@ -35,10 +33,6 @@ g(i) bounds p after a shift by i events: the Renyi divergence of an order bounds
 grows. It is far below p e^(i epsilon), which group privacy of (epsilon, delta) gives. Epochs have
 fresh noise: over e epochs all three are taken e times. Delta is that of the settings with the
 failures grown; the part that converts rho is the same.
-
-    symbol   here
-    k        `events`
-    p        the failures of a cost except "numerical"
 """
 
 from __future__ import annotations
@@ -61,11 +55,7 @@ from workers.runtime.frozen import memoized
 
 @dataclass(frozen=True, slots=True)
 class PrivacyCost:
-    """Cost of one epoch of a mechanism, charged `times` epochs.
-
-    `failures` are the named probabilities in `delta` that are not converted; `pure`: epsilon holds
-    without converting rho.
-    """
+    """Cost of one epoch, charged `times` epochs; `pure`: epsilon holds without converting rho."""
 
     rho: float
     epsilon: float
@@ -77,11 +67,7 @@ class PrivacyCost:
 
 
 class Composed(Record, frozen=True, kw_only=True):
-    """Joint guarantee of several costs.
-
-    `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of
-    delta that are not converted.
-    """
+    """Joint guarantee of several costs; `epsilon` is None if delta is at least 1."""
 
     rho: float
     epsilon: float | None
@@ -91,16 +77,11 @@ class Composed(Record, frozen=True, kw_only=True):
 
 
 def delta_together(costs: Iterable[PrivacyCost]) -> float:
-    """Return the sum of the deltas, rounded up."""
     return _sum((cost.delta, cost.times) for cost in costs)
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Composed:
-    """Return the joint guarantee of at least one cost, at `delta` or the sum of the costs' deltas.
-
-    Raises:
-        ValueError: delta is smaller than that sum.
-    """
+    """Return the joint guarantee of costs at `delta`, by default and at least their deltas' sum."""
     least = delta_together(costs)
     at = least if delta is None else delta
     if at < least:
@@ -127,8 +108,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
 def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
     """Return the joint epsilon of costs at any delta, rounded up; None if there is no guarantee.
 
-    Unlike in `compose`, delta may be below the sum of the costs' own deltas; then less of it
-    converts rho.
+    Unlike in `compose`, delta may be below the sum of the costs': less of it then converts rho.
     """
     if not costs:
         return 0.0
@@ -139,10 +119,7 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
 
 
 def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    """Return the epsilons of zCDP composition: of all costs, and of those without a pure epsilon.
-
-    In the second way the pure costs keep their own deltas, and their epsilons are added.
-    """
+    """Return the epsilons of converting all costs, or of adding the pure ones unconverted."""
     ways = _composed(costs, delta)
     pure, others = [one for one in costs if one.pure], [one for one in costs if not one.pure]
     if pure and others:
@@ -153,7 +130,6 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    """Return the epsilon of zCDP composition; empty if no delta is left for the conversion."""
     spent = _sum((failure, cost.times) for cost in costs for failure in cost.failures.values())
     left = float(Fraction(delta) - Fraction(spent))
     if not 0 < left < 1:
@@ -162,7 +138,6 @@ def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
-    """Return the sum of value times count, rounded up."""
     return float_up(sum((Fraction(value) * times for value, times in values), Fraction(0)))
 
 
@@ -178,14 +153,10 @@ _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k",
 
 
 def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None, float]:
-    """Return (epsilon, delta) for a person with `events` events in every epoch of every cost.
+    """Return (epsilon, delta) for a person with `events` events (or user ids) in every epoch.
 
-    `events` may also be the user ids of one person. There is at least one cost, and all costs
-    count every event. Without a guarantee the result is (None, 1). One event and one epoch give the
-    figures of `compose`.
-
-    Raises:
-        ValueError: events is below 1.
+    At least one cost; all of them count every event. Without a guarantee the result is (None, 1).
+    One event and one epoch give the figures of `compose`. Raise ValueError if events is below 1.
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
@@ -202,7 +173,7 @@ def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None,
 
 
 def converting(costs: Sequence[PrivacyCost]) -> float:
-    """Return the part of the configured deltas that is left to convert rho."""
+    """Return the part of the configured deltas that converts rho."""
     spent = sum((Fraction(p) for cost in costs for p in cost.failures.values()), Fraction(0))
     return float(sum((Fraction(cost.delta) for cost in costs), Fraction(0)) - spent)
 
@@ -219,11 +190,10 @@ def group_failure(probability: float, rho: float, events: int) -> float:
 
 
 def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
-    """Return a mechanism's price as its snapshot states it, with the parts of delta.
+    """Return the cost that a snapshot states, with the parts of delta.
 
-    If epsilon was converted, the delta that rho does not need counts as failures. That is the
-    mechanism's own figure, or slightly more. If epsilon may be pure, all of that delta counts as
-    sampling error too.
+    The delta that the conversion does not need counts as failures: the mechanism's own figure, or
+    slightly more. If epsilon may be pure, all of it counts as sampling error too.
     """
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
@@ -266,7 +236,6 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
 def _apart(
     costs: Sequence[PrivacyCost], events: int, others: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return (epsilon, delta) of `others` plus the sums over costs."""
     delta = Fraction(others[1])
     for cost in costs:
         delta += cost.times * _failures(cost, events, cost.epsilon * events)
@@ -289,7 +258,6 @@ def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
 
 
 def _samplers(one: float, all_of_them: float) -> float:
-    """Return (1 + e^epsilon_k) / (1 + e^epsilon), rounded up, at least 1."""
     if all_of_them > _LARGEST_EXPONENT:
         return 1e300
     return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))
@@ -321,12 +289,8 @@ EVER = 1 << 62
 class Charge:
     """The cost of one epoch of a generation, and its charged epochs; none if `last` < `first`.
 
-    Attributes:
-        epoch_ms: length of an epoch; None if unbounded.
-        start_ms: start of epoch 1.
-        identity: unique among the generations of its worker.
-        key: field of the stream key that an event counts under.
-        keys: stream keys served; None: any.
+    `epoch_ms` is None if unbounded; epoch 1 starts at `start_ms`; `identity` is unique among the
+    worker's generations. `key` is the field of the stream key, `keys` are those served (None: any).
     """
 
     cost: PrivacyCost
@@ -369,7 +333,6 @@ class Charge:
 
 
 def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
-    """Return the charge for one epoch of a histogram in the settings."""
     promise, ticks = mechanism.guarantee, config.horizon_ticks
     failures = dict(mechanism.cost().deltas)
     cost = PrivacyCost(
@@ -388,10 +351,9 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
 
 
 def sharing(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
-    """Yield for every stream key the charges that serve it, as indices.
+    """Yield every stream key (None: any undeclared one) and the indices of the charges serving it.
 
-    An event has one stream key, so no other charges share it; charges with another field for the
-    stream key must not be among them. None is a key that no charge declares.
+    An event has one stream key, so it pays no others. All charges must use the same key field.
     """
     declared = {key for charge in charges for key in charge.keys or ()}
     for key in (None, *sorted(declared)):
@@ -402,9 +364,9 @@ def sharing(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[i
 def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
     """Return the loss over an epoch, a day, thirty days and a year.
 
-    Every group, at least one, has the mechanisms that count the events of one kind of stream key. A
-    person's events may have several keys. Rho and failures are convex in the number of events per
-    key, so the largest of any group bounds every mixture.
+    A group (at least one) has the mechanisms that count one kind of stream key. A person's events
+    may have several keys; rho and failures are convex in the events per key, so the largest of any
+    group bounds every mixture.
     """
     return tuple(_span(groups, days) for days in DAYS)
 
@@ -435,10 +397,7 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
 
 
 def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of the loss table, with figures rounded up to three digits.
-
-    A span with no more epochs than the one before it is left out.
-    """
+    """Return the loss table, rounded up, without spans that add no epochs to the one before."""
     shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
     headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
     rows = [
@@ -491,7 +450,6 @@ def total_of(charges: Sequence[Charge]) -> Total:
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
-    """Yield the warnings to show before a run, for single histograms and their joint guarantee."""
     charges = [charge_of(config, mechanism) for config, mechanism in histograms]
     for one in charges:
         for warning in cautions(one.cost.epsilon, one.cost.delta, one.unit):

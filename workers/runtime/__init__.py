@@ -1,6 +1,6 @@
 """Shared process infrastructure: errors, logs, metrics, progress lines, HTTP servers, limits.
 
-Imports nothing else of the package. Start with `errors`: every message to an operator is an
-exception from there. `frozen` enforces the immutability of shared objects, `sizes` limits message
-lengths, `gil_lock` serializes short GIL-bound work.
+Imports nothing else of the package. Start with `errors`: every message to an operator is one of its
+exceptions. `frozen` enforces immutability of shared objects, `sizes` limits message lengths,
+`gil_lock` serializes short GIL-bound work.
 """

@@ -1,7 +1,7 @@
 """Outages of Kafka: one log line at the start, one at the end, and figures in between.
 
-Detection is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed). This module keeps
-the shared state, so that every outage is logged once.
+Detection is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed); the state is
+shared, so that every outage is logged once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class Away:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock, self._now_s = Lock(), now_s
         self._since_s: float | None = None
-        #: The client's error text; empty while Kafka answers.
         self.reason = ""
         self.outages = 0
 
@@ -36,7 +35,7 @@ class Away:
         return self._since_s is not None
 
     def lost(self, reason: str, since_s: float | None = None) -> None:
-        """Record that Kafka is away, since `since_s` (monotonic) or now, and log it once."""
+        """Record and log once that Kafka is away, since `since_s` (monotonic) or now."""
         with self._lock:
             self.reason = reason
             if self._since_s is not None:

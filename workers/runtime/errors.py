@@ -56,7 +56,7 @@ class BudgetExhausted(QuietcountError):
 def describe(error: BaseException) -> str:
     """Return a loggable description: the message of an error about Kafka, files or settings.
 
-    For any other error return its type and location: its message may quote a label, key or event.
+    Other messages may quote a label, key or event: return their type and location instead.
     """
     kind = type(error)
     of_kafka = kind.__module__.partition(".")[0] in _OF_KAFKA

@@ -1,20 +1,18 @@
 """Immutability of objects shared by threads, checked when their constructor returns.
 
-The threads of all owner partitions step one mechanism and share its tables and counters. (A table
-that grew on first use was once appended to by two threads at once, and every later pick of the
-process read another table's weights.)
+The threads of all owner partitions step one mechanism and share its tables and counters. (Two
+threads once appended to a table that grew on first use, and every later pick read wrong weights.)
 
     Frozen     base of shared objects: attributes are checked after the outermost constructor, and
                cannot be set or deleted from then on
     memoized   replaces functools.cache and lru_cache: the shared results are checked
-    shared     `class Own(Base, shared=False)`: its instances belong to one thread, and are refused
-               inside shared objects
-    thawed     a mutable copy that belongs to one thread
+    shared     `class Own(Base, shared=False)`: one thread owns an instance; shared objects may not
+               hold it
+    thawed     a mutable copy, owned by one thread
 
-Reachable objects may be numbers, texts, bytes, dates, classes; tuples and frozensets of allowed
-objects; read-only mappings (`MappingProxyType` over a copy) and read-only arrays; frozen
-dataclasses and msgspec records; other `Frozen`; and `threading.local`, whose contents are per
-thread.
+Allowed are numbers, texts, bytes, dates, classes; tuples and frozensets of allowed objects;
+read-only mappings (`MappingProxyType` over a copy) and arrays; frozen dataclasses and msgspec
+records; other `Frozen`; and `threading.local`.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 class _Sealing(type):
-    """Metaclass that seals instances once the outermost constructor has returned."""
+    """Metaclass that seals instances when the outermost constructor returns."""
 
     _shared: bool
 
@@ -56,7 +54,7 @@ class _Sealing(type):
         cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
     ) -> _Sealing:
         for member, value in members.items() if shared else ():
-            # Both bypass __setattr__: they write to the instance or beside it.
+            # Both bypass __setattr__.
             if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
                 what = f"{name}.{member} is a lazy cache, and threads share {name}"
                 raise TypeError(f"{what}: make it in the constructor")
@@ -98,7 +96,7 @@ class Frozen(metaclass=_Sealing):
 
 
 def check_frozen(value: object, where: str) -> None:
-    """Raise TypeError if anything reachable can change; the error names only `where`."""
+    """Raise TypeError, naming only `where`, if anything reachable can change."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _VALUES):
         return
@@ -161,7 +159,6 @@ def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
 
 
 def read_only(array: NDArray[A]) -> NDArray[A]:
-    """Make the caller's own array read-only, and return it."""
     array.flags.writeable = False
     return array
 

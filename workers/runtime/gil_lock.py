@@ -1,11 +1,9 @@
-"""Serialize short GIL-bound work.
+"""Serialize short GIL-bound work; no thread holds the lock while waiting for Kafka.
 
 Releasing a tick, or encoding a commit, takes a hundred short compiled steps with some Python in
-between. Two threads that do so at once switch the GIL at every step, each time starting with a cold
-cache: together they use up to three times the CPU time of one after the other. Long steps run in
-parallel without the GIL, and need no lock.
-
-No thread holds the lock while waiting for Kafka.
+between. Two threads at once switch the GIL at every step, each time to a cold cache: together they
+use up to three times the CPU time of one after the other. Long steps run without the GIL, in
+parallel, and need no lock.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ _ROUND_S, _PAUSE_S = 0.1, 0.001
 
 
 class GilLock:
-    """The GIL lock of a worker, shared by the threads of all shards."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
@@ -31,19 +27,17 @@ class GilLock:
         return GilTurn(self._lock, rows)
 
     def several(self) -> GilTurn:
-        """Return a context manager for work in pieces, each announced with `begin_piece`."""
+        """Lock pieces of work, each announced with `begin_piece`."""
         return GilTurn(self._lock, None)
 
 
 class GilTurn(AbstractContextManager["GilTurn"]):
-    """Context manager that holds the lock during short work."""
-
     def __init__(self, lock: threading.Lock, rows: int | None) -> None:
         self._lock, self._rows = lock, rows
         self._since_s: float | None = None  # None: this thread does not hold the lock
 
     def begin_piece(self, rows: int) -> None:
-        """Announce the next piece of work by its rows; wait for the lock if it is short."""
+        """Begin the next piece of work; wait for the lock if it is short."""
         short = rows <= SHORT_ROWS
         if self._since_s is not None:
             over = time.monotonic() - self._since_s > _ROUND_S

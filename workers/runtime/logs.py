@@ -1,8 +1,8 @@
 """The worker's logs: lines on stderr, without label, count, stream key, user or key material.
 
-Output is text, or on request JSON: one object per line with `time`, `level`, `logger`, `message`,
-possibly `error` (kind and traceback), and extra fields. Both omit the message of an unexpected
-error, even with `--debug`: it may quote an event (`errors.describe`).
+Text, or on request one JSON object per line: `time`, `level`, `logger`, `message`, possibly `error`
+(kind and traceback), and extra fields. Both omit the message of an unexpected error, even with
+`--debug`: it may quote an event (`errors.describe`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ def _ours(record: logging.LogRecord) -> bool:
 
 
 def _lasting(record: logging.LogRecord) -> bool:
-    """Drop reports that a transaction coordinator is still loading, as on a new cluster.
-
-    The client retries by itself, and a coordinator that never answers fails the take-over.
-    """
+    """Drop reports of a loading transaction coordinator: the client retries by itself."""
     text = record.getMessage() if record.name == "librdkafka" else ""
     return not (text.startswith("GETPID ") and text.endswith(": retrying"))
 
 
 class _NotAgain(logging.Filter):
-    """Filter of lines repeated within half a minute: clients report an absent broker nonstop."""
+    """Filter of lines repeated within `REPEAT_S`: clients report an absent broker nonstop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +55,7 @@ class _NotAgain(logging.Filter):
 
 
 class _Lines(logging.Formatter):
-    """One-line formatter; the worker's final error looks as in every other command."""
+    """Text formatter; the worker's final error looks as in other commands."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -90,7 +87,7 @@ class _Objects(logging.Formatter):
 
 
 def about(**fields: object) -> dict[str, dict[str, object]]:
-    """Return the `extra` argument of a log call, with fields for JSON."""
+    """Return the `extra` argument of a log call: fields for JSON."""
     return {"about": fields}
 
 

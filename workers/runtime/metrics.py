@@ -5,9 +5,9 @@ partition that may go away are read on every scrape (`agents/monitor.py`). Label
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
 are exact, so they are for the operator only.
 
-`RejectRate` logs when nearly all records of a topic that are relevant to some histogram are
-rejected over a minute, and when that ends: far below the starting threshold, so that it does not
-flap, or when nothing was read for long.
+`RejectRate` logs when nearly all of a topic's relevant records over a minute (at least `LEAST`) are
+rejected, and when that ends: at a far lower share, so that it does not flap, or after `QUIET_S`
+without records.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from workers.runtime.availability import Away
 logger = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
-#: Fewest records for the state to begin.
 LEAST = 100
-#: Share of rejects above which it begins, and at which it ends.
+#: Shares of rejects at which the state begins and ends.
 BEGINS, ENDS = 0.9, 0.5
-#: It ends after this long without records.
 QUIET_S = 600.0
 _STEP_S = 5.0
 
@@ -46,8 +44,6 @@ class _Step:
 
 @dataclass(slots=True)
 class _Topic:
-    """Counts of a topic within the window, and the reason while nearly all are rejected."""
-
     steps: deque[_Step] = field(default_factory=deque)
     rejecting: str | None = None
     last_s: float = 0.0
@@ -60,7 +56,7 @@ class RejectRate:
         self._lock, self._topics = Lock(), dict[str, _Topic]()
 
     def note(self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]) -> None:
-        """Add a batch's `records` (relevant to a histogram, or rejected); log changes of state."""
+        """Add a batch's `records`, relevant or rejected; log a change of state."""
         if not records:
             return
         with self._lock:
@@ -76,7 +72,7 @@ class RejectRate:
             self._decide(topic, of_topic)
 
     def reason(self, topic: str, now_s: float) -> str | None:
-        """Return the commonest reason while nearly all of a topic is rejected, else None."""
+        """Return the commonest reason while nearly all records are rejected, else None."""
         with self._lock:
             of_topic = self._topics.get(topic)
             if of_topic is None:

@@ -18,14 +18,11 @@ WIDTH = 100
 
 
 class Printer:
-    """Console printer that strips terminal control sequences."""
-
     def __init__(self, console: Console) -> None:
         console.width = self.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
-        """Print wrapped text; continuation lines are indented a little more."""
         text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(
@@ -40,7 +37,6 @@ class Printer:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
 
     def exact(self, text: str, indent: int) -> None:
-        """Print a record's content on one line, truncated."""
         shown = " " * indent + printable(text)
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
@@ -71,7 +67,6 @@ class Printer:
 
 
 def print_json(value: object) -> None:
-    """Print a record as indented JSON."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
 
 

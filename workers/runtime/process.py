@@ -34,11 +34,11 @@ def keep_freed_memory() -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Exclude this process, which may hold the key, exact counts and passwords, from core dumps.
+    """Exclude this process, which may hold keys, exact counts and passwords, from core dumps.
 
-    A dump that the kernel pipes to a program (systemd-coredump, apport) ignores the size limit, so
-    on Linux the process is also marked as not dumpable. A forked child inherits both, an executed
-    program only the limit. A refusal by the system raises OSError.
+    Piped dumps (systemd-coredump, apport) ignore the size limit, so on Linux the process is also
+    not dumpable. A forked child inherits both, an executed program only the limit. Raise OSError
+    if the system refuses.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform.startswith("linux"):
@@ -49,7 +49,6 @@ def forbid_core_dumps() -> None:
 
 
 def version() -> str | None:
-    """Return the installed version; None in a checkout that is not installed."""
     try:
         return installed("quietcount")
     except PackageNotFoundError:

@@ -17,7 +17,7 @@ Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
 
 
 def listening(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one. Raise the system's `OSError`."""
+    """Return a listening socket (port 0: any free one), or raise OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)

@@ -1,8 +1,7 @@
 """Limits of message sizes, and splitting by bytes to stay below them.
 
     VALUE     900,000    bytes of a value: every encoder cuts its pages, blocks and parts below this
-    MESSAGE   990,000    of key, value and headers together; `Shard.transact` refuses more before it
-                         sends anything
+    MESSAGE   990,000    of key, value and headers: `Shard.transact` refuses more before it sends
     BATCH   1,000,000    of the record batch of a message; topics must accept it
     TOPIC   1,048,588    of new topics: Kafka's own default for max.message.bytes
 
@@ -11,20 +10,10 @@ below `batch.size`, overhead included (`Shard` sets it to BATCH), and compresses
 the batch shorter. A message alone in its batch has at most 121 bytes beside key, value and headers:
 far less than BATCH - MESSAGE.
 
-Every message stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes,
-six times that in JSON (a control character). So the smallest indivisible element (a row, a key, an
-item) has at most 2 * 6 * 1,024 + 200 bytes, and lists of elements are cut between them.
-
-    message               cut by                                    where
-    contributions         rows, then stream keys                    pipeline/contributions.py
-    snapshots, answers    items, labels, answers and their lists    histogram/{snapshots,answers}.py
-    ledger, labels        rows                                      pipeline/ledger_blocks.py
-    ledger, counts        1,024 rows of 8 bytes                     pipeline/ledger_blocks.py
-    stream keys           keys                                      pipeline/ledger_blocks.py
-    mechanisms' state     bytes, rows or stream keys                mechanisms/*/*state.py, pay.py
-    users' pairs          rows of 28 bytes                          pipeline/users.py
-    progress              bytes                                     pipeline/ledger_blocks.py
-    rejects               bytes: the record is truncated            agents/contribute.py
+Every message stays within MESSAGE. A label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes,
+six times that in JSON (a control character), so the smallest indivisible element (a row, key or
+item) has at most 2 * 6 * 1,024 + 200 bytes. Encoders in `pipeline` and `mechanisms` cut lists
+between elements; `pipeline/rejected.py` truncates records.
 """
 
 from __future__ import annotations
@@ -42,10 +31,9 @@ TOPIC_BYTES = 1_048_588
 
 
 def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
-    """Return the (start, stop) of consecutive parts of a list that fit in `capacity` bytes.
+    """Return (start, stop) of consecutive parts of at most `capacity` bytes; no size is above it.
 
-    Every part is filled greedily, so appending to the list changes its last part only. `sizes` are
-    the bytes of every element, none above `capacity`.
+    Parts are filled greedily, so appending elements changes the last part only.
     """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     found, start, taken = [], 0, 0

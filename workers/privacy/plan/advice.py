@@ -3,7 +3,7 @@
 `end_share` trades noise at other ticks of an epoch for less noise at its last tick, at the same
 cost. The recommended share is the largest one with at most a third more noise at the worst tick
 than without any, provided that the last tick then has at least a twentieth less. The settings do
-not tell whether the last tick is the one people look at.
+not tell whether people look at the last tick.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _CONSTANT_MOST = 1 << 16
 
 
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
-    """Return the effect of each share, none first; empty if `end_share` does not apply.
-
-    `config` has D0 in `max_items`.
-    """
+    """Return the effect of each share, none first; `config` has D0 in `max_items`."""
     last = config.horizon_ticks
     if not config.can_end or last is None or last == 1:
         return ()
@@ -52,13 +49,12 @@ def _rows(
     shares: Sequence[float | None],
     last: int,
 ) -> Iterator[EndChoice]:
-    """Yield the figures of every share that the budget allows."""
     constant = isinstance(config, UnkBaseConfig) and config.threshold == "constant"
     slow = constant and last > _CONSTANT_MOST
     for share in shares:
         changed = structs.replace(config, end_share=share)
         if slow and isinstance(changed, UnkBaseConfig):
-            # The noise is the same; the threshold is left out.
+            # Same noise; the threshold is left out.
             changed = structs.replace(changed, threshold="per_tick")
         chosen = share == config.end_share
         try:
@@ -85,7 +81,6 @@ def _rows(
 
 
 def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
-    """Return the share to recommend, by the rule in the module docstring."""
     none = next((row for row in rows if row.end_share is None), None)
     if none is None:
         return None
@@ -96,7 +91,7 @@ def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
 
 
 def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -> Iterator[str]:
-    """Yield one sentence for each conclusion from the figures; `config` has D0 in `max_items`."""
+    """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
     others = plan.mechanisms
     yield from _counter(plan.counters)
     yield from _end(plan.ends)
@@ -123,7 +118,6 @@ def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
 
 
 def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
-    """Recommend a share if none is set; the figures cannot tell whether the last tick matters."""
     own = next((row for row in ends if row.chosen and row.end_share is None), None)
     named = next((row for row in ends if row.recommended), None)
     if own is not None and named is not None:
@@ -134,7 +128,6 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
 
 
 def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
-    """Compare with a counter: the statistic pays off only while its segment's error is smaller."""
     counts = next(
         (row for row in others if row.mechanism == "known_base" and row.error is not None), None
     )

@@ -1,9 +1,9 @@
 """Alternatives at the same settings and budget: other counters, and other mechanisms.
 
-`noise.KINDS` lists mechanisms for the same or a similar question. Settings that another mechanism
-needs and this histogram lacks are assumed, and named in the row. `error` bounds the error of every
-count (for an order statistic: of every answer in its first segment) with probability 1 - beta, for
-`items` labels.
+`noise.KINDS` lists mechanisms for the same or a similar question. Settings that another one needs
+and this histogram lacks are assumed, and named in the row. `error` bounds the error of every count
+(of an order statistic: every answer in its first segment) with probability 1 - beta, for `items`
+labels.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ _SINGLE = ("max", "argmax", "min", "quantile")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A histogram's settings that alternatives share; `users` is whether users are protected."""
-
     config: HistogramConfig
     unit: str
     users: bool
@@ -71,11 +69,7 @@ class _Asked:
 def alternatives(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str, items: int, beta: float
 ) -> Iterator[Alternative]:
-    """Yield the mechanism in use first, then others.
-
-    `config` has D0 in `max_items` (`registry.in_events`). Errors are stated for `items` labels and
-    fail with probability `beta`.
-    """
+    """Yield the mechanism in use first, then others; `config` has D0 in `max_items`."""
     domain = tuple(getattr(config, "domain", None) or ())
     asked = _Asked(config, unit, config.max_items_per_user is not None, domain, noise, items, beta)
     yield _row(asked, config, {}, mechanism)
@@ -90,7 +84,7 @@ def alternatives(
 
 
 def _assumed(asked: _Asked, name: str) -> Iterator[Assumed]:
-    """Yield settings of `name` beyond the shared ones, taken from this histogram if possible."""
+    """Yield settings of `name` beyond the shared ones, from this histogram if possible."""
     own, labels = asked.config, len(asked.domain)
     k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
     if name in ("known_gumbel", "sparse_gumb") and labels:
@@ -152,7 +146,6 @@ def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
 
 
 def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
-    """Yield the other ways to spread discovery over the ticks."""
     ticks = last_tick(config)
     if config.threshold != "per_tick":
         yield {"threshold": "per_tick"}
@@ -218,10 +211,7 @@ _NARROW = 2  # bytes of a cached noise value while it fits 16 bits
 def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
-    """Yield every counter, the one in use first; none if the mechanism keeps no counter.
-
-    `config` has D0 in `max_items`.
-    """
+    """Yield every possible counter, the one in use first; `config` has D0 in `max_items`."""
     counter = mechanism.public().get("counter")
     if blocks := blocks_of(mechanism):
         yield from _blocks(config, blocks, noise)
@@ -275,7 +265,7 @@ def _why_not_sqrt(config: HistogramConfig) -> str:
 
 
 def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
-    """Return the approximate cache bytes per row of a counter, while its noise fits 16 bits."""
+    """Return a counter's approximate cache bytes per row, while its noise fits 16 bits."""
     ticks = config.horizon_ticks
     if kind == "sqrt":
         return 8 * (ticks or 0)
@@ -287,7 +277,6 @@ def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
 
 
 def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[CounterChoice]:
-    """Yield other bases of the tree of blocks, each a mechanism with its own thresholds."""
     last, own = noise.ticks_looked_at, blocks.radix
     for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
         if radix == own:
@@ -312,7 +301,6 @@ def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[C
 
 
 def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
-    """Yield counters of closed intervals, by the error bound of the resulting mechanism."""
     own = (config.counter, config.radix)
     for kind, radix in dict.fromkeys([own, ("haar", None), ("tree", None)]):
         chosen = (kind, radix) == own

@@ -55,11 +55,7 @@ COMPARED_ITEMS = 1_000
 
 
 def make_plan(settings: Settings) -> Plan:
-    """Return the plan of every histogram, and their total.
-
-    Raises:
-        SettingsError: a budget cannot be met.
-    """
+    """Plan every histogram, and their total; raise SettingsError if a budget cannot be met."""
     unit = settings.privacy.unit
     plans, charges = [], []
     for config in settings.histograms:
@@ -149,7 +145,7 @@ def _theorem(promise: Promise) -> TheoremError:
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
-    """Return the most counts in one snapshot; None if the settings do not limit it."""
+    """Return the most counts in one snapshot, if limited."""
     domain = len(mechanism.domain()) or None
     if isinstance(config, SparseGumbConfig):
         return config.top_k
@@ -163,7 +159,6 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
-    """Yield error bounds of order statistics, for values up to about each segment's threshold."""
     if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):

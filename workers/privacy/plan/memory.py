@@ -1,13 +1,11 @@
 """Memory and disk cost of a row, from the sizes of columns, caches and stored blocks.
 
-    row      an item of a stream key that has occurred (known domain: every label of every key)
-    L        bytes of a label: the mean of the declared ones, else 16
-    n        rows
-
-Columns grow by half and noise caches double when full, so they hold between n and 2 n rows; see
-`_INDEX` for the tag index. On disk (RocksDB, and again in the changelog topic): the tag, the key's
-index, length and text of the label, and the count and first tick shown, in variable width of at
-most 8 and 4 bytes. Sketches publish Python objects, with sizes as in CPython 3.11.
+A row is an item of a stream key that has occurred (known domain: every label of every key). Labels
+have the mean size of the declared ones, else 16 bytes. Columns grow by half and noise caches double
+when full, so for n rows they hold between n and 2 n; see `_INDEX` for the tag index. On disk
+(RocksDB, and again in the changelog topic): tag, key index, length and text of the label, and count
+and first tick shown, in variable width of at most 8 and 4 bytes. Sketches publish Python objects,
+with sizes as in CPython 3.11.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _BLOCKS_KEPT = 2 * 256 * 36  # two runs of comparisons' noise, 256 ticks each, a
 
 
 class _Extra(NamedTuple):
-    """Bytes beyond a mechanism's columns: noise and state per row, and per key."""
+    """Bytes beyond a mechanism's columns: `noise` and `state` per row, and `per_key`."""
 
     noise: int = 0
     state: int = 0
@@ -51,7 +49,6 @@ class _Extra(NamedTuple):
 
 
 def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
-    """Return the bytes per row, and for several numbers of rows in one owner partition."""
     domain = mechanism.domain()
     label = round(sum(map(len, domain)) / len(domain)) if domain else LABEL_BYTES
     keys = 1 if config.keys == "public" else len(config.keys)

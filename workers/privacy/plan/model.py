@@ -22,8 +22,6 @@ class Share(Record, frozen=True, kw_only=True):
 
 
 class Printed(Record, frozen=True):
-    """A figure by a paper's own formula, next to ours."""
-
     name: str
     ours: float
     printed: float
@@ -50,10 +48,7 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """Noise of a count's change over a window, at ticks where the window is complete.
-
-    `apart_sd` is that of two independent counts, root mean square like `rms_sd`.
-    """
+    """Noise of a count's change over a window; `apart_sd`: rms for two independent counts."""
 
     ms: int
     ticks: int
@@ -110,11 +105,6 @@ class Figure(Record, frozen=True):
 
 
 class TheoremError(Record, frozen=True, kw_only=True):
-    """Error bound from the mechanism's own theorem, with probability 1 - beta.
-
-    `printed` is the paper's figure, `ours` that of this implementation.
-    """
-
     name: str
     bounds: str
     assumes: str
@@ -134,7 +124,7 @@ class Error(Record, frozen=True, kw_only=True):
 
 
 class Size(Record, frozen=True, kw_only=True):
-    """Bytes for `rows` rows in one owner partition."""
+    """Bytes in one owner partition."""
 
     rows: int
     memory_least: int
@@ -157,8 +147,6 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class CounterChoice(Record, frozen=True, kw_only=True):
-    """A possible counter of this mechanism, at the same cost."""
-
     counter: str
     radix: int | None
     chosen: bool
@@ -186,8 +174,6 @@ class EndChoice(Record, frozen=True, kw_only=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
-    """A mechanism for the same or a similar question, at the same budget."""
-
     mechanism: str
     chosen: bool
     possible: bool
@@ -227,10 +213,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """Loss of a person with `events` events, or user ids, in every epoch of a span.
-
-    Without a guarantee, `epsilon` is None and `delta` 1. `void`: the guarantee counts as none.
-    """
+    """Loss of a person with `events` events or user ids in every epoch, from `group_loss`."""
 
     events: int
     epsilon: float | None

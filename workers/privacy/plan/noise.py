@@ -1,37 +1,32 @@
 """Noise and thresholds of a mechanism over its ticks, and the resulting errors.
 
-    Symbol       Here
     T            `last_tick`, `last`: the horizon, or the first year of an unbounded epoch
     s            standard deviation of a published figure, an integer
     N            counts published: ticks times items
     h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
     d_j          digits of t, as in `tree`
 
-Mean absolute error: of an integer variable whose law is close to a normal density p of standard
-deviation s, the sum of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and
-E|X| <= E X^2 = s^2 for any integers; the smaller of the two. 95 %: 1.96 s.
+Mean absolute error: of an integer with nearly a normal density p of standard deviation s, the sum
+of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and E|X| <= E X^2 = s^2 for any
+integers; the smaller of the two. 95 %: 1.96 s.
 
-Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q). A sum
-of several (`misra_gries`, pure) is treated as one of the same s: its mean |n| is up to an eighth
-higher, its far tail lighter.
+Laplace: q = e^(-1/b) from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), and
+P(|X| >= x) = 2 q^x / (1 + q). A sum of several (`misra_gries`, pure) is treated as one of the same
+s: its mean |n| is up to an eighth higher, its far tail lighter.
 
 All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
 1 - beta (union bound), plus half a count if they were rounded.
 
-Mechanism families in `KINDS`:
+Families in `KINDS`: "running" counts since the epoch began, "tick" each tick's own counts, "labels"
+of the largest now and then, "statistic" order statistics of running counts.
 
-    running     counts since the epoch began
-    tick        each tick's own counts
-    labels      labels of the largest, now and then
-    statistic   order statistics of running counts
-
-A `Curve` is the variance of published noise as a function of the tick, for any horizon, computed
-from a counter's public parameters (`Counter.public`). Nothing here is released, so floats suffice.
+A `Curve` is the variance of published noise by tick, for any horizon, computed from a counter's
+public parameters (`Counter.public`). Nothing here is released, so floats suffice.
 
 Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the search
-keeps the best ticks bit by bit. Of the ticks that agree in their 12 highest bits so far it keeps
-only the best: later terms differ between them by less than 2^-12 of one level's variance. Up to
-4,096 ticks it keeps all.
+goes bit by bit. Of the ticks that agree in their 12 highest bits so far it keeps only the best:
+later terms differ between them by less than 2^-12 of one level's variance. Up to 4,096 ticks it
+keeps all.
 """
 
 from __future__ import annotations
@@ -66,14 +61,10 @@ _PASSED = "each tick's counts above the threshold"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Description of one mechanism.
+    """A mechanism in words: `on` names the noisy figures, `shown` the meaning of the threshold.
 
-    Attributes:
-        on: figures that carry the noise.
-        shown: meaning of the threshold.
-        counts: whether snapshots carry counts with an sd, rather than an answer.
-        bar: whether the threshold is a bar with its own noise.
-        blocks: whether it adds up blocks of ticks, each with its own threshold.
+    `counts`: snapshots carry counts with an sd, not an answer; `bar`: the threshold is a bar with
+    its own noise; `blocks`: it adds up blocks of ticks, each with its own threshold.
     """
 
     family: str
@@ -147,18 +138,16 @@ _ROUNDING = 1 / 12
 
 
 class Curve:
-    """Variance of published figures by tick."""
+    """Variance of published figures by tick, from 1; `mean` is over ticks 1..last."""
 
     def variance(self, ticks: Ticks) -> Floats:
-        """Return the variance at each of these ticks, counted from 1."""
         raise NotImplementedError
 
     def mean(self, last: int) -> float:
-        """Return the mean over ticks 1..last."""
         raise NotImplementedError
 
     def loudest(self, last: int) -> Ticks:
-        """Return ticks up to `last` of largest variance, the largest first; at least one."""
+        """Return ticks up to `last` of largest variance, largest first; at least one."""
         ticks = self._candidates(last)
         return ticks[np.argsort(-self.variance(ticks), kind="stable")]
 
@@ -201,7 +190,6 @@ class HaarCurve(Curve):
         return own / last
 
     def _sum(self, last: int) -> float:
-        """Return the sum over the places 1..last."""
         if last == 0:
             return 0.0
         total = self._variances[0] * float(Fraction(_squares(last), 1 << (2 * self._levels)))
@@ -218,7 +206,7 @@ class HaarCurve(Curve):
         return total + (last - float(missing)) * _ROUNDING
 
     def _grids(self) -> list[Ticks]:
-        """Return for each k the best low k bits, one for each value of the highest 12 of them."""
+        """Return, by k, the best low k bits for each value of the highest 12 of them."""
         bits, value = np.zeros(1, dtype=np.int64), np.zeros(1)
         grids = [bits]
         for level in range(1, self._levels + 1):
@@ -286,7 +274,6 @@ class TableCurve(Curve):
 
 
 def curve_of(counter: Mapping[str, Any]) -> Curve:
-    """Return the curve of a counter, from `Counter.public`."""
     if counter["kind"] == "haar":
         return HaarCurve(variances(counter), counter.get("offset", 0))
     if counter["kind"] == "tree":
@@ -295,21 +282,20 @@ def curve_of(counter: Mapping[str, Any]) -> Curve:
 
 
 def rho_item_of(counter: Mapping[str, Any]) -> float:
-    """Return the cost of one unit of change of one item, from `Counter.public`."""
+    """Return the rho of one unit of change of one item."""
     if counter["kind"] == "sqrt":
         return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
     return sum(1 / (2 * variance) for variance in variances(counter))
 
 
 def sqrt_curve(horizon: int, rho_item: float) -> Curve:
-    """Return the sqrt counter's curve with C not rounded: within a forty-eighth, see `sqrt`."""
+    """Return the curve of `sqrt` with C not rounded: within a forty-eighth (see `sqrt`)."""
     k = np.arange(1, horizon, dtype=np.float64)
     squares = np.cumsum(np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k)))) ** 2)
     return TableCurve(squares * squares[-1] / (2 * rho_item) + _ROUNDING)
 
 
 def variances(counter: Mapping[str, Any]) -> list[float]:
-    """Return the variance of each level, from `Counter.public`."""
     values = counter["sigma_squared"]
     if not isinstance(values, list):
         raise TypeError(f"sigma_squared = {values!r}: not a list")
@@ -317,7 +303,6 @@ def variances(counter: Mapping[str, Any]) -> list[float]:
 
 
 def _squares(n: int) -> int:
-    """Return 1 + 4 + ... + n^2; 0 for n < 1."""
     return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
 
 
@@ -336,7 +321,7 @@ _SD_DIGITS = 4  # as a snapshot has it
 
 
 class Blocks(NamedTuple):
-    """Tree of tick blocks that a mechanism adds up; `variance` is that of one block."""
+    """Tree of tick blocks that a mechanism adds up; `variance` is of one block."""
 
     radix: int
     levels: int
@@ -345,7 +330,6 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(mechanism: Mechanism) -> Blocks | None:
-    """Return the tree of a mechanism that adds up blocks; None for any other."""
     if isinstance(mechanism, Meta):
         return Blocks(mechanism.radix, mechanism.levels, mechanism.sd(1) ** 2, 0.0)
     if isinstance(mechanism, MisraGries):
@@ -396,7 +380,6 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
 
 
 def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterator[Change]:
-    """Yield the noise of the change over each window, at all ticks or at evenly spaced ones."""
     if not isinstance(mechanism, Differences):
         return
     for length in config.windows:
@@ -420,12 +403,11 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
 
 
 def _spaced(first: int, last: int, most: int) -> Ticks:
-    """Return all ticks from `first` to `last`, or at most `most` evenly spaced ones."""
     return np.unique(np.linspace(first, last, min(last - first + 1, most)).astype(np.int64))
 
 
 def mean_absolute_error(law: str, sd: float) -> float | None:
-    """Return E|noise| of an integer of this sd; None if the law is not one of counts."""
+    """Return E|noise|; None if the law is not one of counts."""
     if law == "laplace":
         q = laplace_q(sd)
         return 2 * q / (1 - q * q)
@@ -438,7 +420,6 @@ def mean_absolute_error(law: str, sd: float) -> float | None:
 
 
 def half_width_95(law: str, sd: float) -> float | None:
-    """Return the bound that |noise| exceeds with probability 1 in 20."""
     if law == "laplace":
         q = laplace_q(sd)
         return max(0.0, math.log(0.05 * (1 + q) / 2) / math.log(q))
@@ -465,13 +446,12 @@ def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
 
 
 def laplace_q(sd: float) -> float:
-    """Return q = e^(-1/b) of the discrete Laplace law with this standard deviation."""
     variance = sd * sd
     return ((variance + 1) - math.sqrt(2 * variance + 1)) / variance
 
 
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
-    """Return ticks to list: powers of two (four, ...), the quarters, the last, the worst."""
+    """Return powers of two (four, ...), the quarters, the last and the worst tick."""
     step = max(1, math.ceil(last.bit_length() / 7))
     ticks = {1 << bit for bit in range(0, last.bit_length(), step)}
     ticks |= {last // 4, last * 2 // 4, last * 3 // 4, last, worst}
@@ -486,7 +466,7 @@ def discovery_step(config: HistogramConfig) -> int | None:
 
 
 def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -> Thresholds | None:
-    """Return the thresholds over all ticks; if many, of the loudest and evenly spaced ones."""
+    """Return the thresholds over all ticks; if many, over the loudest and evenly spaced ones."""
     last, variance = noise.ticks_looked_at, curve(mechanism, noise.ticks_looked_at)
     every = discovery_step(config) or 1
     if mechanism.threshold(last // every * every) is None:

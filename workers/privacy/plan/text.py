@@ -30,10 +30,7 @@ _BAND, _PLAIN_BAND = "░", ":"
 
 
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
-    """Return a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
-
-    There is one column per bucket. `unicode` is whether the terminal can show block characters.
-    """
+    """Plot from 0 on, a column per bucket: solid up to its least sd, shaded up to its most."""
     top = max(bucket.most for bucket in buckets) or 1.0
     labels = {ROWS - 1: f"{top:10.4g}", ROWS // 2 - 1: f"{top / 2:10.4g}"}
     lines = []
@@ -55,10 +52,7 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
 
 
 def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
-    """Return the largest sd of up to 32 runs of ticks, one character per run, from 0 to `top`.
-
-    Uses eighths of a block, or the digits 0 to 9 on terminals without block characters.
-    """
+    """Plot the largest sd of up to 32 runs of ticks, from 0 to `top`, in eighths or digits."""
     step = -(-len(buckets) // _COLUMNS)
     runs = (buckets[at : at + step] for at in range(0, len(buckets) - 1, step))
     most = [max(bucket.most for bucket in run) for run in runs]
@@ -69,7 +63,6 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
-    """Return one character for the part of this row under `least`, or within the band."""
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
         return "█" if unicode else "#"
@@ -105,8 +98,6 @@ def show(plan: Plan, console: Console) -> None:
 
 
 class _PlanPrinter(Printer):
-    """Printer with headings; `unicode` is whether the terminal can show block characters."""
-
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.unicode = "utf" in (console.encoding or "").lower()
@@ -364,7 +355,6 @@ def _adding_up(unit: str) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    """Return four significant digits; empty for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
@@ -382,7 +372,6 @@ def _bytes(value: int) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    """Return a duration in its two largest units."""
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
