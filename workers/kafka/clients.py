@@ -1,8 +1,8 @@
 """How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka, which has others:
-`faust_credentials` translates the security settings and refuses those it cannot translate, so that
-no client silently connects with less security than configured.
+`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka: `faust_credentials`
+translates the security settings and refuses those it cannot translate, so that no client silently
+connects with less security than configured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-# TLS and SASL settings that `faust_credentials` translates.
 _TRANSLATED = frozenset(
     (
         "ssl.ca.location",
@@ -93,8 +92,8 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 class Connection:
     """Cluster address and credentials; makes every client with the same settings.
 
-    `client` holds secrets, so the repr omits it. `embedded` is the cluster id of the embedded
-    Kafka, from the process that started it; None means any other cluster.
+    `client` holds secrets, so the repr omits it. `embedded` is the embedded Kafka's cluster id,
+    from the process that started it; None for any other cluster.
     """
 
     bootstrap: str
@@ -102,7 +101,7 @@ class Connection:
     embedded: str | None = None
 
     def __post_init__(self) -> None:
-        # A private read-only copy: the threads of all shards make their clients from it.
+        # A read-only copy, since every shard's thread makes clients from it.
         object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():
             raise SettingsError(
@@ -146,10 +145,10 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client, for a `with` statement.
 
-        Its responses arrive in a librdkafka thread, where Python may collect garbage. A client
-        collected in its own thread ends the process, and so does a response after Python's
-        shutdown; an exception's traceback can keep a client alive until then. Leaving the `with`
-        block cancels pending requests and joins the thread.
+        Its responses arrive in a librdkafka thread. A client that Python collects in that thread
+        ends the process, and so does a response after Python's shutdown; an exception's traceback
+        can keep a client alive until then. Leaving the `with` block cancels requests and joins the
+        thread.
         """
         return AdminClient(self.config(**extra))
 
@@ -182,7 +181,6 @@ class Connection:
                     raise KafkaRefuses(f"{where}: {text}") from exc
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    # The client's own errors say more than the request's error.
                     reason = _line(_network(errors) or exc.args[0])
                     raise KafkaAway(
                         f"{where}: no broker answered within {within_s:g} s ({reason}). Check the address, that Kafka runs "
@@ -214,7 +212,7 @@ Credentials = SSLCredentials | SASLCredentials | GSSAPICredentials
 
 
 def faust_credentials(connection: Connection) -> Credentials | None:
-    """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
+    """Return Faust's `broker_credentials` (None: plaintext).
 
     Raises SettingsError for a setting without a counterpart in the Faust consumer.
     """
@@ -257,7 +255,6 @@ def faust_credentials(connection: Connection) -> Credentials | None:
 
 
 def _cause(error: BaseException) -> KafkaError | None:
-    """Return librdkafka's error in an exception, if there is one."""
     first = error.args[0] if error.args else None
     return first if isinstance(first, KafkaError) else None
 
@@ -288,8 +285,7 @@ def unreachable(error: BaseException) -> bool:
     # Corruption is permanent.
     if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
         return False
-    # A moving coordinator counts, missing authorisation does not. aiokafka raises its base
-    # class for broker errors it did not expect.
+    # aiokafka raises its base class for broker errors it did not expect.
     return error.retriable or type(error) is ConsumerError
 
 

@@ -300,7 +300,10 @@ class Records:
 
 
 def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers whose count is at `at`, except non-UTF-8 names; None if over `most` bytes."""
+    """Return the headers whose count is at `at`; None if they have more than `most` bytes.
+
+    Headers with names that are not UTF-8 are left out.
+    """
     number, at = _varint(data, at)
     end = at + most
     found: list[tuple[str, bytes | None]] = []
