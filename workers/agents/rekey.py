@@ -1,12 +1,12 @@
 """The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
-A commit sends the records, in order, to the partitions of their users; rejects, the records whose
-user cannot be read; and a mark to every partition (`rekey_markers.py`). A record counts where it
-would count if this partition were a source partition. A late record carries that time, so it
-depends on the order here, not on where a commit ends.
+A commit sends the records, in order, to the partitions of their users; rejects; and a mark to every
+partition (`rekey_markers.py`). A record counts where it would count if this partition were a source
+partition. A late record carries that time, so it depends on the order here, not on where a commit
+ends.
 
-Every commit writes a mark with the current time behind the records in each partition. Retention
-uses the latest time in a segment, so it counts from then on, however old the events are.
+Every mark has the current time and follows the records. Retention uses the latest time in a
+segment, so it counts from then on, however old the events are.
 """
 
 from __future__ import annotations
@@ -54,16 +54,13 @@ class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sent:
-    """Records of one batch to forward, see `Forwarded`. Sensitive.
+    """Records of one batch to forward, see `Forwarded`; one row each. Sensitive.
 
-    Attributes:
-        users, values, keys: int64 (n, 2), start and stop in `data`; keys are the records' original
-            ones, start -1 where there is none or it is not kept.
-        late: int64 (n,), the watermark that each came behind, or NO_TIME.
-        partitions: int64 (n,).
-        times: int64 (n,), ms since 1970, at least 1.
-        own: int64 (n,), bytes of each record's own headers, which follow its value; 0 without any.
-            Tuples take fifty times as much memory, so headers are decoded when sent.
+    `users`, `values` and `keys`, int64 (n, 2), are starts and stops in `data`; `keys` are the
+    original ones, start -1 if there is none or it is not kept. `late` is the watermark that a
+    record came behind, or NO_TIME. `times` are ms since 1970, at least 1. `own`: bytes of the
+    record's own headers, which follow its value; tuples take fifty times as much memory, so headers
+    are decoded when sent.
     """
 
     data: bytes
@@ -105,8 +102,7 @@ class Sent:
 class RekeyStage(EventsStage):
     """What the shards of the re-keying stage share.
 
-    `topic` is the destination. `with_keys` means that record keys are used as stream keys, and so
-    are forwarded.
+    `topic` is the destination; `with_keys`: record keys are stream keys, and so are forwarded.
     """
 
     topic: SourceTopic
@@ -115,8 +111,6 @@ class RekeyStage(EventsStage):
 
 
 class RekeyShard(SourceShard):
-    """The stage before stage 1, of one partition; see the module."""
-
     stage = REKEY
     _stream: RekeyStage
 
@@ -181,7 +175,6 @@ class RekeyShard(SourceShard):
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
         values = records.values[rows]
-        # The number of a record's own headers follows its value.
         with_own = np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
         data, own = found.data.tobytes(), np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
