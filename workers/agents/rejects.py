@@ -15,8 +15,8 @@ from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Rejects that reach either limit are committed after that part of a batch. They exceed it by at most
-# the bytes of a part (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
+# Rejects that reach either limit are committed after that part of a batch. They exceed it by at
+# most the bytes of a part (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
 # Python's overhead for a header, whose own bytes are at least 3: measured 120 to 170. Every

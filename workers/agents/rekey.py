@@ -2,8 +2,7 @@
 
 A commit sends the records, in order, to the partitions of their users; rejects; and a mark to every
 partition (`rekey_markers.py`). A record counts where it would count if this partition were a source
-partition. A late record carries that time, so it depends on the order here, not on where a commit
-ends.
+partition. A late record carries that time, so it does not matter where a commit ends.
 
 Every mark has the current time and follows the records. Retention uses the latest time in a
 segment, so it counts from then on, however old the events are.
@@ -100,10 +99,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RekeyStage(EventsStage):
-    """What the shards of the re-keying stage share.
-
-    `topic` is the destination; `with_keys`: record keys are stream keys, and so are forwarded.
-    """
+    """Shared by the re-keying shards; `topic` is the destination, `with_keys` keeps record keys."""
 
     topic: SourceTopic
     with_keys: bool
@@ -122,7 +118,6 @@ class RekeyShard(SourceShard):
         *,
         form: Callable[[Waiting, Node | None], Format | None] = lambda _, __: None,
     ) -> None:
-        """`form` is as in `Decoders.form`."""
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._reader = stream.reader
@@ -175,6 +170,7 @@ class RekeyShard(SourceShard):
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
         values = records.values[rows]
+        # The number of a record's own headers follows its value.
         with_own = np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
         data, own = found.data.tobytes(), np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():

@@ -1,8 +1,7 @@
 """Base of the shards that read events: their topics must not change, and when they commit.
 
 A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
-the resume offset. It happens when a tick closes, every `commit_interval`, and whenever enough is
-pending.
+the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
 """
 
 from __future__ import annotations

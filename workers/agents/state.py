@@ -60,10 +60,7 @@ def members_of(connection: Connection, group: str) -> int:
 
 
 def await_coordinator(connection: Connection, group: str) -> None:
-    """Wait until a group can be joined.
-
-    A cluster's first group waits for a topic to be created; Faust's consumer would log errors.
-    """
+    """Wait until a group can be joined, so that Faust's consumer logs no harmless errors."""
     try:
         members_of(connection, group)
     except (SettingsError, KafkaException) as error:

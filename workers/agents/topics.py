@@ -54,7 +54,7 @@ class Topics:
         return self.existing[name].partitions
 
     def id(self, name: str) -> str | None:
-        """Return a topic's id, None only on the embedded cluster; SettingsError if there is none."""
+        """Return a topic's id, None only on the embedded cluster; SettingsError if it has none."""
         return None if self.embedded else checked_id(name, self.existing[name].topic_id)
 
     def stream(self, *names: str) -> str:
@@ -175,8 +175,7 @@ def events_topics(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the events topics, and other matching topics that are not counted.
 
-    Asks the cluster only about a regular expression. Raises SettingsError if nothing matches, or a
-    topic of the state is gone.
+    Raises SettingsError if nothing matches, or a topic of the state is gone.
     """
     wanted = settings.events.topics
     if wanted.pattern is None:
@@ -256,10 +255,7 @@ def watching(
 
 
 def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
-    """Return the events topics that the state was made with; None before the first commit.
-
-    Every source partition's first commit stores them, at the beginning of its changelog.
-    """
+    """Return the events topics of the state, which every changelog begins with; None: no state."""
     partitions = describe(connection, [state])[state].partitions
     with reader(connection) as consumer:
         for partition in range(partitions):

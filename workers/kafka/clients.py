@@ -145,10 +145,9 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client, for a `with` statement.
 
-        Its responses arrive in a librdkafka thread. A client that Python collects in that thread
-        ends the process, and so does a response after Python's shutdown; an exception's traceback
-        can keep a client alive until then. Leaving the `with` block cancels requests and joins the
-        thread.
+        Responses arrive in a librdkafka thread. A client that Python collects there ends the
+        process, and so does a response after Python's shutdown; a traceback can keep a client alive
+        until then. Leaving the `with` block cancels requests and joins the thread.
         """
         return AdminClient(self.config(**extra))
 
@@ -158,10 +157,7 @@ class Connection:
 
     @contextmanager
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield an admin client and the cluster's first metadata response.
-
-        Raises KafkaAway if no broker answers in time, and KafkaRefuses at once if one refuses us.
-        """
+        """Yield an admin client and the first metadata response; raise KafkaAway or KafkaRefuses."""
         errors: list[KafkaError] = []
         with self.asking(errors) as admin:
             yield admin, self._first_answer(admin, errors, within_s)
@@ -212,10 +208,7 @@ Credentials = SSLCredentials | SASLCredentials | GSSAPICredentials
 
 
 def faust_credentials(connection: Connection) -> Credentials | None:
-    """Return Faust's `broker_credentials` (None: plaintext).
-
-    Raises SettingsError for a setting without a counterpart in the Faust consumer.
-    """
+    """Return Faust's `broker_credentials`, None for plaintext; refuse what it cannot translate."""
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
     if protocol not in _PROTOCOLS:

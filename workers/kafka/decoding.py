@@ -58,7 +58,6 @@ _MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
 #: A part, however small, costs some sixty waits for the GIL, 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
 PART_BYTES = 32 << 20
-# Allowance for a record's bytes besides its value.
 _BESIDE_BYTES = 1 << 20
 # Headroom (factor, bytes) over the size that the first batch's compression ratio predicts, and the
 # ratio assumed for the first batch itself.
@@ -101,8 +100,7 @@ class RecordSet:
 class RecordBatch:
     """One record batch: its header, and the location of its bytes in the response.
 
-    `next_offset` is past the last record. In old formats (`is_legacy`: before 2), `number` counts
-    messages, which may hold many records.
+    In old formats (`is_legacy`: before 2), `number` counts messages, which may hold many records.
     """
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
@@ -126,7 +124,6 @@ class RecordBatch:
         self.codec = self._attributes & _CODEC
 
     def __iter__(self) -> Any:
-        """Return aiokafka's own reader, for other consumers in this process."""
         return iter(self._stock())
 
     def __next__(self) -> Any:
@@ -262,11 +259,10 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[int]]:
-    """Decompress the first batches back to back, up to `most` bytes in total.
+    """Decompress the first batches back to back; return their bytes and the end of each.
 
-    Return their bytes and the end of every batch; no ends if the first alone is larger. Joining
-    batches afterwards takes longer than decompressing them, and holds the GIL, so the buffer size
-    is guessed, and a small buffer grows.
+    There are no ends if the first alone exceeds `most` bytes. Joining batches afterwards takes
+    longer than decompressing them, and holds the GIL, so the buffer size is guessed, and grows.
     """
     data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
     ends: list[int] = []
@@ -416,7 +412,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over a response that aiokafka has stored and nothing has started to read.
+        """Take over a response that nothing has started to read.
 
         Drop its iterator, a reference cycle that would keep the bytes until a cyclic collection.
         """
@@ -439,10 +435,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return bool(self._records.has_next())
 
     def take(self, start: int, most: int) -> FetchedRecords:
-        """Take whole record batches, at least one, up to `most` records together.
-
-        Raises CorruptRecordException if an invisible record batch does not match its CRC.
-        """
+        """Take whole record batches, at least one, up to `most` records together."""
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []
         while self._records.has_next():

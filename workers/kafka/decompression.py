@@ -42,10 +42,7 @@ _VARINT_BITS = 35
 
 
 def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
-    """Decompress a batch's records to the start of `room`; return their size in bytes.
-
-    Return None if they do not fit or are damaged; `Stream` distinguishes the two.
-    """
+    """Decompress records to the start of `room`; return their size, None if too long or damaged."""
     try:
         if codec == NONE:
             room[: len(packed)] = packed
@@ -100,7 +97,6 @@ class Stream:
         return bytes(room)
 
     def skip(self, length: int) -> None:
-        """Skip bytes without holding them in memory."""
         while length > 0:
             if not self.more():
                 raise CorruptRecordException("a record batch ends within a record")
@@ -109,7 +105,6 @@ class Stream:
             length -= passed
 
     def number(self) -> int:
-        """Return the next zigzag varint, of 32 bits."""
         bits = 0
         for shift in range(0, _VARINT_BITS, 7):
             [byte] = self.read(1)

@@ -85,5 +85,4 @@ class Lag:
         self.records = max(0, end - position)
 
     def seconds(self, now_s: float) -> float:
-        """Return how long the log has had unprocessed records."""
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

@@ -1,7 +1,6 @@
 """Partition of a record key under the two most common producer partitioners.
 
-`privacy.unit = "user"` requires all records of a user in one source partition; every record is
-checked.
+`privacy.unit = "user"` requires a user's records in one source partition; every record is checked.
 
     murmur2   Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff) mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions

@@ -179,10 +179,7 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield committed records: all, the `newest` offsets, or those from `since` on.
-
-    `whole` refuses a log that retention has cut.
-    """
+    """Yield committed records (`newest` counts offsets); `whole` refuses a log cut by retention."""
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)
         if whole and low > 0:

@@ -121,9 +121,9 @@ def _read_records(
     times: Longs,
     offsets: Longs,
 ) -> tuple[int, int]:
-    """Parse records of one batch from place `at` on into rows first..end_row-1.
+    """Parse records into rows first..end_row-1; offsets must ascend from `last`.
 
-    Return row and place of the first that is incomplete or not beyond `last`, else end_row.
+    Return row and place of the first invalid record, else end_row and the place after the last.
     """
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
@@ -171,13 +171,10 @@ def read_batches(
     times: Longs,
     offsets: Longs,
 ) -> bool:
-    """Parse the next n records of some batches.
-
-    Return whether all n were found and, if they were the last, nothing follows them. Raise
-    IndexError for a record that extends beyond the data.
+    """Parse the next n records; return whether all exist and nothing follows the last of them all.
 
     Args:
-        data: uint8, the batches' uncompressed records.
+        data: uint8, the batches' uncompressed records; IndexError if a record extends beyond them.
         batches: int64 (m, 6), columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime.
         place: int64 (5,), the cursor, updated: BATCH, its records FOUND so far, place AT of the
             next one, LAST_OFFSET, and ROWS written by this call.
@@ -300,10 +297,7 @@ class Records:
 
 
 def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers whose count is at `at`; None if they have more than `most` bytes.
-
-    Headers with names that are not UTF-8 are left out.
-    """
+    """Return the headers whose count is at `at` (UTF-8 names only); None if over `most` bytes."""
     number, at = _varint(data, at)
     end = at + most
     found: list[tuple[str, bytes | None]] = []
@@ -334,10 +328,7 @@ def _varint(data: Bytes | bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Consecutive records of one partition; `start` and `end` are positions.
-
-    `end`, where the next batch starts, may lie past invisible records after the last one.
-    """
+    """Records of a partition; `end`, where the next batch starts, may lie past invisible records."""
 
     start: int
     end: int

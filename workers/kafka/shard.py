@@ -128,12 +128,10 @@ class Shard:
             del batch  # free it before decoding the next
 
     def feed(self, batch: Batch) -> None:
-        """Process `batch`, which must begin at the shard's position.
-
-        Raise RuntimeError otherwise: continuing would lose or double-count records.
-        """
+        """Process `batch`; RuntimeError if it does not begin at the shard's position."""
         self.check_open()
         if batch.start != self.offset:
+            # Continuing would lose or double-count records.
             raise RuntimeError(f"{self.transactional_id}: is at {self.offset}, was given {batch!r}")
         records = len(batch)
         with self._work():
@@ -219,7 +217,6 @@ class Shard:
         self._counted.aborted.inc()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run `function` in the shard's thread, after earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self) -> None:

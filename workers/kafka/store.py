@@ -4,8 +4,7 @@ The changelog in Kafka is authoritative; the copy avoids reading all of it at ev
 RocksDB batch writes the changes and the changelog position they reach, after the Kafka transaction
 was committed, so the copy may be behind the changelog but never ahead of it. A copy that cannot be
 trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read
-again. If the disk fails, the state moves to memory, and the store retries the disk from time to
-time.
+again. If the disk fails, the state moves to memory, and the store retries the disk later.
 
     key in RocksDB          value
     b"m"                    changelog identity, position, time of the last write as JSON
@@ -302,10 +301,7 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog to its end, after its previous writer was fenced.
-
-        While Kafka does not answer, call `waiting`, which may raise.
-        """
+        """Read the changelog to its end, after its previous writer was fenced."""
         started = time.perf_counter()
         self._connection = connection
         self.open()
@@ -325,17 +321,13 @@ class Store:
     def _changes(
         self, consumer: Consumer, low: int, high: int, waiting: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[list[Change], int]]:
-        """Yield the changes in a span of the changelog, and the position after them."""
         spans = {self.changelog.log: (low, high)} if low < high else {}
         for taken in take(consumer, spans, waiting):
             changes = [(message.key() or b"", message.value()) for message in taken.messages]
             yield changes, taken.position
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
-        """Return whether the changelog, whose writers were fenced, has no commits past this copy.
-
-        `waiting` is as in `load`.
-        """
+        """Return whether the changelog, its writers fenced, has no commits past this copy."""
         log = self.changelog.log
         end = end_of(connection, *log, waiting)
         with reader(connection) as consumer:

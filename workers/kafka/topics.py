@@ -17,11 +17,10 @@ day in every partition (agents/rekey.py), so retention counts from when records 
 All but the events topics need record batches of 1,000,000 bytes: see runtime/sizes.py. Snapshots
 carry their tick's timestamp, so a finite retention would delete those of an old stream immediately.
 
-Noise is derived from Kafka's topic ids (`mechanisms/identity.py`). If a re-created topic had the
-same id, it would get the same noise over other data, and the difference of the two published
-results would be exact. So the worker refuses a cluster without ids (Kafka before 2.8, KIP-516,
-which reports 16 zero bytes), and state made without them. Only the embedded cluster has none: it
-ends with the demo, and so does its key.
+Noise is derived from topic ids (`mechanisms/identity.py`). If a re-created topic had the same id,
+it would get the same noise over other data, and the difference of the two published results would
+be exact. So the worker refuses a cluster without ids (Kafka before 2.8, KIP-516), and state made
+without them. Only the embedded cluster has none: it ends with the demo, and so does its key.
 """
 
 from __future__ import annotations
@@ -324,7 +323,6 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return one sentence per property of existing topics the operator may want to know."""
     found, kept = [], str(INFINITE)
     for topic, here in _existing(plan, existing):
         retention = here.config.get("retention.ms", kept)

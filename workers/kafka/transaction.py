@@ -60,9 +60,8 @@ _RETRY_BACKOFF_MS = 1_000
 # A commit this soon after the last delivery sent EndTxn once: a second one follows after 0.8 s at
 # the earliest. A commit usually takes 10 ms.
 _SENT_ONCE_S = 0.5 * _RETRY_BACKOFF_MS / 1000
-# Must exceed the longest commit, or the broker aborts it repeatedly: a tick of ten million new
-# items is about 700 MB, which takes 140 s at 5 MB/s. A new owner ends the open transaction at once.
-# The broker allows 15 minutes by default.
+# Must exceed the longest commit: a tick of ten million new items is about 700 MB, 140 s at 5 MB/s.
+# A new owner ends the open transaction at once. The broker allows 15 minutes by default.
 TRANSACTION_TIMEOUT_MS = 300_000
 
 
@@ -105,9 +104,8 @@ class Transactions:
     def renew(self) -> None:
         """Begin a new epoch if an EndTxn may still be in flight.
 
-        Call this early: the longer ago the last commit, the likelier a newer owner, which this
-        would fence. Raises Fenced if a newer owner has committed; KafkaAway and ShardClosed as in
-        `run`.
+        Call this early: the longer ago the last commit, the likelier a newer owner, which it would
+        fence. Raise Fenced if one has committed; KafkaAway and ShardClosed as in `run`.
         """
         if self._state is not State.TAINTED:
             return
@@ -155,7 +153,6 @@ class Transactions:
         )
         # Connect first: a cold init_transactions waits out a 500 ms timer.
         self._insist("connect", lambda within_s: producer.list_topics(timeout=within_s))
-        # The broker may take a while to end the older owner's transaction.
         self._insist("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
 
@@ -181,21 +178,17 @@ class Transactions:
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
-        Return the end of the state partition; -1 without changes.
+        Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
+        exists (not committed); KafkaException if it cannot be committed (too large, not
+        authorised). The outcome is unknown after ShardClosed (the next owner reads it from the
+        changelog) and KafkaAway (the broker timed the transaction out, or a minute passed without
+        progress).
 
         Args:
             changes: keys of the state partition and new values (None deletes); later ones win.
             forwarded: records for topic `to`, sent before the messages.
             to: a topic for which `messages` has one message per partition. Only messages are
                 reported, and a partition that takes none must not look like a slow one.
-
-        Raises:
-            Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the shard was given up; the next owner learns the outcome from the
-                changelog.
-            KafkaAway: the broker timed it out, or a minute passed without progress. The outcome is
-                unknown.
-            KafkaException: it cannot be committed (too large, not authorised).
         """
         self._refuse_unsendable(messages, changes)
         pause = 0.05
@@ -331,10 +324,7 @@ class Transactions:
                 self._state_end = max(self._state_end, offset + 1)
 
     def _insist(self, name: str, call: Callable[[float], object]) -> None:
-        """Repeat a call while its outcome is unknown, unless the shard was given up.
-
-        librdkafka resumes only the interrupted call, so no other is allowed meanwhile.
-        """
+        """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile."""
         began_s = said_s = going_s = time.monotonic()
         left = self._waiting()
         while True:

@@ -71,7 +71,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self.epoch = -1
         self._error: Exception | None = None
-        # Set while `_wait` waits for room.
         self._room: asyncio.Future[None] | None = None
         self._chain: dict[Partition, int] = {}  # start of the next batch
         # aiokafka's position, past invisible records that follow the batch.
@@ -128,10 +127,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
     def ended(self) -> BaseException | None:
-        """Return the error that ended one of aiokafka's tasks, which nothing restarts.
-
-        A broker that just came back may cause one by briefly reporting no brokers.
-        """
+        """Return the error that ended one of aiokafka's tasks, which nothing restarts."""
         consumer = self._consumer
         if consumer is None or consumer._closed:
             return None
@@ -274,7 +270,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 _TICK_S = 0.2
 _SOON_S = 0.005
-#: Longest wait for a shard to finish a batch before checking again.
 _ROOM_S = 0.05
 _CLOSING_S = 0.05
 #: Time for agents to declare their topics; Faust waits this long in any case.
@@ -557,10 +552,7 @@ class _Worker(faust.Worker):
 
 
 def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
-    """Run the worker until SIGTERM, SIGINT or a failure; return the exit status (see `handover`).
-
-    Call it in the main thread. After `KAFKA_AWAY` another application may be run.
-    """
+    """Run the worker in the main thread until a signal or a failure; return the exit status."""
     options: dict[str, Any] = {"override_logging": False, "redirect_stdouts": False}
     worker = _Worker(app, loglevel=loglevel, quiet=True, workdir=None, **options)
     worker.spinner = None  # it writes terminal codes even to files
