@@ -1,7 +1,6 @@
 """The contribute shard: decodes and bounds the events of one source partition, and closes ticks.
 
-A commit sends the messages to the owners. After it nothing is held in memory: the next owner reads
-everything after that offset again.
+After a commit nothing is held in memory: the next owner reads everything after its offset again.
 """
 
 from __future__ import annotations

@@ -68,8 +68,6 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 
 
 class Partitions(Collector):
-    """Gauges of a hand-over's shards."""
-
     def __init__(
         self,
         settings: Settings,
@@ -136,10 +134,11 @@ def _families() -> dict[str, GaugeMetricFamily]:
     return found
 
 
+#: The loop turns every 0.2 s.
 LOOP_S = 30.0
 #: Waiting for Kafka does not count as stuck, and a mechanism's longest step takes seconds.
 SHARD_S = 600.0
-#: A record may wait this long in the log.
+#: Reading is behind once a record has waited this long in the log.
 BEHIND_S = 30.0
 #: Allowed beyond the longest time between two commits of stage 1.
 COMMIT_MARGIN_S = 60.0

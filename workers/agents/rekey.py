@@ -1,8 +1,9 @@
 """The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
-A commit sends the records, in order, to the partitions of their users; rejects; and a mark to every
-partition (`rekey_markers.py`). A record counts where it would count if this partition were a source
-partition. A late record carries that time, so it does not matter where a commit ends.
+A commit sends the records, in order, to the partitions of their users; rejects of records without a
+readable user; and a mark to every partition (`rekey_markers.py`). A record counts where it would
+count if this partition were a source partition. A late record carries that time, so it does not
+matter where a commit ends.
 
 Every mark has the current time and follows the records. Retention uses the latest time in a
 segment, so it counts from then on, however old the events are.

@@ -8,7 +8,7 @@ same bytes, or finds them released.
 A new generation has other bytes, so it must not publish a tick that an older owner worked on: that
 transaction may have been aborted after readers of uncommitted records saw it. The older owner,
 fenced before the state is read, only worked on ticks completed by the topic's contents at that
-time. So a new generation begins after every tick that is complete by then, released or not.
+time. So a new generation begins after every tick complete at take-over, released or not.
 """
 
 from __future__ import annotations

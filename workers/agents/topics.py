@@ -1,7 +1,6 @@
 """The worker's topics on the cluster: which are needed, which exist, and which are wrong.
 
-The first commit stores the topics that a regular expression matches (`pipeline/sources.py`). Later
-matches are reported, and never counted.
+The first commit fixes the matches of a regular expression; later ones are reported, never counted.
 """
 
 from __future__ import annotations
@@ -200,10 +199,7 @@ def events_topics(
 
 
 def matching(settings: Settings, there: Collection[str]) -> list[str]:
-    """Return the topics that the regular expression selects, sorted.
-
-    Neither this worker's topics nor the internal topics of another ever count as events.
-    """
+    """Return the topics that the regular expression selects, sorted, except any worker's own."""
     own = {*settings.internal_topics, *map(settings.output_topic, settings.histograms)}
     for name in there:
         worker = name.rpartition(".")[0]
@@ -255,7 +251,7 @@ def watching(
 
 
 def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
-    """Return the events topics of the state, which every changelog begins with; None: no state."""
+    """Return the state's events topics, which begin every changelog; None before a first commit."""
     partitions = describe(connection, [state])[state].partitions
     with reader(connection) as consumer:
         for partition in range(partitions):

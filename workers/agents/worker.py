@@ -111,7 +111,7 @@ class Factory:
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
-        # Every shard's thread reads these. Metrics and turns have locks.
+        # Every shard's thread reads these; metrics and turns have locks; a shard makes the rest.
         check_frozen(self.mechanisms, "mechanisms")
         check_frozen(self._stream, "stream")
         check_frozen(self._by_user, "by_user")

@@ -112,7 +112,6 @@ class Connection:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:
-        """Return librdkafka's configuration: the operator's settings, then ours, then `extra`."""
         return {
             "log_level": 4,
             # Rebootstrap after losing all brokers; by default that takes five minutes.
@@ -157,7 +156,7 @@ class Connection:
 
     @contextmanager
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield an admin client and the first metadata response; raise KafkaAway or KafkaRefuses."""
+        """Yield a client and the first metadata; raise KafkaAway, or KafkaRefuses at once."""
         errors: list[KafkaError] = []
         with self.asking(errors) as admin:
             yield admin, self._first_answer(admin, errors, within_s)
@@ -208,7 +207,7 @@ Credentials = SSLCredentials | SASLCredentials | GSSAPICredentials
 
 
 def faust_credentials(connection: Connection) -> Credentials | None:
-    """Return Faust's `broker_credentials`, None for plaintext; refuse what it cannot translate."""
+    """Return Faust's `broker_credentials`, None for plaintext; SettingsError if untranslatable."""
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
     if protocol not in _PROTOCOLS:

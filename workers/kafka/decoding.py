@@ -98,10 +98,7 @@ class RecordSet:
 
 
 class RecordBatch:
-    """One record batch: its header, and the location of its bytes in the response.
-
-    In old formats (`is_legacy`: before 2), `number` counts messages, which may hold many records.
-    """
+    """One record batch and its header; in old formats `number` counts messages, not records."""
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
         self.response, self.start, self.stop = response, start, stop
@@ -124,6 +121,7 @@ class RecordBatch:
         self.codec = self._attributes & _CODEC
 
     def __iter__(self) -> Any:
+        """Return aiokafka's own reader, for other consumers in this process."""
         return iter(self._stock())
 
     def __next__(self) -> Any:
@@ -412,10 +410,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over a response that nothing has started to read.
-
-        Drop its iterator, a reference cycle that would keep the bytes until a cyclic collection.
-        """
+        """Take over an unread response, without its iterator: a cycle that would keep the bytes."""
         if isinstance(records, cls):
             return records
         taken = cls(
@@ -435,7 +430,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return bool(self._records.has_next())
 
     def take(self, start: int, most: int) -> FetchedRecords:
-        """Take whole record batches, at least one, up to `most` records together."""
+        """Take record batches, at least one, up to `most` records; raise CorruptRecordException."""
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []
         while self._records.has_next():

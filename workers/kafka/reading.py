@@ -40,10 +40,7 @@ class FetchedChunk(NamedTuple):
 def reader(
     connection: Connection, *, uncommitted: bool = False, events: bool = False
 ) -> Iterator[Consumer]:
-    """Yield a consumer for `take`, and close it; `uncommitted` shows all records.
-
-    `events` limits its fetches, so that foreign compressed data cannot fill the memory.
-    """
+    """Yield a consumer for `take`; `events` limits fetches: foreign data could fill the memory."""
     fetch_bytes = _EVENTS_FETCH_BYTES if events else _FETCH_BYTES
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",

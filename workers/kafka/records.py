@@ -123,7 +123,7 @@ def _read_records(
 ) -> tuple[int, int]:
     """Parse records into rows first..end_row-1; offsets must ascend from `last`.
 
-    Return row and place of the first invalid record, else end_row and the place after the last.
+    Return row and place of the first invalid or incomplete record; end_row if all are valid.
     """
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
@@ -171,10 +171,13 @@ def read_batches(
     times: Longs,
     offsets: Longs,
 ) -> bool:
-    """Parse the next n records; return whether all exist and nothing follows the last of them all.
+    """Parse the next n records of some batches; return whether all were found.
+
+    Nothing may follow the last record of a batch. Raise IndexError, with no rows reported, if a
+    record extends beyond the data.
 
     Args:
-        data: uint8, the batches' uncompressed records; IndexError if a record extends beyond them.
+        data: uint8, the batches' uncompressed records.
         batches: int64 (m, 6), columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime.
         place: int64 (5,), the cursor, updated: BATCH, its records FOUND so far, place AT of the
             next one, LAST_OFFSET, and ROWS written by this call.
@@ -328,7 +331,7 @@ def _varint(data: Bytes | bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Records of a partition; `end`, where the next batch starts, may lie past invisible records."""
+    """Records of a partition; `end`, where the next batch starts, may lie past the last record."""
 
     start: int
     end: int

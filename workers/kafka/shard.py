@@ -217,6 +217,7 @@ class Shard:
         self._counted.aborted.inc()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function` in the shard's thread, after earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self) -> None:

@@ -230,7 +230,6 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
 
 
 def default_partitions(connection: Connection) -> int:
-    """Return the broker's `num.partitions`; `DEFAULT_PARTITIONS` if not readable."""
     with _introduce(connection) as (admin, metadata):
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()

@@ -125,6 +125,7 @@ class Transactions:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
+        """Fail permanently if the block raises: its outcome is unknown."""
         try:
             yield
         except BaseException:
