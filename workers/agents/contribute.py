@@ -1,7 +1,6 @@
 """The contribute shard: decodes and bounds the events of one source partition, and closes ticks.
 
-A commit sends the messages to the owners. After it nothing is held in memory: the partition's next
-owner reads everything after that offset again.
+After a commit nothing is held in memory: the next owner reads everything after its offset again.
 """
 
 from __future__ import annotations
@@ -45,11 +44,8 @@ class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_default
 class ContributeStage(EventsStage):
     """What the shards of stage 1 share.
 
-    Attributes:
-        contributions: topic of its messages, with a partition for each of `owners`.
-        origins: number of partitions from which events were re-keyed; None where the events topics
-            are the sources.
-        declared: as in `SourceReader`.
+    `contributions` has a partition for each of `owners`. `origins` is the number of partitions from
+    which events were re-keyed; None where the events topics are the sources.
     """
 
     contributions: str
@@ -61,8 +57,6 @@ class ContributeStage(EventsStage):
 
 
 class ContributeShard(SourceShard):
-    """Stage 1 of one source partition; see the module."""
-
     stage = CONTRIBUTE
     _stream: ContributeStage
 
@@ -75,7 +69,7 @@ class ContributeShard(SourceShard):
         form: Callable[[Waiting], Format | None] = lambda _: None,
         turns: GilLock | None = None,
     ) -> None:
-        """`form` is as in `Decoders.form`. `turns` are shared by the worker's shards."""
+        """`form` is as in `Decoders.form`; the worker's shards share `turns`."""
         events, lanes = stream.events, stream.lanes
         self._intake = Intake(
             lanes, events.grace_ms, stream.key, assignment.store, max_behind_ms=stream.max_behind_ms

@@ -1,17 +1,15 @@
 """Operator's port: metrics, health and readiness over HTTP, from a thread of its own.
 
-The thread answers even when the worker is stuck. GET and HEAD only. The figures are exact, so it
-listens on 127.0.0.1 by default. Gauges describe what this worker owns when Prometheus asks, so none
-outlives its partition. They are read while other threads work: every number is right, but not all
-are of one moment.
+The thread answers even when the worker is stuck. The figures are exact, so it listens on 127.0.0.1
+by default. Gauges describe what this worker owns when Prometheus asks, so none outlives its
+partition; other threads work meanwhile, so not all are of one moment.
 
     alive   the event loop turns, and no shard's thread has spent too long on one piece of work
             (else a restart helps)
     ready   partitions assigned and taken over, their logs read up to now, stage 1 commits in time
             (else wait before the next worker is stopped), and most records are accepted
 
-A worker without partitions, because there are more workers than partitions, is ready. An
-unreachable broker makes a worker unready, never dead. Reasons name topics, partitions and seconds.
+A worker without partitions is ready; an unreachable broker makes a worker unready, never dead.
 """
 
 from __future__ import annotations
@@ -70,8 +68,6 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 
 
 class Partitions(Collector):
-    """Gauges of a hand-over's shards; `topic_partitions` counts every stage's input partitions."""
-
     def __init__(
         self,
         settings: Settings,
@@ -142,7 +138,7 @@ def _families() -> dict[str, GaugeMetricFamily]:
 LOOP_S = 30.0
 #: Waiting for Kafka does not count as stuck, and a mechanism's longest step takes seconds.
 SHARD_S = 600.0
-#: Reading counts as behind once a record has waited in the log for longer than this.
+#: Reading is behind once a record has waited this long in the log.
 BEHIND_S = 30.0
 #: Allowed beyond the longest time between two commits of stage 1.
 COMMIT_MARGIN_S = 60.0
@@ -206,7 +202,6 @@ class Health:
         return found
 
     def _longest_s(self, shard: SourceShard, now_ms: int) -> float:
-        """Return the seconds within which a shard that reads events must commit."""
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
@@ -280,7 +275,6 @@ class OperatorsPort:
         self._registry = CollectorRegistry()
         self._states: Mapping[str, Callable[[], Answer]] = {}
         self._open = ExitStack()
-        #: URL; None if the port is not open.
         self.address: str | None = None
 
     def __enter__(self) -> Self:
@@ -290,10 +284,7 @@ class OperatorsPort:
         self._open.close()
 
     def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
-        """Show a hand-over from now on; raise SettingsError if the port cannot be opened.
-
-        `partitions` are those of every stage's input topics.
-        """
+        """Show a hand-over from now on; raise SettingsError if the port cannot be opened."""
         if self._port is None:
             return
         health = Health(self._settings, handover)

@@ -15,25 +15,21 @@ from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Rejects are committed after the part of a batch in which they reach either limit. Until then they
-# exceed it by at most the bytes of a part of a fetch (`kafka/decoding.py`), and 1,000 for each of
-# its 60,000 records.
+# Rejects that reach either limit are committed after that part of a batch. They exceed it by at
+# most the bytes of a part (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
 # Python's overhead for a header, whose own bytes are at least 3: measured 120 to 170. Every
 # reject has five headers.
 HEADER_BYTES = 200
-# Above this many bytes, rejects omit the records' own headers, as if these were too long.
+# Above this, rejects omit the records' own headers, as if they were too long.
 _HEADERS_BYTES_MAX = 128 << 20
 
 
 class Rejects:
-    """Rejects of one partition since its last commit."""
-
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
         self._topic, self._place, self._metrics = topic, place, metrics
         self.messages: list[Outgoing] = []
-        #: Approximate memory use.
         self.nbytes = 0
         self._reasons: Counter[str] = Counter()
 
@@ -59,7 +55,6 @@ class Rejects:
             self._reasons[reject.reason] += 1
 
     def committed(self) -> None:
-        """Log and count the committed rejects, and forget them."""
         if not self.messages:
             return
         reasons = sorted(self._reasons)

@@ -1,12 +1,12 @@
 """The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
-A commit sends the records, in order, to the partitions of their users; rejects, the records whose
-user cannot be read; and a mark to every partition (`rekey_markers.py`). A record counts where it
-would count if this partition were a source partition. A late record carries that time, so it
-depends on the order here, not on where a commit ends.
+A commit sends the records, in order, to the partitions of their users; rejects of records without a
+readable user; and a mark to every partition (`rekey_markers.py`). A record counts where it would
+count if this partition were a source partition. A late record carries that time, so it does not
+matter where a commit ends.
 
-Every commit writes a mark with the current time behind the records in each partition. Retention
-uses the latest time in a segment, so it counts from then on, however old the events are.
+Every mark has the current time and follows the records. Retention uses the latest time in a
+segment, so it counts from then on, however old the events are.
 """
 
 from __future__ import annotations
@@ -54,16 +54,13 @@ class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sent:
-    """Records of one batch to forward, see `Forwarded`. Sensitive.
+    """Records of one batch to forward, see `Forwarded`; one row each. Sensitive.
 
-    Attributes:
-        users, values, keys: int64 (n, 2), start and stop in `data`; keys are the records' original
-            ones, start -1 where there is none or it is not kept.
-        late: int64 (n,), the watermark that each came behind, or NO_TIME.
-        partitions: int64 (n,).
-        times: int64 (n,), ms since 1970, at least 1.
-        own: int64 (n,), bytes of each record's own headers, which follow its value; 0 without any.
-            Tuples take fifty times as much memory, so headers are decoded when sent.
+    `users`, `values` and `keys`, int64 (n, 2), are starts and stops in `data`; `keys` are the
+    original ones, start -1 if there is none or it is not kept. `late` is the watermark that a
+    record came behind, or NO_TIME. `times` are ms since 1970, at least 1. `own`: bytes of the
+    record's own headers, which follow its value; tuples take fifty times as much memory, so headers
+    are decoded when sent.
     """
 
     data: bytes
@@ -103,11 +100,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RekeyStage(EventsStage):
-    """What the shards of the re-keying stage share.
-
-    `topic` is the destination. `with_keys` means that record keys are used as stream keys, and so
-    are forwarded.
-    """
+    """Shared by the re-keying shards; `topic` is the destination, `with_keys` keeps record keys."""
 
     topic: SourceTopic
     with_keys: bool
@@ -115,8 +108,6 @@ class RekeyStage(EventsStage):
 
 
 class RekeyShard(SourceShard):
-    """The stage before stage 1, of one partition; see the module."""
-
     stage = REKEY
     _stream: RekeyStage
 
@@ -128,7 +119,6 @@ class RekeyShard(SourceShard):
         *,
         form: Callable[[Waiting, Node | None], Format | None] = lambda _, __: None,
     ) -> None:
-        """`form` is as in `Decoders.form`."""
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._reader = stream.reader

@@ -1,15 +1,14 @@
 """The release shard: merges one owner partition of the contributions topic, adds noise, publishes.
 
-A tick is committed here in one Kafka transaction (`Shard.transact`) with its snapshots, the changed
-ledger blocks and stream keys, the mechanisms' state and the progress record. Its input was already
-in the contributions topic. So whenever the worker dies, the next owner releases the same ticks with
-the same bytes, or finds them released.
+A tick is committed here in one Kafka transaction with its snapshots, the changed ledger blocks and
+stream keys, the mechanisms' state and the progress record. Its input was already in the
+contributions topic. So whenever the worker dies, the next owner releases the same ticks with the
+same bytes, or finds them released.
 
 A new generation has other bytes, so it must not publish a tick that an older owner worked on: that
-transaction may have been aborted after readers of uncommitted records saw it. The older owner is
-fenced before the state is read, and it only worked on ticks completed by the contributions topic's
-contents at that time. So a new generation begins after every tick that is complete by everything in
-the topic at take-over, released or not.
+transaction may have been aborted after readers of uncommitted records saw it. The older owner,
+fenced before the state is read, only worked on ticks completed by the topic's contents at that
+time. So a new generation begins after every tick complete at take-over, released or not.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ from workers.runtime.metrics import RELEASE
 
 
 class ReleaseShard(Shard):
-    """Stage 2 of one owner partition; see the module."""
-
     stage = RELEASE
 
     def __init__(
@@ -76,10 +73,7 @@ class ReleaseShard(Shard):
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of the ticks complete by all contributions; None if no generation ends.
-
-        The older owner is fenced by now, and everything it worked on was already in the topic.
-        """
+        """Return the end of the ticks complete by all contributions; None if no generation ends."""
         older = [*progress.retired, *progress.histograms.items()]
         running = {(name, life.generation) for name, life in progress.histograms.items()}
         wanted = {(h.name, h.config.generation) for h in self.merge.histograms}
@@ -144,7 +138,6 @@ class ReleaseShard(Shard):
         self._guard.check(self.merge.progress(), epochs)
 
     def _ticks(self) -> dict[str, int]:
-        """Return the number of ticks that each histogram's current generation has released here."""
         released = {h.name: (h.life.first or 0, h.next) for h in self.merge.histograms}
         return {name: end - first for name, (first, end) in released.items() if end is not None}
 

@@ -1,8 +1,8 @@
 """Retire a histogram that left the settings, for good.
 
-Retiring takes one transaction per owner partition, by its owner: the histogram's life joins the
-retired ones, where `budget` counts it and no generation can be reused, and its stored pairs are
-deleted. Repeating it changes nothing, so another call completes what a crash interrupted.
+Each owner partition takes one transaction, by its owner: the histogram's life joins the retired
+ones, where `budget` counts it and no generation can be reused, and its stored pairs are deleted.
+Another call completes what a crash interrupted.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ class Retired:
 def retire(settings: Settings, connection: Connection, name: str) -> Retired:
     """End the running generation of a histogram that the settings lack.
 
-    Raises:
-        SettingsError: the settings have it, the state does not, or workers of this name run.
-        StateRefused: another version wrote the state.
-        KafkaException: it cannot be read or written.
+    Raises SettingsError if the settings have it, the state does not, or workers of this name run;
+    StateRefused if another version wrote the state; KafkaException.
     """
     if name in (config.name for config in settings.histograms):
         raise SettingsError(
@@ -78,7 +76,6 @@ class _Owner(Shard):
         self._progress = None if value is None else read_progress(value)
 
     def retire(self, name: str, contributions: str) -> None:
-        """Move a histogram's life to the retired ones, and delete its stored pairs."""
         progress = self._progress
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return

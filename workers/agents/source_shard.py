@@ -1,8 +1,7 @@
 """Base of the shards that read events: their topics must not change, and when they commit.
 
-A commit is one Kafka transaction (`Shard.transact`): the stage's messages, the rejects, and the
-progress record with this partition's resume offset. Commits happen when a tick closes, every
-`commit_interval`, and whenever enough is pending.
+A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
+the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
 """
 
 from __future__ import annotations
@@ -54,11 +53,8 @@ P = TypeVar("P", bound=SourceProgress)
 class EventsStage:
     """What the shards of a stage that reads events share.
 
-    Attributes:
-        sources: the partitions that the stage reads.
-        rejects: topic of the rejects.
-        commit_interval_s: longest time between reading a record and committing it.
-        max_behind_ms: longest time after its own at which an event may count; None: no limit.
+    `commit_interval_s` is the longest time between reading and committing a record, `max_behind_ms`
+    the longest time after its own at which an event may count (None: no limit).
     """
 
     events: EventsSettings
@@ -145,7 +141,6 @@ class SourceShard(Shard):
         forwarded: Sequence[Forwarded] = (),
         to: str = "",
     ) -> None:
-        """Commit with the pending rejects; `forwarded` and `to` are as in `Shard.transact`."""
         sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
         changes = [*changes, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
         messages = messages + self._rejects.messages

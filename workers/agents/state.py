@@ -23,13 +23,12 @@ from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Time for a cluster to create the topic of all groups, at the first start of any group.
+# Enough for a cluster to create the topic of all groups.
 _ANSWER_S = 30.0
 # Must not expire before we release the client: if librdkafka's own timeout expires while it looks
 # for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
 _NEVER_S = 3_600.0
 _AGAIN_S = 0.2
-#: A coordinator that is still being found, or is loading.
 _SOON = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -40,9 +39,7 @@ _SOON = (
 def members_of(connection: Connection, group: str) -> int:
     """Return the size of a consumer group, once it has a coordinator; 0 if it is unknown.
 
-    Raises:
-        SettingsError: this principal may not ask.
-        KafkaException: no broker answers.
+    Raises SettingsError if this principal may not ask, KafkaException if no broker answers.
     """
     deadline = time.monotonic() + _ANSWER_S
     with connection.admin() as admin:
@@ -63,11 +60,7 @@ def members_of(connection: Connection, group: str) -> int:
 
 
 def await_coordinator(connection: Connection, group: str) -> None:
-    """Wait until a group can be joined.
-
-    A cluster's first group waits for the topic of all groups to be created. Meanwhile Faust's
-    consumer would log errors that are harmless.
-    """
+    """Wait until a group can be joined, so that Faust's consumer logs no harmless errors."""
     try:
         members_of(connection, group)
     except (SettingsError, KafkaException) as error:
@@ -76,11 +69,9 @@ def await_coordinator(connection: Connection, group: str) -> None:
 
 
 def key_of(settings: Settings, connection: Connection) -> NoiseKey:
-    """Return the worker's key.
+    """Return the worker's key; raise SettingsError if it is missing or unusable.
 
-    Raises:
-        SettingsError: it is missing or unusable; if the file is missing and the cluster holds
-            state, the message gives the fingerprint of the key that the state was made with.
+    If the file is missing but the cluster holds state, the message gives its key's fingerprint.
     """
     path = settings.worker.key_file
     try:
@@ -103,16 +94,13 @@ def check_states(
 ) -> None:
     """Refuse to start if these settings cannot resume from the state.
 
-    `merge_of` returns the histograms of an owner partition, before any tick.
-
-    Raises:
-        SettingsError: the state was made with another key.
-        StateRefused: it belongs to other settings.
+    `merge_of` returns the histograms of an owner partition, before any tick. Raises SettingsError
+    for another key, StateRefused for other settings.
     """
     try:
         states = read_states(connection, settings.worker.name) or []
     except KafkaException as error:
-        # Still safe: every owner checks its own state when it takes over its partition.
+        # Still safe: every owner checks its own state at take-over.
         logger.info("the state could not be looked at before the start: %s", describe(error))
         return
     own, path = key.fingerprint.hex(), settings.worker.key_file
@@ -139,7 +127,6 @@ def announcements(settings: Settings, connection: Connection) -> list[str]:
 
 
 def _known(settings: Settings, connection: Connection) -> Sequence[ReleaseProgress | None]:
-    """Return readable states; callers report missing ones."""
     try:
         return read_states(connection, settings.worker.name) or []
     except (QuietcountError, KafkaException) as error:

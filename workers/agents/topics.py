@@ -1,7 +1,6 @@
 """The worker's topics on the cluster: which are needed, which exist, and which are wrong.
 
-A worker's first commit fixes the topics that a regular expression matches, by storing them
-(`pipeline/sources.py`). Later matches are reported, and never counted.
+The first commit fixes the matches of a regular expression; later ones are reported, never counted.
 """
 
 from __future__ import annotations
@@ -37,12 +36,9 @@ FIXED = "the set of topics is fixed by the first start; a new worker name takes 
 class Topics:
     """The worker's topics on the cluster.
 
-    Attributes:
-        others: topics that also match the regular expression, but are not counted.
-        existing: those in `plan` that exist.
-        plain: whether the settings name one events topic.
-        by_user: topic of the re-keyed events, which stage 1 reads; None: it reads the events
-            topics.
+    `others` also match the regular expression, but are not counted. `existing` is the part of
+    `plan` that exists. `plain`: the settings name one events topic. `by_user` is the topic of the
+    re-keyed events, which stage 1 reads; None: it reads the events topics.
     """
 
     events: tuple[str, ...]
@@ -57,10 +53,7 @@ class Topics:
         return self.existing[name].partitions
 
     def id(self, name: str) -> str | None:
-        """Return the broker's id of a topic, None only on the embedded cluster.
-
-        Raise SettingsError if a real cluster gave none.
-        """
+        """Return a topic's id, None only on the embedded cluster; SettingsError if it has none."""
         return None if self.embedded else checked_id(name, self.existing[name].topic_id)
 
     def stream(self, *names: str) -> str:
@@ -74,7 +67,7 @@ class Topics:
 
     @property
     def sources(self) -> Sources:
-        """Source partitions: those that stage 1 reads."""
+        """Partitions that stage 1 reads."""
         return self.origins if self.by_user is None else Sources((self._source(self.by_user),))
 
     def _source(self, name: str) -> SourceTopic:
@@ -90,11 +83,8 @@ def look_at_topics(
 ) -> Topics:
     """Return the needed topics, and those of them that exist.
 
-    A missing events topic is planned with `events_partitions`, unless another setting or topic
-    gives its partition count.
-
-    Raises:
-        SettingsError: no broker answers, or the topics contradict the settings.
+    `events_partitions` is for missing events topics, unless another setting or topic decides.
+    Raises SettingsError if no broker answers, or the topics contradict the settings.
     """
     events, others = events_topics(settings, connection)
     outputs = [settings.output_topic(config) for config in settings.histograms]
@@ -122,8 +112,6 @@ def look_at_topics(
 
 
 class SourcePartition(NamedTuple):
-    """A partition of an events topic, and that topic's partition count."""
-
     topic: str
     partition: int
     partitions: int
@@ -134,7 +122,6 @@ class SourcePartition(NamedTuple):
 
 
 def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the partitions of the events topics that producers write; see `check_events`."""
     places = check_events(settings, connection, as_produced=True)
     return [SourcePartition(*place.log, place.topic.partitions) for place in places]
 
@@ -170,8 +157,7 @@ def check_events(
 ) -> Sources:
     """Return the source partitions; raise SettingsError if one is missing, or no broker answers.
 
-    No other topic need exist. They belong to the by-user topic with `privacy.rekey`, unless
-    `as_produced`.
+    With `privacy.rekey` they are the by-user topic's, unless `as_produced`.
     """
     by_user = settings.privacy.rekey and not as_produced
     names = (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
@@ -183,18 +169,12 @@ def check_events(
     return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
 
 
-# ---- a regular expression ------------------------------------------------------------------------
-
-
 def events_topics(
     settings: Settings, connection: Connection
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the events topics, and other matching topics that are not counted.
 
-    Asks the cluster only if the settings have a regular expression.
-
-    Raises:
-        SettingsError: nothing matches, or a topic that the state was made with is gone.
+    Raises SettingsError if nothing matches, or a topic of the state is gone.
     """
     wanted = settings.events.topics
     if wanted.pattern is None:
@@ -219,11 +199,7 @@ def events_topics(
 
 
 def matching(settings: Settings, there: Collection[str]) -> list[str]:
-    """Return the cluster's topics that the regular expression selects, sorted.
-
-    A worker's own topics never count as events: neither this worker's topics nor the internal
-    topics of another.
-    """
+    """Return the topics that the regular expression selects, sorted, except any worker's own."""
     own = {*settings.internal_topics, *map(settings.output_topic, settings.histograms)}
     for name in there:
         worker = name.rpartition(".")[0]
@@ -239,10 +215,7 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
 def watching(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
-    """Check periodically, while the block runs, for matching topics that are not counted.
-
-    Each one is logged once, and their number is a metric.
-    """
+    """Log and count, while the block runs, new matching topics that are not counted."""
     told: set[str] = set()
 
     def tell(names: Collection[str]) -> None:
@@ -278,11 +251,7 @@ def watching(
 
 
 def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
-    """Return the events topics that the state was made with; None before the first commit.
-
-    Every source partition's first commit stores them, so they are at the beginning of its
-    changelog.
-    """
+    """Return the state's events topics, which begin every changelog; None before a first commit."""
     partitions = describe(connection, [state])[state].partitions
     with reader(connection) as consumer:
         for partition in range(partitions):

@@ -1,8 +1,7 @@
 """The worker: start-up checks, and the Faust application built from settings.
 
 `run` refuses to start with a missing topic, a changed partition count or an unreadable key, then
-starts Faust. Its agents hand each record batch to its shard, which does everything else
-(`agents/contribute.py`, `agents/release.py`).
+starts Faust. Its agents hand each record batch to its shard, which does everything else.
 """
 
 from __future__ import annotations
@@ -59,15 +58,12 @@ logger = logging.getLogger(__name__)
 
 #: Errors of a full or failing disk; any other means a wrong name or missing permissions.
 _OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
-#: Delay before restarting after an outage, should Kafka report at once that it is back.
+#: Least delay before restarting after an outage.
 AGAIN_S = 1.0
 
 
 class Factory:
-    """Factory of this worker's shards, one per assigned partition.
-
-    `data_dir` holds local copies of the state; None keeps them in memory.
-    """
+    """Factory of this worker's shards; local copies are in `data_dir`, None: in memory."""
 
     def __init__(
         self,
@@ -81,7 +77,6 @@ class Factory:
         self._settings, self._connection, self._topics = settings, connection, topics
         self._key, self._data_dir, self.sources = key, data_dir, topics.sources
         self.metrics = Metrics() if metrics is None else metrics
-        # Stepped by every owner partition's thread.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         check_ceiling(settings, self.mechanisms)
         self._ceiling = Ceiling.of(settings.privacy)
@@ -116,8 +111,7 @@ class Factory:
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
-        # Read by every shard's thread. Metrics and turns have locks; a shard creates everything
-        # else itself.
+        # Every shard's thread reads these; metrics and turns have locks; a shard makes the rest.
         check_frozen(self.mechanisms, "mechanisms")
         check_frozen(self._stream, "stream")
         check_frozen(self._by_user, "by_user")
@@ -160,7 +154,6 @@ class Factory:
         )
 
     def merge(self, partition: int) -> Merge:
-        """Return the histograms of an owner partition, before any tick."""
         state, owners = self._settings.release_state_topic, self._stream.owners
         built = histograms(
             Histogram,
@@ -188,7 +181,6 @@ class Factory:
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
-    """Return the Faust application: one agent per stage over its shards."""
     of_events, contributions = factory.events, settings.contributions_topic
     shards = {**of_events, contributions: factory.release}
     handover = Handover(shards, metrics=factory.metrics)
@@ -208,16 +200,11 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
 
 
 def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | None = None) -> int:
-    """Run the worker until it is told to stop.
+    """Run the worker until it is told to stop; return the exit status.
 
-    `metrics_port` replaces the settings' own; `embedded` is the id of the embedded cluster that the
-    caller started, None for a real one.
-
-    Returns:
-        The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 if fenced.
-
-    Raises:
-        SettingsError: it cannot start.
+    It is 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 if fenced. `metrics_port`
+    replaces the settings' own; `embedded` is the id of the embedded cluster that the caller
+    started, None for a real one. Raises SettingsError if it cannot start.
     """
     check_ceiling(settings)
     connection = connection_of(settings, embedded)

@@ -1,8 +1,8 @@
 """How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka, which has others:
-`faust_credentials` translates the security settings and refuses those it cannot translate, so that
-no client silently connects with less security than configured.
+`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka: `faust_credentials`
+translates the security settings and refuses those it cannot translate, so that no client silently
+connects with less security than configured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-# TLS and SASL settings that `faust_credentials` translates.
 _TRANSLATED = frozenset(
     (
         "ssl.ca.location",
@@ -93,8 +92,8 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 class Connection:
     """Cluster address and credentials; makes every client with the same settings.
 
-    `client` holds secrets, so the repr omits it. `embedded` is the cluster id of the embedded
-    Kafka, from the process that started it; None means any other cluster.
+    `client` holds secrets, so the repr omits it. `embedded` is the embedded Kafka's cluster id,
+    from the process that started it; None for any other cluster.
     """
 
     bootstrap: str
@@ -102,7 +101,7 @@ class Connection:
     embedded: str | None = None
 
     def __post_init__(self) -> None:
-        # A private read-only copy: the threads of all shards make their clients from it.
+        # A read-only copy, since every shard's thread makes clients from it.
         object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():
             raise SettingsError(
@@ -113,7 +112,6 @@ class Connection:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:
-        """Return librdkafka's configuration: the operator's settings, then ours, then `extra`."""
         return {
             "log_level": 4,
             # Rebootstrap after losing all brokers; by default that takes five minutes.
@@ -146,10 +144,9 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client, for a `with` statement.
 
-        Its responses arrive in a librdkafka thread, where Python may collect garbage. A client
-        collected in its own thread ends the process, and so does a response after Python's
-        shutdown; an exception's traceback can keep a client alive until then. Leaving the `with`
-        block cancels pending requests and joins the thread.
+        Responses arrive in a librdkafka thread. A client that Python collects there ends the
+        process, and so does a response after Python's shutdown; a traceback can keep a client alive
+        until then. Leaving the `with` block cancels requests and joins the thread.
         """
         return AdminClient(self.config(**extra))
 
@@ -159,10 +156,7 @@ class Connection:
 
     @contextmanager
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield an admin client and the cluster's first metadata response.
-
-        Raises KafkaAway if no broker answers in time, and KafkaRefuses at once if one refuses us.
-        """
+        """Yield a client and the first metadata; raise KafkaAway, or KafkaRefuses at once."""
         errors: list[KafkaError] = []
         with self.asking(errors) as admin:
             yield admin, self._first_answer(admin, errors, within_s)
@@ -182,7 +176,6 @@ class Connection:
                     raise KafkaRefuses(f"{where}: {text}") from exc
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    # The client's own errors say more than the request's error.
                     reason = _line(_network(errors) or exc.args[0])
                     raise KafkaAway(
                         f"{where}: no broker answered within {within_s:g} s ({reason}). Check the address, that Kafka runs "
@@ -214,10 +207,7 @@ Credentials = SSLCredentials | SASLCredentials | GSSAPICredentials
 
 
 def faust_credentials(connection: Connection) -> Credentials | None:
-    """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
-
-    Raises SettingsError for a setting without a counterpart in the Faust consumer.
-    """
+    """Return Faust's `broker_credentials`, None for plaintext; SettingsError if untranslatable."""
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
     if protocol not in _PROTOCOLS:
@@ -257,7 +247,6 @@ def faust_credentials(connection: Connection) -> Credentials | None:
 
 
 def _cause(error: BaseException) -> KafkaError | None:
-    """Return librdkafka's error in an exception, if there is one."""
     first = error.args[0] if error.args else None
     return first if isinstance(first, KafkaError) else None
 
@@ -288,8 +277,7 @@ def unreachable(error: BaseException) -> bool:
     # Corruption is permanent.
     if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
         return False
-    # A moving coordinator counts, missing authorisation does not. aiokafka raises its base
-    # class for broker errors it did not expect.
+    # aiokafka raises its base class for broker errors it did not expect.
     return error.retriable or type(error) is ConsumerError
 
 

@@ -1,17 +1,15 @@
 """Fetched record batches: headers are read at the fetch, records decoded in the shard's thread.
 
 aiokafka would create an object of eleven fields per record, in the consumer's thread, under the
-GIL. Here its fetcher keeps a response as raw bytes (`RecordSet`), and `ColumnRecords` reads the
-61-byte batch headers. The shard checks the CRC, decompresses, and finds the records in compiled
-loops. Visibility follows aiokafka's rules: aborted transactions and control batches are skipped,
-and positions move past them. aiokafka itself decodes message formats 0 and 1 (brokers before 0.11,
-topics never rewritten).
+GIL. Here its fetcher keeps raw bytes (`RecordSet`), `ColumnRecords` reads the 61-byte batch
+headers, and the shard checks the CRC, decompresses, and finds the records in compiled loops.
+Visibility follows aiokafka's rules: aborted transactions and control batches are skipped, and
+positions move past them. aiokafka itself decodes message formats 0 and 1 (before Kafka 0.11).
 
-Only the producer bounds the decompressed size of a fetch, so it is decoded in consecutive parts. A
-part has at most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value to be read plus
-1 MiB, if that is more); an ordinary fetch is one part. A longer record batch is decompressed as a
-stream, and a longer record is cut, so that it is rejected as too large. At most two such buffers
-exist at a time.
+Only the producer bounds the decompressed size of a fetch, so it is decoded in consecutive parts of
+at most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 MiB, if that is
+more); an ordinary fetch is one part. A longer record batch is decompressed as a stream, and a
+longer record is cut, so that it is rejected as too large. At most two such buffers exist at a time.
 """
 
 from __future__ import annotations
@@ -57,14 +55,12 @@ _TABLES = read_only(crc_tables())
 # Offset, length, CRC, magic and attributes of an old-format message; format 1 has a timestamp.
 _MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
 
-#: Most records in a part. A part, however small, costs every thread some sixty waits for the GIL,
-#: 0.2 ms on two busy cores.
+#: A part, however small, costs some sixty waits for the GIL, 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
 PART_BYTES = 32 << 20
-# Allowance for a record's bytes besides its value.
 _BESIDE_BYTES = 1 << 20
-# Buffer sizing: headroom (factor, bytes) over the size that the first batch's compression ratio
-# predicts, and the ratio assumed for the first batch itself.
+# Headroom (factor, bytes) over the size that the first batch's compression ratio predicts, and the
+# ratio assumed for the first batch itself.
 _SPARE, _SPARE_BYTES, _FIRST = 1.25, 1 << 12, 8
 # A truncated record drops a key or headers longer than this, as a reject does.
 _KEY_BYTES, _HEADERS_BYTES = VALUE_BYTES // 10, 1 << 16
@@ -102,15 +98,7 @@ class RecordSet:
 
 
 class RecordBatch:
-    """One record batch: its header, and the location of its bytes.
-
-    Attributes:
-        response, start, stop: the response's bytes and the span of this batch.
-        next_offset: past the last record.
-        number: records; in old formats messages, which may hold many records.
-        last_ms: largest timestamp.
-        is_legacy: whether the message format is older than 2.
-    """
+    """One record batch and its header; in old formats `number` counts messages, not records."""
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
         self.response, self.start, self.stop = response, start, stop
@@ -148,7 +136,7 @@ class RecordBatch:
 
     @property
     def crc(self) -> tuple[int, int, int]:
-        """Return the span of the response that the CRC covers (start, stop), and the CRC."""
+        """Return the response's span that the CRC covers (start, stop), and the CRC."""
         return self.start + _CRC_FROM, self.stop, self._crc
 
     @property
@@ -202,7 +190,7 @@ def _decode(
                 start = part.end
                 del part
             del records
-        # Old-format batches do not say how many records they hold.
+        # Old-format batches do not count their records.
         yield Batch(start, end, Records.of([]))
     except CorruptRecordException as error:
         text = f"{name} from offset {start}: {error.args[0]}"
@@ -269,11 +257,10 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[int]]:
-    """Decompress the first batches back to back, up to `most` bytes in total.
+    """Decompress the first batches back to back; return their bytes and the end of each.
 
-    Return their bytes and the end of every batch; no ends if the first batch alone is larger.
-    Joining batches afterwards takes longer than decompressing them, and holds the GIL. The buffer
-    size is a guess; a buffer that is too small grows.
+    There are no ends if the first alone exceeds `most` bytes. Joining batches afterwards takes
+    longer than decompressing them, and holds the GIL, so the buffer size is guessed, and grows.
     """
     data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
     ends: list[int] = []
@@ -423,11 +410,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over a response that aiokafka has stored and nothing has started to read.
-
-        Drop its own iterator, a reference cycle that would keep the bytes of every response until
-        the next cyclic garbage collection.
-        """
+        """Take over an unread response, without its iterator: a cycle that would keep the bytes."""
         if isinstance(records, cls):
             return records
         taken = cls(
@@ -447,11 +430,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return bool(self._records.has_next())
 
     def take(self, start: int, most: int) -> FetchedRecords:
-        """Take whole record batches, at least one, up to `most` records together.
-
-        Invisible records may lie between `start`, where the batch begins, and its first record.
-        Raises CorruptRecordException if an invisible record batch does not match its CRC.
-        """
+        """Take record batches, at least one, up to `most` records; raise CorruptRecordException."""
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []
         while self._records.has_next():
@@ -476,7 +455,6 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return FetchedRecords(start, end, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
-        """Return whether a batch is a control batch or of an aborted transaction."""
         control = batch.is_control_batch
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
             return control

@@ -1,6 +1,6 @@
 """Decompress record batches within bounds: into a fixed buffer, or piece by piece.
 
-A megabyte may expand to gigabytes, and the size in a header may be false. So the size is never
+A megabyte may expand to gigabytes, and the size in a header may be false, so the size is never
 requested: `decompress_into` stops at the end of its buffer, and `Stream` yields pieces.
 
     codec    most output per byte      memory of a stream, beside its input
@@ -8,8 +8,6 @@ requested: `decompress_into` stops at the end of its buffer, and `Stream` yields
     zstd     32,768                    a piece, and the frame's window: at most 128 MiB
     lz4      255                       a block, at most 4 MiB
     snappy   22                        a block, which may be the whole batch
-
-So snappy needs memory proportional to the fetch; the others a constant.
 """
 
 from __future__ import annotations
@@ -44,10 +42,7 @@ _VARINT_BITS = 35
 
 
 def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
-    """Decompress a batch's records to the start of `room`; return their size in bytes.
-
-    Return None if they do not fit or are damaged; `Stream` distinguishes the two.
-    """
+    """Decompress records to the start of `room`; return their size, None if too long or damaged."""
     try:
         if codec == NONE:
             room[: len(packed)] = packed
@@ -64,7 +59,7 @@ def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | N
 
 
 class Stream:
-    """Decompressed record batch, read once from beginning to end; `at` counts the bytes read.
+    """Decompressed record batch, read once; `at` counts the bytes read.
 
     Every method raises CorruptRecordException if the batch is damaged or truncated.
     """
@@ -102,7 +97,6 @@ class Stream:
         return bytes(room)
 
     def skip(self, length: int) -> None:
-        """Skip bytes without holding them together in memory."""
         while length > 0:
             if not self.more():
                 raise CorruptRecordException("a record batch ends within a record")
@@ -111,7 +105,6 @@ class Stream:
             length -= passed
 
     def number(self) -> int:
-        """Return the next zigzag varint, of 32 bits as lengths in a record."""
         bits = 0
         for shift in range(0, _VARINT_BITS, 7):
             [byte] = self.read(1)

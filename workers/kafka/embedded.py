@@ -2,8 +2,8 @@
 
 It enforces nothing (read_committed sees open transactions, a fenced producer's commit is accepted,
 about 5 MiB are kept per partition), so it proves nothing about delivery. Topics appear on first
-request, with 4 partitions and no ids. A real cluster must give ids, so a worker accepts a cluster
-as embedded only if the process that started it supplies its cluster id (`Connection.embedded`).
+request, without ids. A real cluster must give ids, so a worker accepts a cluster as embedded only
+if the process that started it supplies its cluster id (`Connection.embedded`).
 """
 
 from __future__ import annotations

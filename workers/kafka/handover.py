@@ -10,12 +10,10 @@
     a newer owner fenced a shard                    drop it, and wait to be reassigned       -
     ... and the partition is still ours after       stop: another worker uses our            75
         `fenced_grace_s`                            transactional ids
-    Kafka is unreachable, or ended a transaction    release everything; the caller of the    -
-        because it could not be reached             worker waits, and starts again from
-                                                    stored state (`KAFKA_AWAY`)
+    Kafka is unreachable, or ended a transaction    release everything, then start again     -
+        because it could not be reached             from stored state (`KAFKA_AWAY`)
     a local copy cannot be read                     the same, without these files            -
-    settings or stored state are refused, or Kafka  stop cleanly, one message                2
-    forbids something
+    settings or state refused, or not authorised    stop cleanly, one message                2
     any other failure in a shard                    stop, with the traceback in the log      70
 
 Shutdown saves nothing: all durable state is in Kafka.
@@ -50,7 +48,7 @@ EXIT_FENCED = 75
 #: Not an exit status: the result of a run that ended because Kafka was away.
 KAFKA_AWAY = -1
 
-#: Most batches a shard may have fetched but not processed: one in progress, one waiting.
+#: Fetched but unprocessed batches of a shard: one in progress, one waiting.
 MOST_WAITING = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
@@ -87,13 +85,12 @@ class Handover:
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        #: Whether the last assignment was taken over; a revocation resets it.
+        #: The last assignment was taken over.
         self.assigned = False
         self.beat_s = time.monotonic()
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
-        #: Called in the event loop when a shard finishes a batch.
         self.on_freed: Callable[[], None] = lambda: None
         self._fenced_grace_s, self._exit_deadline_s = fenced_grace_s, exit_deadline_s
         self._now_ms = now_ms
@@ -225,8 +222,7 @@ class Handover:
                 lag.sample(now, shard.offset, reading)
 
     async def tick(self) -> None:
-        """Let shards commit by interval, note log ends, and commit the group's offsets."""
-        # Take the time first: the ends then cover every record in the log at that time.
+        # Before the ends, which then cover every record in the log at that time.
         now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
@@ -276,7 +272,7 @@ class Handover:
         self._last_resort.start()
 
     def ended(self) -> None:
-        """Cancel the exit timer and drop everything large, since Faust keeps a reference to us."""
+        """Cancel the exit timer and drop everything large, since Faust keeps a reference."""
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.factories.clear()
@@ -319,7 +315,6 @@ class Handover:
             )
 
     def _drop(self, shard: Shard) -> None:
-        """Close a shard, but remember that its partition is assigned to us."""
         if not shard.closed:
             shard.closed = True
             self._start(shard.shutdown())

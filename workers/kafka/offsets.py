@@ -1,12 +1,12 @@
 """A shard's lag behind its log, and log ends noted with the wall clock's time.
 
-Lag in seconds counts from when the log first had a record that the shard has not processed. Record
+Lag in seconds counts from when the log first had a record that the shard has not processed; record
 timestamps do not matter, so old events do not look like lag.
 
-`Ends` lets the wall clock close ticks. At every beat the event loop takes the time, asks the broker
-for the log's end, and notes both. The clock closes ticks for that time *at that offset*: records
-before it are processed earlier and records after it later. So processing speed, which depends on
-the content of events, does not decide in which tick another event counts.
+`Ends` lets the wall clock close ticks. At every beat the event loop notes the time and the log's
+end. The clock closes ticks for that time *at that offset*: records before it are processed earlier
+and records after it later. So processing speed, which depends on the content of events, does not
+decide in which tick another event counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Stop noting ends for a shard with this many outstanding, until it has caught up with some.
+#: A shard with this many outstanding ends notes no more.
 MOST_ENDS = 10_000
 
 
@@ -50,10 +50,8 @@ _MOST = 512
 class Reading(NamedTuple):
     """The consumer's position in one partition.
 
-    Attributes:
-        handed: end of the last batch given to the shard.
-        position: `handed`, advanced past invisible records.
-        end: last stable offset of the log at the last fetch.
+    `handed` is the end of the last batch given to the shard, `position` the same past invisible
+    records, `end` the log's last stable offset at the last fetch.
     """
 
     handed: int
@@ -68,7 +66,7 @@ class Reading(NamedTuple):
 class Lag:
     def __init__(self) -> None:
         self.records = 0
-        #: Whether the shard has reached the log's end at take-over.
+        #: The shard has reached the log's end at take-over.
         self.reached = False
         self._first: int | None = None
         self._ends: deque[tuple[float, int]] = deque()
@@ -87,5 +85,4 @@ class Lag:
         self.records = max(0, end - position)
 
     def seconds(self, now_s: float) -> float:
-        """Return how long the log has had unprocessed records; 0: none."""
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

@@ -4,11 +4,11 @@
     AWAY_S     without an answer for this long Kafka is away: logged once
     GIVE_UP_S  away for this long the worker lets everything go, and restarts when Kafka is back
 
-The group session expires after ten seconds without a broker, so letting go later gives up nothing
-this worker still owns. The clients ride out a broker that restarts within that time.
+The group session expires after ten seconds, so letting go later gives up nothing this worker still
+owns. The clients ride out a broker that restarts within that time.
 
-Every client reports every failed connection attempt indefinitely. The filter drops lines that add
-nothing to our own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
+Every client reports every failed connection attempt. The filter drops lines that add nothing to our
+own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class _WithoutOutages(logging.Filter):
 
 
 def without_outages() -> None:
-    """Drop these lines, unless logging was set up with `--debug`."""
     root = logging.getLogger()
     if root.level > logging.DEBUG:
         for handler in root.handlers:
@@ -83,9 +82,8 @@ GIVE_UP_S = 15.0
 #: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
 REFUSED_S = 30.0
 LOOK_S = 1.0
-# Polling interval of a pending request, and longest wait for the thread to end.
 _SLICE_S, _END_S = 0.1, 10.0
-#: Detect a recovered broker quickly, and replace a connection that hangs.
+#: Detect a recovered broker quickly; replace a connection that hangs.
 _EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
 
 T = TypeVar("T")
@@ -105,7 +103,7 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         yield
     finally:
         ended.set()
-        # Its client calls into Python from its own thread, which must not outlive Python.
+        # Its client's thread calls into Python, so it must not outlive Python.
         thread.join(_END_S)
 
 
@@ -143,11 +141,8 @@ def _look(
 def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:
     """Return the answer of `ask`, retrying while Kafka is away; call `waiting` before every retry.
 
-    `ask` raises `KafkaAway`, or a librdkafka error, if no broker answers.
-
-    Raises:
-        SettingsError: Kafka refuses us, or the topic does not exist. Raised at once, but after an
-            outage only if it persists: a broker that has just started may not know everything yet.
+    Raises SettingsError if Kafka refuses us or the topic does not exist: at once, but after an
+    outage only if it persists, since a broker that has just started may not know everything yet.
     """
     refused_s: float | None = None
     seen = away.is_so

@@ -1,10 +1,8 @@
 """Partition of a record key under the two most common producer partitioners.
 
-`privacy.unit = "user"` requires all records of a user in one source partition. Every record is
-checked against its user's computed partition.
+`privacy.unit = "user"` requires a user's records in one source partition; every record is checked.
 
-    murmur2   default of Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
-              mod partitions
+    murmur2   Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff) mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
 """
 
@@ -72,7 +70,7 @@ def hash_partitions(
     partitions: int,
     out: Longs,
 ) -> None:
-    """Write partitions to `out`, int64 (n,); `places`, (n, 2): start and stop of texts."""
+    """Write to `out`, int64 (n,), the partition of each text in `places`, (n, 2)."""
     for i in range(len(places)):
         start, stop = places[i, 0], places[i, 1]
         hashed = murmur2(data, start, stop) if by_murmur2 else crc32(data, start, stop, table)
@@ -94,7 +92,6 @@ class Placement:
         self._partitioner, self._partition, self._partitions = partitioner, partition, partitions
 
     def here(self, data: Bytes, places: Longs) -> NDArray[np.bool_]:
-        """Return bool (n,); `places` is as in `partitions_of`."""
         found = partitions_of(data, places, self._partitions, self._partitioner)
         here: NDArray[np.bool_] = found == self._partition
         return here

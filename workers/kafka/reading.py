@@ -13,12 +13,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from workers.kafka.clients import Connection, of_no_group, unreachable
 from workers.runtime.errors import KafkaAway, SettingsError
 
-#: Most records per call, over all partitions; fewer for events, which may have a megabyte each.
+#: Records per call, over all partitions; events may have a megabyte each.
 RECORDS, EVENTS = 5_000, 100
-# librdkafka decompresses all record batches of a response at once. Our own topics use lz4, which
-# expands up to 255 times; producers of events may use zstd, up to ten thousand times.
+# librdkafka decompresses a response at once. Our topics use lz4, which expands up to 255 times;
+# producers of events may use zstd, up to ten thousand times.
 _FETCH_BYTES, _EVENTS_FETCH_BYTES = 8_000_000, 32_768
-# Poll timeout, waited out at the end of every log.
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
@@ -41,10 +40,7 @@ class FetchedChunk(NamedTuple):
 def reader(
     connection: Connection, *, uncommitted: bool = False, events: bool = False
 ) -> Iterator[Consumer]:
-    """Yield a consumer for `take`, and close it; `uncommitted` shows all records.
-
-    `events` limits its fetches, so that foreign compressed data cannot fill the memory.
-    """
+    """Yield a consumer for `take`; `events` limits fetches: foreign data could fill the memory."""
     fetch_bytes = _EVENTS_FETCH_BYTES if events else _FETCH_BYTES
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
@@ -73,8 +69,7 @@ def bounds_of(
 ) -> tuple[int, int]:
     """Return a log's first offset and its end for this reader.
 
-    While it waits it calls `waiting` every second, which may raise. Half a minute of silence
-    raises.
+    Call `waiting`, which may raise, every second; raise after half a minute of silence.
     """
     deadline, log = time.monotonic() + _ASK_S, TopicPartition(topic, partition)
     while True:
@@ -98,13 +93,10 @@ def end_of(
 
 
 def await_commits(connection: Connection, partitions: Iterable[Partition]) -> None:
-    """Wait until every transaction that is in these logs now has ended.
+    """Wait until every transaction in these logs has ended; KafkaAway after a minute.
 
     A commit is acknowledged before its markers are in every partition; until then readers of
     committed records do not see it there.
-
-    Raises:
-        KafkaAway: one is still open after a minute.
     """
     with reader(connection, uncommitted=True) as consumer:
         ends = {where: bounds_of(consumer, *where)[1] for where in partitions}
@@ -118,7 +110,6 @@ def await_commits(connection: Connection, partitions: Iterable[Partition]) -> No
 
 
 def hidden_by_transaction(topic: str, partition: int) -> KafkaAway:
-    """Return the error for an open transaction that hides the end of a log."""
     return KafkaAway(
         f"{topic}[{partition}]: a transaction is open and has no owner, and hides "
         "what was committed after it began: kafka-transactions.sh finds it and can abort it"
@@ -134,8 +125,8 @@ def take(
 ) -> Iterator[FetchedChunk]:
     """Yield the records in spans of offsets, up to `most` at once, until every span has ended.
 
-    While nothing arrives it calls `waiting`, which may raise. A minute without progress raises. It
-    stops early at `until_s` (monotonic). The caller may delete spans that it has read enough of.
+    While nothing arrives, call `waiting`, which may raise; a minute without progress raises. Stop
+    early at `until_s` (monotonic). The caller may delete spans that it has read enough of.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
@@ -185,10 +176,7 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield committed records: all, the `newest` offsets, or those from `since` on.
-
-    `whole` refuses a log that retention has cut.
-    """
+    """Yield committed records (`newest` counts offsets); `whole` refuses a log cut by retention."""
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)
         if whole and low > 0:

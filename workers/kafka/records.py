@@ -71,10 +71,7 @@ def crc32c(data: Bytes, start: int, stop: int, tables: NDArray[np.uint32]) -> np
 def first_damaged(data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.uint32]) -> int:
     """Return the index of the first part with a wrong CRC-32C; m if there is none.
 
-    Args:
-        places: int64 (m, 2), start and stop of each part in `data`.
-        crcs: int64 (m,), expected values.
-        tables: uint32 (8, 256), from `crc_tables`.
+    `places`, int64 (m, 2), has each part's start and stop in `data`; `tables` are `crc_tables`.
     """
     for part in range(len(places)):
         if crc32c(data, places[part, 0], places[part, 1], tables) != crcs[part]:
@@ -124,10 +121,9 @@ def _read_records(
     times: Longs,
     offsets: Longs,
 ) -> tuple[int, int]:
-    """Parse records of one batch from place `at` on into rows first..end_row-1.
+    """Parse records into rows first..end_row-1; offsets must ascend from `last`.
 
-    Return row and place of the first that is incomplete, or not beyond `last` and those before it;
-    end_row if all are valid.
+    Return row and place of the first invalid or incomplete record; end_row if all are valid.
     """
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
@@ -175,22 +171,18 @@ def read_batches(
     times: Longs,
     offsets: Longs,
 ) -> bool:
-    """Parse the next n records of some batches.
+    """Parse the next n records of some batches; return whether all were found.
+
+    Nothing may follow the last record of a batch. Raise IndexError, with no rows reported, if a
+    record extends beyond the data.
 
     Args:
         data: uint8, the batches' uncompressed records.
-        batches: int64 (m, 6): start, stop, base offset, base timestamp, the timestamp of all
-            records under LogAppendTime (else -1), and the number of records in the header.
-        place: int64 (5,), updated: batch, its records parsed so far, place of the next one, last
-            offset, and rows written by this call.
+        batches: int64 (m, 6), columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime.
+        place: int64 (5,), the cursor, updated: BATCH, its records FOUND so far, place AT of the
+            next one, LAST_OFFSET, and ROWS written by this call.
         keys, values: int64 (n, 2), written: start and stop in `data`; start -1 for null.
         times, offsets: int64 (n,), written. Offsets must ascend.
-
-    Returns:
-        Whether all n records were found and, if they were the last, nothing follows them.
-
-    Raises:
-        IndexError: a record extends beyond the data; no record was found.
     """
     place[ROWS] = row = 0
     last = place[LAST_OFFSET]
@@ -246,12 +238,9 @@ class Forwarded(Protocol):
 class Records:
     """Records of one partition, as spans of one buffer. Sensitive: the repr shows only a count.
 
-    Attributes:
-        data: uint8, all their bytes.
-        keys, values: int64 (n, 2), start and stop in `data`; start -1 for null.
-        times: int64 (n,), ms since 1970.
-        offsets: int64 (n,), ascending.
-        framed: whether `data` has Kafka's record layout, with headers after the value.
+    `keys` and `values`, int64 (n, 2), are starts and stops in `data`, start -1 for null; `times`,
+    int64 (n,), are ms since 1970; `offsets` ascend. If `framed`, `data` has Kafka's record layout,
+    with headers after the value.
     """
 
     data: NDArray[np.uint8]
@@ -305,17 +294,13 @@ class Records:
         return headers_at(self.data, at, most) if self.framed and at >= 0 else []
 
     def part(self, start: int, stop: int) -> Records:
-        """Return the records start..stop-1, sharing their bytes."""
         columns = self.keys, self.values, self.times, self.offsets
         keys, values, times, offsets = (column[start:stop] for column in columns)
         return Records(self.data, keys, values, times, offsets, self.framed)
 
 
 def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers whose count is at `at`; None if they have more than `most` bytes.
-
-    A header with a name that is not UTF-8 is left out.
-    """
+    """Return the headers whose count is at `at` (UTF-8 names only); None if over `most` bytes."""
     number, at = _varint(data, at)
     end = at + most
     found: list[tuple[str, bytes | None]] = []
@@ -333,7 +318,7 @@ def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes
 
 
 def _varint(data: Bytes | bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag varint at a place and the place after it, without numba."""
+    """The same as `varint`, without numba."""
     bits = shift = 0
     while True:
         byte = int(data[at])
@@ -346,10 +331,7 @@ def _varint(data: Bytes | bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Consecutive records of one partition; `start` and `end` are positions, not record offsets.
-
-    `end` may lie past invisible records after the last one; the next batch starts there.
-    """
+    """Records of a partition; `end`, where the next batch starts, may lie past the last record."""
 
     start: int
     end: int
@@ -373,12 +355,9 @@ class Batch:
 class FetchedRecords:
     """Undecoded record batches of one partition, on their way to the shard's thread.
 
-    Attributes:
-        start, end: positions, as in `Batch`.
-        number: approximate number of records.
-        parts: yields the decoded records as consecutive batches, given the longest value to read;
-            a far longer record comes truncated, but still longer. Called in the shard's thread.
-            Raises CorruptRecordException.
+    `start` and `end` are as in `Batch`, `number` is approximate. `parts`, called in the shard's
+    thread with the longest value to read, yields consecutive decoded batches; a far longer record
+    comes truncated, but still longer. It raises CorruptRecordException.
     """
 
     start: int

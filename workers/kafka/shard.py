@@ -5,8 +5,7 @@
     transact   messages and state changes in one Kafka transaction, then the local copy
     close      drop everything; the next owner reads uncommitted records again
 
-A shard is synchronous and independent of Faust: a test may call its methods directly. `contribute`
-and `release` are subclasses. `kafka/transaction.py` documents the guarantees of transactions.
+A shard is synchronous and independent of Faust: a test may call its methods directly.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class ShardClosed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A partition of a stage to work on: its clients and its state."""
-
     connection: Connection
     transactional_id: str
     partition: int
@@ -56,8 +53,7 @@ class Shard:
     """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
     stage = "shard"
-    #: Longest value it reads, in bytes; a far longer one comes cut. This worker writes none
-    #: longer.
+    #: Longest value it reads, in bytes; a far longer one comes cut.
     longest_value = MESSAGE_BYTES
 
     def __init__(self, assignment: Assignment) -> None:
@@ -69,9 +65,8 @@ class Shard:
         #: Position up to which everything is committed; for lag tools only.
         self.committed: int | None = None
         self.closed = False
-        #: Log ends noted by the event loop and not reached yet.
         self.ends = Ends()
-        #: When the current work began or last reported progress; None while idle.
+        #: Begin or last progress of the current work; None while idle.
         self.busy_since_s: float | None = None
         self._failed = False
         self.stats = ShardStats()
@@ -104,12 +99,9 @@ class Shard:
     def open(self) -> None:
         """Take the partition over: fence the older owner, read the state to its end, restore.
 
-        Raises:
-            Fenced: an even newer owner intervened.
-            KafkaAway: an open transaction hides the end of the state.
-            KafkaException: the broker became unreachable while the state was read.
-            ShardClosed: the shard was given up.
-            StateRefused: from `restore`.
+        Raises Fenced if an even newer owner intervened, KafkaAway if an open transaction hides the
+        end of the state, KafkaException if the broker became unreachable, ShardClosed if the shard
+        was given up, and StateRefused from `restore`.
         """
         started = time.perf_counter()
         self.transactions.take_over()
@@ -125,10 +117,7 @@ class Shard:
         self.stats.last_commit_s = time.monotonic()
 
     def feed_fetched(self, fetched: FetchedRecords) -> None:
-        """Decode and process record batches, part by part.
-
-        Raises CorruptRecordException for a CRC mismatch, or a batch without records.
-        """
+        """Decode and process record batches, part by part; raise CorruptRecordException."""
         parts = fetched.parts(self.longest_value)
         while True:
             with self._work():
@@ -139,12 +128,10 @@ class Shard:
             del batch  # free it before decoding the next
 
     def feed(self, batch: Batch) -> None:
-        """Process `batch`, which must begin at the shard's position.
-
-        Raises RuntimeError if it does not: continuing would lose or double-count records.
-        """
+        """Process `batch`; RuntimeError if it does not begin at the shard's position."""
         self.check_open()
         if batch.start != self.offset:
+            # Continuing would lose or double-count records.
             raise RuntimeError(f"{self.transactional_id}: is at {self.offset}, was given {batch!r}")
         records = len(batch)
         with self._work():
@@ -172,7 +159,6 @@ class Shard:
             self.idle()
 
     def check_open(self) -> None:
-        """Raise `ShardClosed` if the shard was given up or has failed."""
         if self.closed or self._failed:
             raise ShardClosed(self.transactional_id)
 
@@ -209,8 +195,7 @@ class Shard:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
         Arguments and errors are those of `Transactions.run`. If it raises, the outcome is unknown,
-        and the shard must not be used again. `group_offset` is the source position that is now
-        committed, for lag tools.
+        and the shard must not be used again. `group_offset` is the source position now committed.
         """
         self.check_open()
         started = time.perf_counter()

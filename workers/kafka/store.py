@@ -2,10 +2,9 @@
 
 The changelog in Kafka is authoritative; the copy avoids reading all of it at every start. One
 RocksDB batch writes the changes and the changelog position they reach, after the Kafka transaction
-was committed. So the copy may be behind the changelog (then the rest is read again), but never
-ahead of it. A copy that cannot be trusted (of another topic, damaged, too old to have seen every
-deletion) is discarded and read again. If the disk is full or fails, the state is read again into
-memory, and the store retries a copy on disk from time to time.
+was committed, so the copy may be behind the changelog but never ahead of it. A copy that cannot be
+trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read
+again. If the disk fails, the state moves to memory, and the store retries the disk later.
 
     key in RocksDB          value
     b"m"                    changelog identity, position, time of the last write as JSON
@@ -156,16 +155,14 @@ class Disk:
             raise CopyFailed(f"{self.path} cannot {what}: {words}") from error
 
 
-#: Key-value storage of a copy; every failure is `CopyFailed`.
 Copy = Memory | Disk
 
 
 def open_disk(path: Path, *, again: bool = False) -> Disk:
     """Open the copy at `path`; discard a damaged one, and skip one that is in use.
 
-    A frozen or slowly exiting owner of the partition on this machine may still hold RocksDB's lock.
-    It was fenced, so its copy will never be ahead; ours is then stored beside it. `again`
-    suppresses repeated warnings.
+    An older owner on this machine may still hold RocksDB's lock. It was fenced, so its copy will
+    never be ahead; ours is stored beside it. `again` suppresses repeated warnings.
     """
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
@@ -200,8 +197,7 @@ def _options() -> Options:
 #: A compacted topic drops its tombstones after delete.retention.ms (24 h by default), so an older
 #: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
-#: Interval of the check that the files exist, and first delay before retrying a disk that failed;
-#: the delay then doubles up to the maximum.
+#: Interval of checks that the files exist; also first and longest delay before retrying the disk.
 RETRY_S, RETRY_MOST_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
@@ -238,7 +234,7 @@ class Store:
         self._pause_s = RETRY_S
         self._wiped = self._spoilt = False
         self._connection: Connection | None = None
-        #: Whether a copy on disk is configured but has failed.
+        #: A copy on disk is configured but has failed.
         self.in_memory = False
 
     @property
@@ -305,10 +301,7 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog to its end, after its previous writer was fenced.
-
-        While Kafka does not answer, call `waiting`, which may raise.
-        """
+        """Read the changelog to its end, after its previous writer was fenced."""
         started = time.perf_counter()
         self._connection = connection
         self.open()
@@ -328,18 +321,13 @@ class Store:
     def _changes(
         self, consumer: Consumer, low: int, high: int, waiting: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[list[Change], int]]:
-        """Yield the changes in a span of the changelog, and the position after them."""
         spans = {self.changelog.log: (low, high)} if low < high else {}
         for taken in take(consumer, spans, waiting):
             changes = [(message.key() or b"", message.value()) for message in taken.messages]
             yield changes, taken.position
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
-        """Return whether the changelog has no commits past this copy's position.
-
-        Its writers were fenced before. While Kafka does not answer, call `waiting`, which may
-        raise.
-        """
+        """Return whether the changelog, its writers fenced, has no commits past this copy."""
         log = self.changelog.log
         end = end_of(connection, *log, waiting)
         with reader(connection) as consumer:
@@ -350,10 +338,9 @@ class Store:
             return not any(changes for changes, _ in self._changes(consumer, start, high, waiting))
 
     def _check_id(self, connection: Connection) -> None:
-        """Refuse a changelog that was deleted and re-created since this process read its id.
+        """Refuse a changelog that was re-created since this process read its id.
 
-        It has lost what was published, and the id is part of the mechanism id: continuing under the
-        old id would reuse the same noise.
+        It has lost what was published, and continuing under the old id would reuse the same noise.
         """
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
@@ -377,7 +364,6 @@ class Store:
         self.wipe()
 
     def _recognise(self, copy: Copy) -> None:
-        """Adopt the position of `copy` if it is of our changelog, else wipe it."""
         with self._reading():
             meta, log = copy.meta(), self.changelog
             unfinished = meta is None and next(copy.items(b""), None) is not None
@@ -394,7 +380,6 @@ class Store:
         return Meta(*self.changelog.log, self.changelog.topic_id, offset, now_s)
 
     def _in_memory(self, error: CopyFailed) -> Memory:
-        """Return an empty copy in memory, and log why there is none on disk."""
         if not self.in_memory:
             logger.warning(
                 "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then",
@@ -417,7 +402,6 @@ class Store:
         return copy
 
     def _try_again(self) -> None:
-        """Try to copy the in-memory state to disk, with increasing delays."""
         now_s = time.monotonic()
         if self.path is None or self._offset is None or now_s - self._look_s < self._pause_s:
             return

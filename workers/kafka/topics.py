@@ -10,20 +10,17 @@ topic                        partitions        cleanup   retention   contents
 <name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 
-All but the events topics accept record batches of 1,048,588 bytes (Kafka's default) and need
-1,000,000: see runtime/sizes.py. Snapshots carry their tick's timestamp, so a finite retention would
-delete those of an old stream immediately.
+(1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count never changes,
+since users are hashed onto partitions. Every transaction that writes it ends with records of that
+day in every partition (agents/rekey.py), so retention counts from when records were written.
 
-(1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count is that of the
-events unless configured, and never changes, since users are hashed onto partitions. It keeps
-records for 7 days from when they were written: every transaction that writes them ends with records
-of that day in every partition (agents/rekey.py).
+All but the events topics need record batches of 1,000,000 bytes: see runtime/sizes.py. Snapshots
+carry their tick's timestamp, so a finite retention would delete those of an old stream immediately.
 
-Noise is derived from Kafka's topic ids (`mechanisms/identity.py`), which distinguish a topic from a
-later one of the same name. With equal ids, a re-created topic would get the same noise over other
-data, and the difference of the two published results would be exact. So the worker refuses a
-cluster without ids (Kafka before 2.8, KIP-516, which reports 16 zero bytes), and state made without
-them. Only the embedded cluster has none: it ends with the demo, and so does its key.
+Noise is derived from topic ids (`mechanisms/identity.py`). If a re-created topic had the same id,
+it would get the same noise over other data, and the difference of the two published results would
+be exact. So the worker refuses a cluster without ids (Kafka before 2.8, KIP-516), and state made
+without them. Only the embedded cluster has none: it ends with the demo, and so does its key.
 """
 
 from __future__ import annotations
@@ -89,7 +86,7 @@ CONTRIBUTIONS, SNAPSHOTS, REJECTS = "contributions", "snapshots", "dead letters"
 REKEY_STATE = "state of rekeying"
 CONTRIBUTE_STATE, RELEASE_STATE = "state of stage 1", "state of stage 2"
 BY_USER_RETENTION_MS = 7 * 86_400_000
-#: Partitions of an events topic that does not exist yet, unless configured.
+#: Partitions of a new events topic, unless configured.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
@@ -233,7 +230,6 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
 
 
 def default_partitions(connection: Connection) -> int:
-    """Return the broker's `num.partitions`; `DEFAULT_PARTITIONS` if not readable."""
     with _introduce(connection) as (admin, metadata):
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()
@@ -248,7 +244,6 @@ def names_on(connection: Connection) -> list[str]:
 
 
 def partitions_on(connection: Connection) -> dict[str, int]:
-    """Return the partition count of every topic in `names_on`."""
     with _introduce(connection) as (_, metadata):
         pass
     return {
@@ -327,7 +322,6 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return one sentence per property of existing topics the operator may want to know."""
     found, kept = [], str(INFINITE)
     for topic, here in _existing(plan, existing):
         retention = here.config.get("retention.ms", kept)
@@ -367,7 +361,6 @@ def create_missing(
             try:
                 future.result()
             except KafkaException as exc:
-                # A topic created concurrently by another process is fine.
                 if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":
                     raise SettingsError(
                         f"topic {name} could not be created: {exc.args[0].str()}"

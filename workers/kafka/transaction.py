@@ -1,17 +1,12 @@
 """Atomic transactions of one transactional id: messages and state changes.
 
-    take_over  fence the older owner, end its open transaction
-    run        begin, produce, commit; abort and repeat where the broker asks for it
-    renew      begin a new epoch if an EndTxn may still be in flight
-    close      drop the producer; the next owner aborts an open transaction
-
 Everything sent by one `run` becomes visible together, at most once, and only while the
 transactional id has no newer owner. The transitions are in `kafka/transaction_state.py`.
 
 A retransmitted EndTxn may arrive during the next transaction and end it. librdkafka retries only
-after `retry.backoff.ms`, so a commit answered sooner sent its EndTxn once (`_SENT_ONCE_S`), and
-costs nothing more. After any other commit, and after every abort, a new producer with a new epoch
-follows; the broker then refuses the late EndTxn (docs/reliability.md).
+after `retry.backoff.ms`, so a commit answered sooner sent its EndTxn once (`_SENT_ONCE_S`). After
+any other commit, and after every abort, a new producer with a new epoch follows; the broker then
+refuses the late EndTxn (docs/reliability.md).
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 
-#: Errors that mean that a newer producer has our transactional id.
+#: A newer producer has our transactional id.
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 #: Delivery failures that a retry of the transaction cannot cure.
 _HOPELESS = frozenset(
@@ -52,23 +47,21 @@ _HOPELESS = frozenset(
 )
 #: Errors of messages whose transaction failed for another reason.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-# Timeout of one call to the broker; it bounds the wait after the shard is given up.
+# Timeout of one call; it bounds the wait after the shard is given up.
 _CALL_S = 1.0
 _AGAIN_S = 0.05
-# Wait after which a shard logs a warning: Kafka is up, or the shard would have been given up
-# (`kafka/outages.py`), but it does not complete this call.
+# Log a warning after this wait: Kafka is up (`kafka/outages.py`) but does not complete the call.
 _LONG_S = 20.0
-# Time without progress after which the worker restarts with a new client: a client that a
-# recovering broker once told that there are no brokers may believe it for minutes (seen).
+# Restart with a new client after this long without progress: a client that a recovering broker
+# reported no brokers to may believe it for minutes (seen).
 _STUCK_S = 60.0
 # librdkafka's wait before it retries a request, give or take 20 % (`rd_kafka_broker_buf_retry`).
 _RETRY_BACKOFF_MS = 1_000
-# A commit that ends this soon after the last delivery sent EndTxn once: a second one is sent 0.8 s
-# after the first at the earliest. A commit usually takes 10 ms.
+# A commit this soon after the last delivery sent EndTxn once: a second one follows after 0.8 s at
+# the earliest. A commit usually takes 10 ms.
 _SENT_ONCE_S = 0.5 * _RETRY_BACKOFF_MS / 1000
-# Must exceed the longest commit, or the broker aborts it repeatedly: a tick of ten million new
-# items is about 700 MB, which takes 140 s at 5 MB/s. A new owner ends the open transaction at once.
-# The broker allows 15 minutes by default.
+# Must exceed the longest commit: a tick of ten million new items is about 700 MB, 140 s at 5 MB/s.
+# A new owner ends the open transaction at once. The broker allows 15 minutes by default.
 TRANSACTION_TIMEOUT_MS = 300_000
 
 
@@ -96,7 +89,7 @@ class Transactions:
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
         self._state = State.NEW
-        # End of the state partition after the last attempt commits; -1: not reported.
+        # End of the state partition after the last attempt; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
         self._begun_s = time.monotonic()
@@ -111,8 +104,8 @@ class Transactions:
     def renew(self) -> None:
         """Begin a new epoch if an EndTxn may still be in flight.
 
-        Do this early: the longer ago the last commit, the likelier a newer owner, which this would
-        fence. Raises Fenced if a newer owner has committed; KafkaAway and ShardClosed as in `run`.
+        Call this early: the longer ago the last commit, the likelier a newer owner, which it would
+        fence. Raise Fenced if one has committed; KafkaAway and ShardClosed as in `run`.
         """
         if self._state is not State.TAINTED:
             return
@@ -151,7 +144,6 @@ class Transactions:
                 "compression.type": "lz4",
                 # Only batches a transaction's messages: commit flushes immediately.
                 "linger.ms": 5,
-                # A batch of several messages stays below both limits;
                 # `_refuse_unsendable` rejects any longer message.
                 "batch.size": BATCH_BYTES,
                 "message.max.bytes": BATCH_BYTES,
@@ -162,7 +154,6 @@ class Transactions:
         )
         # Connect first: a cold init_transactions waits out a 500 ms timer.
         self._insist("connect", lambda within_s: producer.list_topics(timeout=within_s))
-        # The broker may take a while to end the older owner's transaction.
         self._insist("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
 
@@ -170,8 +161,8 @@ class Transactions:
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        # librdkafka frees its error twice ("double free") if the answer to an in-flight
-        # request brings a second fatal error, so wait a while for in-flight messages.
+        # librdkafka frees its error twice if an in-flight request brings a second fatal error,
+        # so wait a while for in-flight messages.
         producer.purge(in_flight=False)
         until_s = time.monotonic() + _CALL_S
         while len(producer) and time.monotonic() < until_s:
@@ -188,23 +179,17 @@ class Transactions:
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
+        Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
+        exists (not committed); KafkaException if it cannot be committed (too large, not
+        authorised). The outcome is unknown after ShardClosed (the next owner reads it from the
+        changelog) and KafkaAway (the broker timed the transaction out, or a minute passed without
+        progress).
+
         Args:
-            messages: become visible to read_committed consumers.
             changes: keys of the state partition and new values (None deletes); later ones win.
             forwarded: records for topic `to`, sent before the messages.
             to: a topic for which `messages` has one message per partition. Only messages are
                 reported, and a partition that takes none must not look like a slow one.
-
-        Returns:
-            The end of the state partition; -1 without changes.
-
-        Raises:
-            Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the shard was given up. The outcome is unknown until the next owner reads
-                the changelog.
-            KafkaAway: the broker timed the transaction out, or nothing has progressed for a minute.
-                The outcome is unknown.
-            KafkaException: it cannot be committed (too large, not authorised).
         """
         self._refuse_unsendable(messages, changes)
         pause = 0.05
@@ -308,7 +293,7 @@ class Transactions:
                 self._owner.report_progress()
 
     def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
-        """Queue records in librdkafka without delivery reports; the transaction reports failure."""
+        """Queue records without delivery reports; the transaction reports failure."""
         produce: Callable[..., None] = producer.produce
         for value, key, partition, time_ms, headers in records.messages():
             try:
@@ -340,10 +325,7 @@ class Transactions:
                 self._state_end = max(self._state_end, offset + 1)
 
     def _insist(self, name: str, call: Callable[[float], object]) -> None:
-        """Repeat a call while its outcome is unknown, unless the shard was given up.
-
-        librdkafka resumes only the interrupted call, so no other is allowed meanwhile.
-        """
+        """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile."""
         began_s = said_s = going_s = time.monotonic()
         left = self._waiting()
         while True:
@@ -389,7 +371,6 @@ class Transactions:
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from cause
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
-        # For example, after late or duplicate requests.
         if error.fatal() and error.code() not in _HOPELESS:
             raise KafkaAway(
                 f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"

@@ -1,10 +1,9 @@
 """State machine of a transactional id, as seen by its producer in this process; no I/O.
 
 A broker distinguishes producers of one transactional id by epoch, but not the transactions of one
-epoch. librdkafka sends EndTxn v1, so an EndTxn delayed by the network ends whichever transaction is
-open when it arrives (KIP-890 fixes this, but librdkafka does not implement it yet). The broker
-refuses an EndTxn of an older epoch. So while an EndTxn may still be in flight the id is `TAINTED`,
-and no transaction begins before it has a new epoch:
+epoch. librdkafka sends EndTxn v1, so a delayed EndTxn ends whichever transaction is open when it
+arrives (KIP-890 fixes this; librdkafka does not implement it yet), unless its epoch is older. So
+while an EndTxn may be in flight the id is `TAINTED`, and no transaction begins before a new epoch:
 
     NEW ──INITIALIZED──▶ READY ──BEGIN──▶ OPEN ──COMMIT──▶ COMMITTING ──COMMITTED──▶ READY
                                            │                 │      │
@@ -62,8 +61,7 @@ def _transitions() -> Mapping[State, Mapping[Event, State]]:
             Event.COMMITTED_IN_DOUBT: State.TAINTED,
             Event.ABORT: State.ABORTING,
         },
-        # Aborts are not part of normal operation, so it is not worth checking whether an
-        # EndTxn was sent twice, by the abort or by the preceding commit.
+        # Aborts are rare: not worth checking whether an EndTxn was sent twice.
         State.ABORTING: {Event.ABORTED: State.TAINTED},
         State.TAINTED: {Event.RENEW: State.RENEWING},
         State.RENEWING: {Event.INITIALIZED: State.UNCONFIRMED},
@@ -77,7 +75,6 @@ def _transitions() -> Mapping[State, Mapping[Event, State]]:
     return MappingProxyType({state: MappingProxyType(to) for state, to in further.items()})
 
 
-#: Allowed transitions; a state refuses events it does not list.
 TRANSITIONS = _transitions()
 
 
@@ -86,7 +83,6 @@ class NotAllowed(RuntimeError):
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state that `event` leads to; raise `NotAllowed` if `state` forbids it."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

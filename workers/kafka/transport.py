@@ -1,10 +1,8 @@
 """Faust transport `quietcount`: agents receive a partition's fetched records as `FetchedRecords`.
 
-Faust's consumer thread runs aiokafka and takes fetched record batches. The main thread runs Faust
-and the hand-over. Every shard decodes records in its own thread. The consumer thread passes
-`Fetched` to the main thread, which calls `seek_all` on the consumer thread.
-
-These rules prevent lost and duplicate records:
+Faust's consumer thread runs aiokafka and takes fetched record batches; the main thread runs Faust
+and the hand-over; every shard decodes records in its own thread. These rules prevent lost and
+duplicate records:
 
 - Every assignment and revocation raises the consumer's *epoch*; `seek_all` passes it to the
   consumer thread. A fetch of an older epoch is dropped: the seek that follows reads it again.
@@ -73,7 +71,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self.epoch = -1
         self._error: Exception | None = None
-        # Set while waiting for records with some shard full.
         self._room: asyncio.Future[None] | None = None
         self._chain: dict[Partition, int] = {}  # start of the next batch
         # aiokafka's position, past invisible records that follow the batch.
@@ -96,7 +93,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         try:
             away = cast(Any, self.consumer).handover.metrics.away.is_so
             await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
-        # On close, aiokafka awaits its tasks and re-raises the error that ended them.
+        # aiokafka re-raises the errors that ended its tasks.
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
@@ -107,7 +104,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         keep_bytes()
-        # Only constructed here; start() reads these settings later.
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
@@ -131,10 +127,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
     def ended(self) -> BaseException | None:
-        """Return the error that ended one of aiokafka's own tasks, which nothing restarts.
-
-        A broker that just came back may cause one by briefly reporting that there are no brokers.
-        """
+        """Return the error that ended one of aiokafka's tasks, which nothing restarts."""
         consumer = self._consumer
         if consumer is None or consumer._closed:
             return None
@@ -146,7 +139,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return next((error for task in done if (error := task.exception()) is not None), None)
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
-        """Seek to `offsets`; later fetches belong to `epoch`."""
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
@@ -206,24 +198,22 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
 
     async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
-        """Wait for records, or until a full shard has room again."""
         consumer = cast(Any, self.consumer)
         if consumer.all_have_room:
             await asyncio.wait([waiter], timeout=timeout)
             return
         self._room = room = asyncio.get_running_loop().create_future()
-        # Check after setting `_room`, since `on_freed` reports only later events.
+        # After setting `_room`: `on_freed` reports only later events.
         if not consumer.freed.is_set():
             await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         self._room = None
 
     def on_freed(self) -> None:
-        """Wake `_wait`, since a shard has room. Callable from any thread."""
+        """Wake `_wait`. Callable from any thread."""
         if (room := self._room) is not None:
             self.thread_loop.call_soon_threadsafe(notify, room)
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
-        """Take fetched records of `partitions` without awaiting, so tag and positions are exact."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -255,10 +245,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return batch
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
-        """Take up to `PART_RECORDS` records and advance aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
-            # As aiokafka does: it fetched for another position, and will fetch again.
+            # Fetched for another position; aiokafka will fetch again.
             result._partition_records = None
             return None
         if state.position != self._consumed[tp]:
@@ -281,7 +270,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 _TICK_S = 0.2
 _SOON_S = 0.005
-#: Longest wait for a shard to finish a batch before checking again.
 _ROOM_S = 0.05
 _CLOSING_S = 0.05
 #: Time for agents to declare their topics; Faust waits this long in any case.
@@ -299,7 +287,7 @@ class _Tables(TableManager):
     """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
-        """Continue once the agents have their topics: a late topic would wait for 45 s."""
+        """Wait for the agents' topics: a late one would wait for 45 s."""
         wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
         for _ in range(round(_AGENTS_S / _SOON_S)):
             declared = {name for topic in self.app.topics for name in topic.topics}
@@ -324,7 +312,6 @@ class Consumer(driver.Consumer):
     """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
 
     epoch = 0
-    #: Whether every shard had room at the last check.
     all_have_room = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -332,7 +319,6 @@ class Consumer(driver.Consumer):
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self
         self.handover.on_freed = self._on_freed
-        #: Set when a shard finishes a batch; cleared by `getmany`.
         self.freed = asyncio.Event()
         self._acquiring: asyncio.Task[None] | None = None
 
@@ -542,9 +528,7 @@ def create_app(
 
 
 class _Worker(faust.Worker):
-    """Faust worker that the hand-over stops after a failure."""
-
-    #: Whether a signal requested the shutdown.
+    #: A signal requested the shutdown.
     told = False
 
     @Service.task
@@ -568,11 +552,7 @@ class _Worker(faust.Worker):
 
 
 def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
-    """Run the worker until SIGTERM, SIGINT or a failure; return the exit status (see `handover`).
-
-    Call it in the main thread. It does not change the logging setup. After `KAFKA_AWAY` nothing is
-    left of the application, and another one may be run.
-    """
+    """Run the worker in the main thread until a signal or a failure; return the exit status."""
     options: dict[str, Any] = {"override_logging": False, "redirect_stdouts": False}
     worker = _Worker(app, loglevel=loglevel, quiet=True, workdir=None, **options)
     worker.spinner = None  # it writes terminal codes even to files
