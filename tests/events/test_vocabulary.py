@@ -125,20 +125,12 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
             np.errstate(over="ignore"),
         ):
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
-            done = uncompiled(kernels.code_texts)(
-                column.text,
-                places,
-                0,
-                SECRET,
-                slots,
-                np.empty(100, np.uint64),
-                np.empty(100, np.int64),
-                np.empty(1_000, np.uint8),
-                0,
-                np.empty(kernels.AHEAD, np.uint64),
-                np.full((kernels.RECENT, 3), kernels.FREE),
-                codes,
-            )
+            hashes, ends = np.empty(100, np.uint64), np.empty(100, np.int64)
+            found = np.empty(kernels.AHEAD, np.uint64)
+            recent = np.full((kernels.RECENT, 3), kernels.FREE)
+            of_texts = np.empty(1_000, np.uint8)
+            table = kernels.Table(SECRET, slots, hashes, ends, of_texts, found, recent)
+            done = uncompiled(kernels.code_texts)(column.text, places, 0, table, 0, codes)
         assert done == (300, 70) and codes.tolist() == wanted
 
 

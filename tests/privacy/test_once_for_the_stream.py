@@ -146,15 +146,17 @@ def test_an_event_meets_each_noise_that_is_charged_for_it_once(
     assert same_without(kind, ticks, at, event, closes, ends)
 
 
-def exact_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: MaxNoise) -> None:
+def exact_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
     """Plant: a segment's end forgets the noise the sums already have."""
+    one = state.key(key)
     one.start = np.zeros_like(one.start)
-    END(mechanism, state, key, one, t, noise)
+    END(mechanism, state, key, t, noise)
 
 
-def fresh_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: MaxNoise) -> None:
+def fresh_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
     """Plant: a close whose interval is counted from tick 1 again at the next one."""
-    CLOSE(mechanism, state, key, one, t, noise)
+    CLOSE(mechanism, state, key, t, noise)
+    one = state.key(key)
     one.noise = one.noise * (one.interval % 2)
 
 

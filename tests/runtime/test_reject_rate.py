@@ -8,7 +8,7 @@ import pytest
 
 from workers.runtime.metrics import LEAST, QUIET_S, WINDOW_S, RejectRate
 
-BEGUN, OVER = "nearly all records are rejected (", "it is over"
+BEGUN, OVER = "nearly all records are rejected (", "its records are accepted again"
 
 
 @pytest.fixture(autouse=True)
