@@ -38,6 +38,7 @@ OPEN, EDGE = -1, -2
 
 @kernel_part
 def sd_below(edge: int, edges: int, sd: float, q: float) -> float:
+    """Return the sd of G at an edge, which has 1 + edge buckets below it."""
     below = edge + 1.0
     return sd * math.sqrt(below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q))
 
@@ -48,8 +49,7 @@ def root(
 ) -> float:
     """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
 
-    `start` is G at its lower edge, `others` the number of buckets above it, `sd` that of each
-    count.
+    `start` is G at its lower edge, `others` the number of buckets above it.
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low, high = 0.0, 1.0
@@ -70,9 +70,8 @@ def quantile(
     """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
 
     `counts` (n + 1,) are those of the buckets in order, `sd` is that of each, the interval reaches
-    `normal` standard deviations; `g` (n,) is scratch. A bucket is OPEN where too little is counted
-    or the interval has no such end, EDGE where its lower end is the last edge or its upper end the
-    first.
+    `normal` standard deviations; `g` (n,) is scratch. Buckets are OPEN where too little is
+    counted or the interval has no such end, EDGE where an end is the edge on the other side.
     """
     n, total = len(g), 0.0
     for i in range(n):

@@ -5,7 +5,8 @@ wrap; a division by zero raises. Kernels that read bytes from outside check ever
 event is a reject, never a wrong memory access.
 
 The cache directory's name hashes the text of all kernels, the versions and the processor; numba
-alone would check only the file of the outermost function. It may be read-only, as in an image.
+alone would check only the file of the outermost function. A complete one may be
+read-only, as in an image.
 """
 
 from __future__ import annotations
@@ -96,10 +97,9 @@ class KeptKernels(UserProvidedCacheLocator):
 
 
 def _count_from_the_front() -> None:
-    """Disable negative-index wraparound in unchecked kernels; none uses it.
+    """Disable negative indices in unchecked kernels, none of which uses them.
 
-    With 40 arrays, whose lengths must be at hand for numba's test, it takes a fifth of the time of
-    `views.see`.
+    numba's test for them needs the lengths of 40 arrays: a fifth of the time of `views.see`.
     """
     arrays = cast(Any, numba.np.arrayobj)
     from_either_end = arrays.fix_integer_index

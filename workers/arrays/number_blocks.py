@@ -20,7 +20,7 @@ TILE_ROWS = 1024
 
 @kernel
 def xor(words: Words, others: Words, out: Words) -> None:
-    """Write the exclusive or of `words` (n, 2) and each of `others` (k, 2): (k n, 2), by other."""
+    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), one after the other."""
     n = len(words)
     for j in range(len(others)):
         upper, lower = others[j, 0], others[j, 1]

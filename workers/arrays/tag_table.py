@@ -2,7 +2,7 @@
 
     tags     uint64 (n, 2)      the tag of every row
     slots    uint32 (2^b,)      0 where a slot is free; else the row + 1 in the lower b bits, and
-                                above them a fingerprint of the tag
+                                above them a fingerprint: as many bits of the tag as fit
 
 A tag's slot is the lowest b bits of its first half, or the next free one. The fingerprint comes
 from the second half: a slot of another tag is passed over without reading that tag, which would be
@@ -59,8 +59,8 @@ def add_to_rows(
     mask = np.int64(len(slots) - 1)
     unknown = 0
     # Each access to the table, the tags and the totals is a cache miss. Separate loops have many
-    # under way at once. Tags that are not in their own slot are unpredictable, so they are noted
-    # without a branch and looked up afterwards: a fifth less time.
+    # under way at once. Which tags are not in their own slot is unpredictable, so they are
+    # noted without a branch and looked up afterwards: a fifth less time.
     for begin in range(0, len(tags), AT_ONCE):
         stop = min(begin + AT_ONCE, len(tags))
         for i in range(begin, stop):

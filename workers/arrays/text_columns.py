@@ -65,7 +65,7 @@ def columns_of(
     counts: Longs,
     key_of_row: Codes,
 ) -> bool:
-    """Write the label end, count and stream key of every row; return False if keys have not n rows.
+    """Write the label end, count and stream key of every row; return whether keys have n rows.
 
     Args:
         lengths: (n,), bytes of each label.
@@ -217,7 +217,7 @@ def numbers_as_json(
 
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
-    """Write start and stop of lines to `places` (room, 2) while there is room; count them all."""
+    """Write start and stop of each line to `places` (room, 2), as far as they fit; count them."""
     n, found, start = len(data), 0, 0
     whole = n - n % WORD
     for at in range(0, whole, WORD):

@@ -14,7 +14,7 @@ from workers.arrays.types import Bytes, Longs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Read-only texts: their bytes end to end, and their ascending ends, the last `len(text)`."""
+    """Read-only texts: bytes end to end and ascending ends; ValueError unless both end together."""
 
     text: Bytes
     ends: Longs

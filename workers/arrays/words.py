@@ -1,7 +1,8 @@
 """Eight bytes of a text at a time, as one unsigned number; the first byte is the lowest.
 
 Marks are numbers too: the highest bit of every matching byte, and possibly of bytes after the first
-match, so only the first mark is meaningful. Places are checked only against the array's ends.
+match, so only the first mark is meaningful. Places are checked only against the array's
+ends; callers check the rest.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def not_plain(word: np.uint64) -> np.uint64:
 
 @kernel_inline
 def past_plain(data: Bytes, at: int, stop: int) -> int:
-    """Return where the plain ASCII from `at` ends, by `stop`, or at most eight bytes before."""
+    """Return where plain ASCII from `at` ends, at most `stop`; or up to eight bytes before."""
     last = len(data) - WORD
     if at < 0:
         return at
@@ -84,7 +85,7 @@ def past_plain(data: Bytes, at: int, stop: int) -> int:
 
 @kernel_inline
 def past_digits(data: Bytes, at: int, stop: int) -> int:
-    """Return where the digits from `at` end, by `stop`, or at most eight bytes before."""
+    """Return where digits from `at` end, at most `stop`; or up to eight bytes before."""
     last = len(data) - WORD
     if at < 0:
         return at
@@ -112,7 +113,7 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
 
 @kernel_inline
 def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -> bool:
-    """Return whether data[start : start + length] and as many bytes of `other` are equal."""
+    """Return whether two texts of `length` bytes are equal; both lie within their arrays."""
     while length >= WORD:
         if word_at(data, start) != word_at(other, begin):
             return False

@@ -13,8 +13,8 @@ stays with the operator.
 
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header and key take
 1 + 8 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a key its text,
-its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Messages are split
-between rows and keys, and a label or key has at most 1,024 bytes.
+its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Nothing is escaped.
+Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 
 Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
 counts only on the last page.
@@ -98,7 +98,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one (lane, tick), by stream key; each begins at its `starts` (k + 1,). Sensitive."""
+    """Rows of one (lane, tick), by stream key; `starts` (k + 1,) has their starts. Sensitive."""
 
     lane: Lane
     tick: int

@@ -176,7 +176,7 @@ class Histogram:
 
     @property
     def next(self) -> int | None:
-        """None before the first event."""
+        """Global tick to release next; None before the first event."""
         return self.life.next
 
     @property
@@ -257,7 +257,7 @@ class Histogram:
         )
 
     def exact(self, name: str) -> dict[str, int]:
-        """For the operator only."""
+        """Return the exact count of every label of a stream key: for the operator only."""
         ledger = self._state.ledger
         rows = np.flatnonzero(ledger.keys == self._index[name])
         counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)

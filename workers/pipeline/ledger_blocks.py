@@ -141,7 +141,10 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """Ledger being read back; StateRefused if a block is missing, damaged or of another version."""
+    """Ledger being read back.
+
+    Raise StateRefused if a block is missing, damaged or of another version.
+    """
 
     def __init__(self) -> None:
         self._columns = Ledger()
@@ -245,7 +248,7 @@ def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
-    """`column` returns a column wide enough for a number."""
+    """Write number blocks to a column, which `column` returns wide enough for a given number."""
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS

@@ -43,7 +43,7 @@ class Waiting:
     """Sections of incomplete ticks, by (lane, tick)."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
-        """`limit` bytes stay in memory, the rest in a file in `directory` (None: the system's)."""
+        """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
         self._directory, self._limit = directory, limit
         self.held_bytes = 0  # approximate size of the sections in memory
         # A section, or its (start, length) in the file.
@@ -62,7 +62,7 @@ class Waiting:
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
 
     def _spill(self, part: Section) -> tuple[int, int] | None:
-        # None: cannot be written now.
+        """Return a section's place in the file; None if it cannot be written now."""
         now_s = time.monotonic()
         if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
             return None
@@ -116,7 +116,7 @@ class Waiting:
                 self.drop(own, waiting)
 
     def first_offset(self, default: int) -> int:
-        # Every waiting section can be read again from here.
+        """Return the offset from which every waiting section can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
     def _read(self, entry: Section | tuple[int, int]) -> Section:
@@ -134,6 +134,7 @@ class Waiting:
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
+# Of a transaction in a backlog.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20
 TICKS_IN_A_ROW = 32
@@ -163,7 +164,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """Ticks released by one call, and epochs to be charged before the next tick (`beginning`)."""
+    """Ticks released by one call; `beginning` must be charged an epoch before the next tick."""
 
     ticks: int
     snapshots: list[Snapshot]
@@ -197,7 +198,7 @@ class Merge:
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._gone: list[Change] = []
         self.waiting = Waiting(directory, waiting_bytes_max)
-        # : Whether an epoch is charged before its first tick: only under a ceiling.
+        #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
         self.turns = turns or GilLock()
 
@@ -304,7 +305,7 @@ class Merge:
         return released
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
-        # Place in release order; None if the next tick is incomplete.
+        """Return a lane's place in release order; None if its next tick is incomplete."""
         tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
         if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until:
             return None
@@ -415,7 +416,7 @@ class Merge:
                 self._retire(name, life, items, begin_ms)
 
     def _retire(self, name: str, life: HistogramProgress, items: Pairs, end_ms: int | None) -> None:
-        # It may have published up to `end_ms`.
+        """End a generation that may have published up to `end_ms`; delete its stored pairs."""
         if end_ms is not None:
             life.until = end_ms
         self._retired.append((name, life))

@@ -39,7 +39,7 @@ def read_progress(value: bytes) -> ReleaseProgress:
 def complete_ms(
     connection: Connection, contributions: str, partition: int, progress: ReleaseProgress
 ) -> int | None:
-    """Return the time up to which an owner partition's ticks are complete; None if unknown."""
+    """Return the time up to which ticks are complete; None while a source has no watermark."""
     marks = list(progress.watermarks)
     for record in read_partition(connection, contributions, partition, since=progress.position):
         message = decode(record.value() or b"")

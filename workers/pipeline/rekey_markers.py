@@ -63,7 +63,7 @@ class Origins:
 
     @property
     def watermark(self) -> int | None:
-        """None while an origin has no watermark."""
+        """Time up to which ticks may be closed; None while an origin has no watermark."""
         marks = [origin.watermark for origin in self.all if origin.watermark is not None]
         return min(marks) if marks and len(marks) == len(self.all) else None
 
@@ -106,7 +106,7 @@ class Origins:
 
 
 def header_of(late: int, key: bytes | None) -> bytes:
-    """Return our header of a record that counts from `late` on, with its original key if used."""
+    """Return our header of a record that counts from `late` on (NO_TIME: at its own time)."""
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 

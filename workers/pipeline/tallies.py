@@ -171,7 +171,7 @@ class ContributionBuilder:
         self._owner_of: dict[Vocabulary, Codes] = {}
 
     def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
-        """`owners` is the same at every call."""
+        """Return rows by owner partition, in tally order; `owners` is the same at every call."""
         found = [
             each for group in _together(counted) for each in self._rows(counted, group, owners)
         ]

@@ -52,7 +52,7 @@ _NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
-    # Skipped events are not rejected.
+    """Return rejects for the events `behind` (k,) of a batch, except skipped ones."""
     index = events.index[behind[events.looked_at[behind]]]
     return [Reject(row, BEHIND) for row in index.tolist()]
 
@@ -121,6 +121,7 @@ class Watermark:
         self.advance_to(now_ms - self._grace)
 
     def closes(self) -> bool:
+        """Return whether a tick of any lane has closed since the last commit."""
         before, mark = self._committed_watermark, self.watermark
         return mark is not None and (before is None or self._closed_between(before, mark) > 0)
 
@@ -144,7 +145,7 @@ class Watermark:
         return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Return whether the clock alone would close a tick open at `noted_ms`. For any thread."""
+        """Return whether the clock alone closes a tick that was open at `noted_ms`. Thread-safe."""
         before, mark = self.watermark, now_ms - self._grace
         if noted_ms is not None:
             noted = noted_ms - self._grace
