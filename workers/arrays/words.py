@@ -101,7 +101,7 @@ def past_digits(data: Bytes, at: int, stop: int) -> int:
 @kernel_inline
 def digits_at(data: Bytes, at: int, number: int) -> int:
     """Return the number that the 1 to 8 digits at `at` write; eight bytes are there."""
-    # What is behind the digits is shifted out, and zeros come before them.
+    # Bytes after the digits are shifted out; zeros take their place in front.
     digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
     # Two, four and eight digits at a time, each in the lower half of its bytes.
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
@@ -123,7 +123,7 @@ def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -
     if length <= 0:
         return True
     if start + WORD <= len(data) and begin + WORD <= len(other):
-        # What is behind the texts is shifted out.
+        # Bytes after the texts are shifted out.
         behind = np.uint64(8 * (WORD - length))
         return bool(((word_at(data, start) ^ word_at(other, begin)) << behind) == 0)
     same = 0

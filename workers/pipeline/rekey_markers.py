@@ -9,8 +9,7 @@
 Every commit of the re-keying stage ends with a mark in each partition: all earlier events of this
 origin are there, and no later one counts before `watermark`. So the watermark of a source partition
 is the minimum over its origins, however their records interleave. Marks of an origin are numbered:
-if one is missing or repeated, so are events, and processing stops. decisions/0014 gives the
-reasons.
+if one is missing or repeated, so are events, and processing stops. Reasons: decisions/0014.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KE
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far one partition of the events topics has been sent on.
+    """Progress of re-keying one partition of the events topics, number `origin` of `of`.
 
     `sequence` numbers its commits from 0. `watermark` is in ms since 1970.
     """

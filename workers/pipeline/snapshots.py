@@ -9,7 +9,8 @@ A snapshot too long for one message is split into pages by the JSON bytes of one
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
 1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: a page
-has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000.
+has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000
+bytes.
 
 Windows. For each window a snapshot states the standard deviation of an item's count at tick t minus
 its count `ticks` before, both as published. It follows from the settings and t alone, so it costs

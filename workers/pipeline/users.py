@@ -505,7 +505,7 @@ class Users:
         """
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
         for epoch, events in _by_epoch(epochs):
-            # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
+            # Users of expired epochs are forgotten, so nothing counts there: their ticks are closed.
             if epoch >= self._oldest[lane]:
                 self._of(lane, epoch).take(events, batch, counted)
         return counted
