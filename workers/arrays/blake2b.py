@@ -212,9 +212,9 @@ def digests(
 ) -> None:
     """Write the digest of prefix + data[start:stop] for each of n spans.
 
-    `out` (n, 2) gets the first 16 bytes of each digest as little-endian words: column 0 is a digest
-    of 8 bytes. A span outside of data raises IndexError. Texts that end within the first block, as
-    almost all do, are done LANES at a time.
+    `out` (n, 2) gets the first 16 bytes of each digest as little-endian words: a digest of 8
+    bytes is column 0. A span outside of data raises IndexError. Texts that end within the first
+    block, as almost all do, are done LANES at a time.
     """
     # Arrays of one kind, and loops in place of slices: numba takes 2 s more to compile others.
     as_words, state = np.zeros(16, dtype=np.uint64), np.zeros(8, dtype=np.uint64)

@@ -129,6 +129,7 @@ class Intake(Watermark):
         return self._users.full
 
     def user_changes(self) -> list[Change]:
+        """Return the user changes to store in the next commit's transaction."""
         return self._users.changes() + (
             [] if self.watermark is None else self._users.over(self.watermark)
         )

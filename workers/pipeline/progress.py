@@ -79,7 +79,10 @@ def read_states(
 def read_tails(
     connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
-    """Return the newest progress of every partition that has one; raise like `read_states`."""
+    """Return the newest progress of every partition that has one.
+
+    Raise StateRefused if another version wrote it, KafkaException if it cannot be read.
+    """
     if not (wanted := list(partitions)):
         return {}
     with reader(connection, uncommitted=True) as consumer:

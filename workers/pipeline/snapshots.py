@@ -40,8 +40,8 @@ and x is rejected where |G| > 1.96 sqrt(V). With counts c + z, z normal, this is
 the same computation finds in the counts without noise. The interval is open (None) below where the
 quantile may lie under the first edge, above where it may lie beyond the last.
 
-Doubles are added, multiplied and rooted in a fixed order and rounded at the end: the same bytes on
-every machine.
+Numbers are sums, products and square roots of doubles in a fixed order, rounded at the end: the
+same bytes on every machine.
 """
 
 from __future__ import annotations

@@ -505,12 +505,13 @@ class Users:
         """
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
         for epoch, events in _by_epoch(epochs):
-            # Users of expired epochs are forgotten, so nothing counts there: their ticks are closed.
+            # Users of expired epochs are forgotten; their ticks are closed, nothing counts there.
             if epoch >= self._oldest[lane]:
                 self._of(lane, epoch).take(events, batch, counted)
         return counted
 
     def changes(self) -> list[Change]:
+        """Return entries new since the last commit, for the transaction of its contributions."""
         held = self._epochs.items()
         return [change for at, epoch in held for change in epoch.changes(self._name(*at))]
 
