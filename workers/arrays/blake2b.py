@@ -1,17 +1,13 @@
 """BLAKE2b of many texts with one prefix: whole arrays at a time, the same digests as hashlib's.
 
-What: `start` absorbs key, person and prefix once; `digests` finishes that state for each of n spans
-of a buffer. Why: hashlib costs 0.5 us and two Python objects a text, and holds the GIL; a text of
-one block takes 0.15 us here.
+`start` absorbs key, person and prefix once; `digests` finishes that state for each of n spans of a
+buffer. A text of one block takes 0.15 us; hashlib takes 0.5, makes two objects and holds the GIL.
 
     Symbol (RFC 7693)   Here
     h                   `State.words`: eight state words, little-endian in the digest
     t                   `State.length` plus the bytes of the text: how many bytes were absorbed
-    m                   `block`: 128 bytes, or 16 words
+    m                   `block`: 128 bytes, or 16 words; numba runs on little-endian machines only
     SIGMA, IV, F, G     `_SIGMA`, `_IV`, `compress`, `mix`
-
-Words are read from bytes in the machine's order: numba runs on little-endian machines only, as
-BLAKE2b reads them.
 
 Source: RFC 7693, sections 2.5 to 3.3; parameter block with key length and personalisation: BLAKE2
 (2013), section 2.5.
@@ -64,34 +60,25 @@ _SIGMA = np.array(
 )
 _IV.flags.writeable = _SIGMA.flags.writeable = False
 _MORE, _LAST = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
-# Digests computed side by side: a row of their words fills a vector register, or two.
+# Digests computed side by side: a row of their words fills one or two vector registers.
 LANES: Final = 8
 _ROW = tuple(np.uint64(LANES * row) for row in range(32))
 _16, _24, _32, _40, _48, _63, _1 = (np.uint64(n) for n in (16, 24, 32, 40, 48, 63, 1))
 
 
 class State(NamedTuple):
-    """The digest state before the text: pass it to `digests` as `*state`. Secret if the key is.
+    """The digest state before the text: pass it to `digests` as `*state`. Secret if the key is."""
 
-    Attributes:
-        words: (8,), after all complete blocks that are followed by more.
-        rest: (0 to 128,), bytes absorbed after those blocks.
-        length: bytes absorbed in all, the key's block included.
-    """
-
-    words: Words
-    rest: Bytes
-    length: int
+    words: Words  # (8,), after all complete blocks that are followed by more
+    rest: Bytes  # (0 to 128,), bytes absorbed after those blocks
+    length: int  # bytes absorbed in all, the key's block included
 
     def __repr__(self) -> str:
         return "State(<secret>)"
 
 
 def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: int) -> State:
-    """Return the state after a prefix; raise ValueError for an argument out of range.
-
-    `key` has at most 64 bytes (0: a digest without a key), `person` 16, `digest_size` is 1 to 64.
-    """
+    """Return the state after a prefix; raise ValueError for an argument out of range."""
     if len(key) > KEY_BYTES_MAX:
         raise ValueError(f"key = {len(key)} bytes: at most {KEY_BYTES_MAX}")
     if len(person) > PERSON_BYTES:
@@ -137,13 +124,9 @@ def mix(
 
 @kernel
 def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> None:
-    """Absorb a block into the state words, in place: F of RFC 7693.
+    """Absorb a block (16,) into the state words (8,), in place: F of RFC 7693.
 
-    Args:
-        words: (8,), changed.
-        block: (16,).
-        length: bytes absorbed, this block's included.
-        last: all ones for the last block, else 0.
+    `length` includes this block's bytes; `last` is all ones for the last block, else 0.
     """
     # Scalars, not an array, so that the compiler may keep them in registers.
     v0, v1, v2, v3 = words[0], words[1], words[2], words[3]
@@ -174,11 +157,8 @@ def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> 
 def round_side_by_side(v: Words) -> None:
     """Run one round of F on the states of LANES digests.
 
-    The compiler vectorizes the loop because every row has its place in one array.
-
-    Args:
-        v: (32 LANES,), in rows of LANES: 16 of states, changed, and the 16 of words in the
-            order in which this round takes them.
+    `v` (32 LANES,) has rows of LANES: 16 of states, changed, and 16 of words in the order of this
+    round. The compiler vectorizes the loop because every row has its place in one array.
     """
     for lane in range(LANES):
         i = np.uint64(lane)
@@ -204,14 +184,10 @@ def round_side_by_side(v: Words) -> None:
 def last_blocks(
     words: Words, blocks: Words, lengths: Words, rows: Longs, number: int, v: Words, out: Words
 ) -> None:
-    """Write the digests of up to LANES texts of one block each, side by side.
+    """Write the digests of `number` texts of one block each, up to LANES, side by side.
 
-    Args:
-        words: (8,), the state before the block.
-        blocks: (16 LANES,): word w of the block in lane i is blocks[w * LANES + i].
-        lengths, rows: (LANES,), bytes absorbed with each block, and its row of `out` (n, 2).
-        number: of lanes in use.
-        v: (32 LANES,), scratch.
+    Word w of the block in lane i is blocks[w * LANES + i]. `lengths` counts the bytes absorbed with
+    each block, `rows` are those of `out` (n, 2), `v` (32 LANES,) is scratch.
     """
     for lane in range(LANES):
         for row in range(8):
@@ -236,15 +212,9 @@ def digests(
 ) -> None:
     """Write the digest of prefix + data[start:stop] for each of n spans.
 
-    Texts that end within the first block, as almost all do, are done LANES at a time.
-
-    Args:
-        words, rest, length: of a `State`.
-        out: (n, 2): the first 16 bytes of each digest as little-endian words. Of a digest of
-            8 bytes that is column 0.
-
-    Raises:
-        IndexError: a span lies outside data.
+    `out` (n, 2) gets the first 16 bytes of each digest as little-endian words: a digest of 8
+    bytes is column 0. A span outside of data raises IndexError. Texts that end within the first
+    block, as almost all do, are done LANES at a time.
     """
     # Arrays of one kind, and loops in place of slices: numba takes 2 s more to compile others.
     as_words, state = np.zeros(16, dtype=np.uint64), np.zeros(8, dtype=np.uint64)
@@ -258,9 +228,8 @@ def digests(
     for lane in range(LANES):
         for word in range(16):
             blocks[word * LANES + lane] = as_words[word]
-        # Bytes of the lane's block in use.
         held[lane] = len(rest)
-    # Up to where the block holds a text; zeros follow.
+    # End of the text in the block; zeros follow.
     written = len(rest)
     for i in range(len(starts)):
         at, stop = starts[i], stops[i]

@@ -32,13 +32,13 @@ def buckets(values: Floats, edges: Floats, found: Longs) -> None:
 
 # Halvings of a bucket: more would change nothing after rounding.
 HALVINGS = 40
-# Returned for an end of an interval in place of a bucket.
+# An end of an interval that is in no bucket.
 OPEN, EDGE = -1, -2
 
 
 @kernel_part
 def sd_below(edge: int, edges: int, sd: float, q: float) -> float:
-    """Return the sd of G at an edge: of 1 + edge buckets below it, edges - edge above."""
+    """Return the sd of G at an edge, which has 1 + edge buckets below it."""
     below = edge + 1.0
     return sd * math.sqrt(below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q))
 
@@ -49,11 +49,7 @@ def root(
 ) -> float:
     """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
 
-    Args:
-        bucket: its number, and that of buckets below it.
-        start: G at its lower edge.
-        count, others: of the bucket; number of buckets above it.
-        times: number of standard deviations added; `sd` is that of each count.
+    `start` is G at its lower edge, `others` the number of buckets above it.
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low, high = 0.0, 1.0
@@ -73,16 +69,9 @@ def quantile(
 ) -> tuple[int, float, int, float, int, float]:
     """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
 
-    Args:
-        counts: (n + 1,), of the buckets in their order; `sd` is that of each.
-        q: above 0 and below 1.
-        normal: how many standard deviations the interval reaches.
-        g: (n,), scratch.
-
-    Returns:
-        bucket of the quantile, OPEN where too little is counted, and fraction; bucket of the lower
-        end, OPEN where there is none and EDGE where it is the last edge, and fraction; bucket of
-        the upper end, OPEN likewise and EDGE where it is the first edge, and fraction.
+    `counts` (n + 1,) are those of the buckets in order, `sd` is that of each, the interval reaches
+    `normal` standard deviations; `g` (n,) is scratch. Buckets are OPEN where too little is
+    counted or the interval has no such end, EDGE where an end is the edge on the other side.
     """
     n, total = len(g), 0.0
     for i in range(n):

@@ -1,12 +1,12 @@
 """Kernel compilation: at the first call, without the GIL, cached on disk where writable.
 
-A kernel is plain Python over arrays, so it can be read, and run uncompiled, as written. Integers
-are 64 bits wide and wrap; a division by zero raises. Kernels that read bytes from outside check
-every index: a hostile event is a reject, never a wrong memory access.
+A kernel is plain Python over arrays, and runs uncompiled as written. Integers are 64 bits wide and
+wrap; a division by zero raises. Kernels that read bytes from outside check every index: a hostile
+event is a reject, never a wrong memory access.
 
-The cache directory's name identifies its input: the text of all kernels, the versions, and the
-processor. (numba alone would check only the file of the outermost function, though kernels of other
-files are compiled into it.) A complete directory may be read-only, as in an image.
+The cache directory's name hashes the text of all kernels, the versions and the processor; numba
+alone would check only the file of the outermost function. A complete one may be
+read-only, as in an image.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ _OTHERS_KEPT = 7
 
 
 def _name() -> str:
-    """Return the cache directory's name for these kernels on this machine."""
     config = cast(Any, numba.config)
     processor = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
     versions = numba.__version__, llvmlite.__version__
@@ -70,7 +69,6 @@ def _name() -> str:
 
 
 def _kept() -> Path | None:
-    """Return the cache directory; None where nothing can be written."""
     name = _name()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     places = (_HERE / "__pycache__", Path(home) / "quietcount")
@@ -99,11 +97,9 @@ class KeptKernels(UserProvidedCacheLocator):
 
 
 def _count_from_the_front() -> None:
-    """Disable negative-index wraparound in unchecked kernels.
+    """Disable negative indices in unchecked kernels, none of which uses them.
 
-    numba tests every index for being below 0, to count from the end as Python does. No kernel uses
-    that. With 40 arrays, whose lengths must be at hand for it, the test is a fifth of the time of
-    `views.see`. Checked indices keep Python's meaning.
+    numba's test for them needs the lengths of 40 arrays: a fifth of the time of `views.see`.
     """
     arrays = cast(Any, numba.np.arrayobj)
     from_either_end = arrays.fix_integer_index
@@ -128,7 +124,6 @@ if _DIRECTORY is not None:
 
 
 def can_cache() -> bool:
-    """Return whether compiled kernels can be cached for other processes."""
     return _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK)
 
 
@@ -138,7 +133,6 @@ def all_compiled() -> bool:
 
 
 def mark_all_compiled() -> None:
-    """Record that this process compiled every kernel needed for counting."""
     if _DIRECTORY is not None and can_cache():
         (_DIRECTORY / _COMPLETE).touch()
 
@@ -169,7 +163,6 @@ def checked_kernel(function: F) -> F:
 
 
 def checked_kernel_with_arrays(function: F) -> F:
-    """Compile like `checked_kernel` a loop that makes arrays."""
     return _kept_kernel(function, checked=True, counts_references=True)
 
 
@@ -186,11 +179,8 @@ def checked_inline(function: F) -> F:
 def _options(
     *, checked: bool = False, counts_references: bool = False, in_place: bool = False
 ) -> dict[str, Any]:
-    """Return numba's options, without reference counting where no array is made.
-
-    The caller of a kernel holds its arguments. Counting them anyway takes 10 ns for each call
-    within a kernel: 580 of the 720 ns that the scanner took for an event.
-    """
+    # The caller of a kernel holds its arguments. Counting references to them anyway takes 10 ns for
+    # each call within a kernel: 580 of the 720 ns that the scanner took for an event.
     return {
         "nogil": True,
         "boundscheck": checked,

@@ -1,7 +1,4 @@
-"""Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes.
-
-As bytes, a block uses the narrowest width that holds its largest number, little-endian.
-"""
+"""Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +8,9 @@ from numpy.typing import NDArray
 from workers.arrays.compiled import kernel
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 
-# Noise in as few bytes as hold it, and sums of it.
 Narrow = NDArray[np.int16] | Codes
 Sums = Codes | Longs
 
-# Rows checked together for any that is shown.
 LOOKED_AT_ONCE = 64
 # Of a block of numbers: version, width, rows.
 HEAD_BYTES = 4
@@ -25,10 +20,7 @@ TILE_ROWS = 1024
 
 @kernel
 def xor(words: Words, others: Words, out: Words) -> None:
-    """Write the exclusive or of all 128-bit words (n, 2) with each of some others (k, 2).
-
-    `out` is (k n, 2): all words with the first of the others, then with the second, ...
-    """
+    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), one after the other."""
     n = len(words)
     for j in range(len(others)):
         upper, lower = others[j, 0], others[j, 1]
@@ -48,16 +40,14 @@ def look_up(
     words: Words,
     out: Narrow,
 ) -> None:
-    """Write `lowest` plus the number of thresholds at or below each word: all 128 bits count.
+    """Write `lowest` plus the number of thresholds at or below each 128-bit word.
 
     Args:
-        guide: the value of each upper bits, or `open_mark` where they do not decide it.
-        shift: how far the upper bits of a word's first half are shifted.
-        open_mark: no value.
+        guide: the value by a word's upper bits, or `open_mark` where they do not decide it.
+        shift: of the upper half, to its upper bits.
         high, low: (k,), the halves of the thresholds, ascending.
-        lowest: the value of a word below all of them.
-        words: (n, 2), column 0 the more significant half.
-        out: (n,), of the guide's type; the result.
+        words: (n, 2), the more significant half first.
+        out: (n,), written; of the guide's type.
     """
     for i in range(len(words)):
         value = guide[words[i, 0] >> shift]
@@ -80,17 +70,14 @@ def add_up(
 ) -> None:
     """Sum multiples of noise columns in a chain of sums, each shifted and carried into the next.
 
-    No sum overflows its type. Rows are taken in tiles with sums that stay in the nearest cache for
-    all terms.
+    No sum overflows its type. Rows are taken in tiles, so that sums stay in the nearest cache.
 
     Args:
         narrow, wide: (columns, n or more), noise.
-        terms: (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
-            column, and its factor.
-        sums: (m, 4): the number of terms up to its last one, a constant to add, the right
-            shift, and 1 where 32 bits suffice for it.
-        short: room for the sums of a tile.
-        out: (n,), the result: the last sum.
+        terms: (k, 3), of all sums: 0 for a narrow column and 1 for a wide one, column, factor.
+        sums: (m, 4): end of its terms, constant to add, right shift, 1 where 32 bits suffice.
+        short: scratch for a tile's sums.
+        out: (n,), written: the last sum.
     """
     out[:] = 0
     for first in range(0, len(out), len(short)):
@@ -142,12 +129,10 @@ def passed(
     the time of going through them.
 
     Args:
-        counts, noise: (n,).
         shown: (n,), 0 for a row that was not shown before.
         threshold: a noisy count must be above it.
         tests: whether new rows may be shown at all.
-        new, rows: (n,), the results, ascending.
-        noisy: (n,), the result: noisy counts of `rows`.
+        new, rows, noisy: (n,), written: ascending rows, and the noisy counts of `rows`.
 
     Returns:
         The lengths of `new` and `rows`.
@@ -181,18 +166,17 @@ def mark_blocks(rows: Longs, block_bits: int, blocks: Bools) -> None:
 def pack_blocks(
     column: Longs | Codes, blocks: Longs, block_rows: int, version: int, ends: Longs, packed: Bytes
 ) -> None:
-    """Write some blocks of a column end to end, each behind its head of `HEAD_BYTES`.
+    """Write some blocks of a column end to end, little-endian, in the narrowest width for each.
 
-    The head has a byte for the version, one for the width, 0 to 3 for numbers of 1, 2, 4 or 8
-    bytes, and two for the number of rows.
+    A block has a head of `HEAD_BYTES`: version (1), width (1: 0 to 3 for numbers of 1, 2, 4 or 8
+    bytes), rows (2).
 
     Args:
         column: (n,), numbers of at least 0.
         blocks: (m,), non-empty blocks: block b begins at row b * block_rows.
-        block_rows: rows of a block, below 2^16; the last one of the column may have fewer.
-        version: of the head.
-        ends: (m,), the result: end of each block in `packed`.
-        packed: the result, with room for a head a block and 8 bytes a row.
+        block_rows: below 2^16; the column's last block may be shorter.
+        ends: (m,), written: end of each block in `packed`.
+        packed: written, with room for a head a block and 8 bytes a row.
     """
     at = 0
     for i in range(len(blocks)):

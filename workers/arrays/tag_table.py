@@ -1,16 +1,13 @@
 """The open-addressing table from a 128-bit tag to the number of its row.
 
     tags     uint64 (n, 2)      the tag of every row
-    slots    uint32 (2^b,)      0 where a slot is free; else the row + 1 in the lower b bits,
-                                and above them a fingerprint: as many bits of the tag as there is
-                                    room
+    slots    uint32 (2^b,)      0 where a slot is free; else the row + 1 in the lower b bits, and
+                                above them a fingerprint: as many bits of the tag as fit
 
-A tag's place is the lowest b bits of its first half; if another row has that slot, the next one is
-tried. The fingerprint comes from the second half: a slot of another tag is passed over without
-looking at that tag, which would be a cache miss.
-
-Tags are keyed hashes, and the key is secret: nobody who chooses labels can choose where they meet.
-So the table trusts the tags' bits as they are, and needs no hash and no defence of its own.
+A tag's slot is the lowest b bits of its first half, or the next free one. The fingerprint comes
+from the second half: a slot of another tag is passed over without reading that tag, which would be
+a cache miss. Tags are hashes with a secret key: nobody who chooses labels can choose where they
+meet, so the table needs no hash of its own.
 """
 
 from __future__ import annotations
@@ -24,16 +21,13 @@ from workers.arrays.types import Longs, Tags
 Slots = NDArray[np.uint32]
 Rows = Longs
 
-# Tags per batch of lookups: their scratch space stays in the nearest cache.
+# Tags per batch: their scratch space stays in the nearest cache.
 AT_ONCE = 1024
 
 
 @kernel_part
 def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> int:
-    """Return the row of the tag (first, second), or -1 - s if absent, with s the free slot for it.
-
-    `of_rows` (n, 2) has the tag of every row.
-    """
+    """Return the row of the tag (first, second), or -1 - s if absent: s is the free slot for it."""
     mask = np.int64(len(slots) - 1)
     fingerprint = np.int64(second >> np.uint64(32)) & ~mask
     slot = np.int64(first & np.uint64(mask))
@@ -58,19 +52,15 @@ def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
 def add_to_rows(
     slots: Slots, of_rows: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows, elsewhere: Rows
 ) -> int:
-    """Add the counts of m tags to the totals of their rows; return the number of tags without one.
+    """Add counts to the totals of m tags' rows; return the number of tags without a row.
 
-    Args:
-        of_rows, totals: (n, 2) and (n,), the tag and the total of every row.
-        rows: (m,), the result, -1 where absent.
-        elsewhere: room for `AT_ONCE` numbers.
+    Writes `rows` (m,), -1 where absent. `elsewhere` is scratch for `AT_ONCE` numbers.
     """
     mask = np.int64(len(slots) - 1)
     unknown = 0
-    # Each access to the table, the tags and the totals is a cache miss. In separate loops many are
-    # under way at once; one loop with all three waits for each before it can go on. Which tags are
-    # not in their own place is unpredictable, so they are noted without a branch, and looked up
-    # afterwards: a fifth less time.
+    # Each access to the table, the tags and the totals is a cache miss. Separate loops have many
+    # under way at once. Which tags are not in their own slot is unpredictable, so they are
+    # noted without a branch and looked up afterwards: a fifth less time.
     for begin in range(0, len(tags), AT_ONCE):
         stop = min(begin + AT_ONCE, len(tags))
         for i in range(begin, stop):
@@ -105,10 +95,7 @@ def add_to_rows(
 
 @kernel
 def enter_rows(slots: Slots, of_rows: Tags, first: int, stop: int) -> None:
-    """Enter the rows first..stop-1, whose tags are not in the table and differ from each other.
-
-    The table has free slots behind these rows too.
-    """
+    """Enter the rows first..stop-1, whose tags are new and distinct; the table has room."""
     mask = np.int64(len(slots) - 1)
     for row in range(first, stop):
         slot = np.int64(of_rows[row, 0] & np.uint64(mask))

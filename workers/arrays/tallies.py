@@ -1,10 +1,10 @@
 """Tallies of events: bounding, and counts by pair of stream key and label.
 
-A *pair* is a uint64: the code of the stream key in the upper 32 bits, the code of the label in the
-lower 32. The label NO_LABEL represents the key itself: keys whose events bring no items are
-recorded too. A tally is a table from pairs to rows, in order of first occurrence. With few possible
-pairs it has a slot for each. Otherwise it is a hash table, probed linearly and at most half full;
-its hash is mixed with a secret of this process, since events choose the pairs.
+A *pair* is a uint64: the code of the stream key in the upper 32 bits, that of the label in the
+lower 32, or NO_LABEL for the key itself, since keys whose events bring no items are recorded too. A
+tally maps pairs to rows in order of first occurrence: by a slot for each possible pair if they are
+few, else by a hash table, probed linearly and at most half full. Its hash is mixed with a secret of
+this process, since events choose the pairs.
 """
 
 from __future__ import annotations
@@ -17,54 +17,37 @@ from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.types import Bools, Codes, Longs, Words
 
 NO_LABEL = (1 << 32) - 1
-# Up to this many labels of an event are compared pairwise; longer events look up each label's last
-# occurrence.
+# Up to this many labels of an event are compared pairwise, more are looked up by their code.
 PAIRWISE_MAX = 16
 
 
 class LabelledEvents(NamedTuple):
-    """Events of a batch with their labels.
+    """Events of a batch with their labels, which are distinct in each event."""
 
-    Attributes:
-        seen: (n,), others add nothing, not even their stream key; (0,): all are.
-        keys: (n,), code of each event's stream key.
-        ends: (n,), end of each event's labels, which are distinct.
-        labels: (m,), codes.
-        amounts: (m,), of the labels; (0,): all 1.
-    """
-
-    seen: Bools
-    keys: Codes
-    ends: Longs
-    labels: Codes
-    amounts: Longs
+    seen: Bools  # (n,); other events add nothing, not even their stream key; (0,): all are seen
+    keys: Codes  # (n,)
+    ends: Longs  # (n,), end of each event's labels
+    labels: Codes  # (m,)
+    amounts: Longs  # (m,); (0,): all 1
 
 
 class Table(NamedTuple):
-    """Rows of a tally, and the slots by which they are found. Sensitive.
+    """Rows of a tally, and the slots by which they are found. Sensitive."""
 
-    Attributes:
-        secret: of the hash.
-        bits: of a label in the number of a pair's slot; below 0: slots are found by the hash.
-        slots: -1 where free: one per possible pair, or (a power of two, at least twice the possible
-            rows,).
-        told: (codes of keys,), which stream keys have a row of their own.
-        pairs, counts: (possible rows,).
-    """
-
-    secret: np.uint64
-    bits: int
+    secret: np.uint64  # of the hash
+    bits: int  # of a label in the number of a pair's slot; below 0: slots are found by the hash
+    # -1 where free: one per possible pair, or a power of two, at least twice the possible rows.
     slots: Codes
-    told: Bools
-    pairs: Words
-    counts: Longs
+    told: Bools  # (codes of keys,), which stream keys have a row of their own
+    pairs: Words  # (possible rows,)
+    counts: Longs  # (possible rows,)
 
     def __repr__(self) -> str:
         return "Table(<sensitive>)"
 
 
 class LabelRows(NamedTuple):
-    """Rows of labels: their pairs, the codes of the labels, and their counts. Sensitive."""
+    """Rows of labels. Sensitive."""
 
     pairs: Words
     labels: Longs
@@ -76,13 +59,10 @@ class LabelRows(NamedTuple):
 
 @kernel
 def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
-    """Write the effective time of every event, and return the watermark after them.
+    """Write every event's effective time to `out` (n,), and return the watermark after them.
 
-    Args:
-        times: (n,), the events' own.
-        latest, grace: upper limit of times that move the watermark; its lag.
-        mark: the watermark before them.
-        out: (n,), written: an event's time, or the watermark at it if that is later.
+    That is its own time, or the watermark at it if later. The watermark begins at `mark` and
+    follows times up to `latest`, `grace` behind.
     """
     for i in range(len(times)):
         mark = max(mark, min(times[i], latest) - grace)
@@ -94,17 +74,11 @@ def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs
 def ticks_of(
     times: Longs, effective: Longs, start: int, width: int, ticks: Longs, begins: Longs
 ) -> tuple[int, bool]:
-    """Write the tick that holds each event's effective time.
+    """Write the tick that holds each event's effective time, which is not before its own.
 
-    Args:
-        times, effective: (n,), own and effective times; effective ones are not earlier.
-        start: start of tick 1. width: of a tick.
-        ticks: (n,), written; 0 for an event dated before tick 1.
-        begins: (n,), written: where the tick differs from the one before, the first event
-            included.
-
-    Returns:
-        The number of such places, and whether ticks never decrease.
+    `start` is that of tick 1. Writes `ticks` (n,), 0 for an event dated before it, and `begins`,
+    the events where the tick changes, the first included. Returns how many these are, and whether
+    ticks never decrease.
     """
     runs, ascending = 0, True
     tick, first, stop = 0, 0, 0
@@ -143,16 +117,13 @@ def distinct_labels(
 
     Args:
         first, number: (n,): event i brings labels[first[i] : first[i] + number[i]];
-            number[i] < 0: it is not seen, and brings none.
-        labels: (m,), codes.
-        amounts: (m,), or (0,): all 1.
+            number[i] < 0: it is not seen.
+        amounts: (m,), of the labels, or (0,): all 1.
         amount_max: limit on the amount for one label of one event.
         last: whether the last amount of a repeated label counts, instead of the sum.
-        met: (labels' codes,), last position of each code; scratch, -1 before and after.
-        ends: (n,), written: end of each event's labels in `out_labels`.
-        seen: (n,), written.
-        out_labels, out_amounts: (total of all events,), written; amounts only if
-            any of them is not 1.
+        met: (labels' codes,), scratch, -1 before and after.
+        ends, seen: (n,), written; ends are those in `out_labels`.
+        out_amounts: written only if any of them is not 1.
 
     Returns:
         Whether any amount is not 1, and whether all events are seen.
@@ -207,7 +178,6 @@ def distinct_labels(
 
 @kernel_part
 def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
-    """Return the first slot to probe for a pair."""
     mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
     return mixed >> np.uint64(29) & mask
@@ -233,16 +203,10 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 def count_events(
     events: Longs, batch: LabelledEvents, max_items: int, max_count: int, table: Table, used: int
 ) -> int:
-    """Add bounded events to a tally: each one's first `max_items` labels, at most `max_count` each.
+    """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
 
-    Args:
-        events: (k,), the events to add, in order.
-        max_items, max_count: D0 and Dinf.
-        table: with free slots for all; changed.
-        used: number of rows.
-
-    Returns:
-        The number of rows, new ones included.
+    Changes the table, which must have free slots for all of `events` (k,). Returns its number of
+    rows, `used` before.
     """
     seen, keys, ends, labels, amounts = batch
     secret, bits, slots, told, pairs, counts = table
@@ -290,7 +254,6 @@ def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, ou
 
 @kernel
 def refill(table: Table, used: int) -> None:
-    """Enter the rows of labels into a table whose slots are all free."""
     secret, bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):
@@ -312,16 +275,12 @@ def group_by_owner(
 ) -> tuple[Codes, Longs, Longs]:
     """Write a tally's label rows by stream key, and the keys by owner partition.
 
-    An owner's keys, and a key's labels, are in order of first occurrence.
-
-    Args:
-        used: number of rows, those of keys included.
-        owner_of: (codes of keys or more,), the owner partition of each key.
-        out: (rows of labels or more,), written.
+    An owner's keys, and a key's labels, are in order of first occurrence. `owner_of` has the owner
+    partition of each key's code.
 
     Returns:
-        the codes of the keys, (keys,); where each owner's keys begin, and their number,
-        (owners + 1,); where each key's rows begin, and their number, (keys + 1,).
+        The keys' codes; where each owner's keys begin (owners + 1,); where each key's rows begin
+        (keys + 1,). The last two end with the total.
     """
     pairs, counts, codes = table.pairs, table.counts, len(table.told)
     bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)

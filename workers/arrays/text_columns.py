@@ -11,7 +11,7 @@ from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 
 # Of an item in JSON, behind its label: the longest int64, a bracket and a comma.
 ITEM_BYTES = 20 + 2
-# Bits of a number that encodes an item's list, count and rank; codes where there is none.
+# Bits of a number that encodes an item; results where there is no number.
 NUMBER_BITS = 63
 UNMET, TOO_LONG = -1, -2
 # Of the largest int64.
@@ -23,9 +23,9 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 @kernel
 def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
-    """Write the ends of the texts `rows` (m,) once they lie end to end, given those of all n texts.
+    """Write where each text of `rows` (m,) ends once they lie end to end; return the last end.
 
-    Return the bytes of the chosen texts, or -1 where a row is not from 0 to n - 1.
+    Return -1 where a row is not one of the texts.
     """
     at = 0
     for i in range(len(rows)):
@@ -39,10 +39,7 @@ def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
 
 @kernel
 def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
-    """Copy the texts `rows`, which `taken_ends` accepted, end to end.
-
-    Texts of eight bytes or more are copied eight bytes at a time, the last eight at the end.
-    """
+    """Copy the texts `rows`, which `taken_ends` accepted, end to end: eight bytes at a time."""
     at = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -68,16 +65,13 @@ def columns_of(
     counts: Longs,
     key_of_row: Codes,
 ) -> bool:
-    """Write the label end, the count and the stream key of every row.
+    """Write the label end, count and stream key of every row; return whether keys have n rows.
 
     Args:
         lengths: (n,), bytes of each label.
-        packed: (n << width,), the counts, of 1, 2, 4 or 8 bytes (width 0 to 3), the lowest first.
+        packed: (n << width,), little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
         rows_of_key: (k,), number of rows of each stream key.
-        ends, counts, key_of_row: (n,), the results.
-
-    Returns:
-        Whether the stream keys have n rows; otherwise nothing is written.
+        ends, counts, key_of_row: (n,), written.
     """
     n, end = len(lengths), 0
     for i in range(n):
@@ -109,7 +103,6 @@ def columns_of(
 
 @kernel_part
 def bits_of(number: np.uint64) -> int:
-    """Return the bit length of a number."""
     bits = 0
     while number:
         number >>= np.uint64(1)
@@ -127,20 +120,16 @@ def items_as_numbers(
     keys: int,
     numbers: Longs,
 ) -> tuple[int, int, int, int]:
-    """Encode items as numbers that sort by list, then descending count, then rank.
+    """Encode items as numbers (n,) that sort by list, then descending count, then rank.
 
     Args:
         rows, counts: (n,), the items.
         key_of: (all rows,), the list of each row, from 0 to keys - 1.
-        ranks: (known rows,), the rank of each row, -1 where it has none.
-        lengths: (known rows,), bytes of each row's text.
-        keys: number of lists.
-        numbers: (n,), the result.
+        ranks, lengths: (known rows,), each row's rank, -1 where it has none, and bytes of its text.
 
     Returns:
-        How far the list is shifted in a number, or UNMET where a row has no rank, TOO_LONG where
-        numbers of 63 bits do not suffice; the bits of a rank; the largest count; the bytes of all
-        texts.
+        The shift of the list in a number, or UNMET where a row has no rank, TOO_LONG where 63 bits
+        do not suffice; the bits of a rank; the largest count; the bytes of all texts.
     """
     if not len(rows):
         return 0, 0, 0, 0
@@ -178,18 +167,16 @@ def numbers_as_json(
 ) -> None:
     """Write lists of items as JSON, end to end: [["a",3],["b",-1]], one list after the other.
 
-    Labels are copied eight bytes at a time, and what is written beyond one is overwritten (18 ns an
-    item, byte by byte 45).
+    Labels are copied eight bytes at a time, and bytes beyond one are overwritten (18 ns an item,
+    byte by byte 45).
 
     Args:
         text: the part before each row's count, ["a", and `WORD` bytes more.
-        begins, lengths: (rows,), where each row's begins in `text`, and its bytes.
+        begins, lengths: (rows,), of each row's part of `text`.
         by_rank: the row of each rank.
-        numbers: (n,), the items in their order, as `items_as_numbers` made them.
-        packing: the shift, the bits of a rank and the largest count, as it returned them.
-        ends: (k,), the result: where each list ends in `out`.
-        out: the result, with room for 2 bytes a list, ITEM_BYTES and its text an item, and `WORD`
-            bytes more.
+        numbers, packing: from `items_as_numbers`: sorted, and shift, bits of a rank, largest count.
+        ends: (k,), written: where each list ends in `out`.
+        out: has room for 2 bytes a list, ITEM_BYTES and its text an item, and `WORD` bytes more.
     """
     (shift, rank_bits, largest), ten = packing, np.uint64(10)
     of_rank, of_list = (np.int64(1) << rank_bits) - 1, (np.int64(1) << shift) - 1
@@ -230,10 +217,7 @@ def numbers_as_json(
 
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
-    """Find the lines of a text, each up to its newline, and return their number.
-
-    `places` (room, 2) gets start and stop of each line, as far as there is room.
-    """
+    """Write start and stop of each line to `places` (room, 2), as far as they fit; count them."""
     n, found, start = len(data), 0, 0
     whole = n - n % WORD
     for at in range(0, whole, WORD):

@@ -1,7 +1,4 @@
-"""A column of texts: their bytes end to end in one array, and their ends in another.
-
-Labels pass through both stages in this form. A text becomes a Python object only on request.
-"""
+"""Columns of texts, the form of labels in both stages; a text becomes an object on request."""
 
 from __future__ import annotations
 
@@ -17,15 +14,7 @@ from workers.arrays.types import Bytes, Longs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Read-only texts as bytes.
-
-    Attributes:
-        text: uint8 (bytes,), the texts end to end.
-        ends: int64 (n,), ascending end offsets; the last one is `len(text)`.
-
-    Raises:
-        ValueError: the texts do not end where the bytes do.
-    """
+    """Read-only texts: bytes end to end and ascending ends; ValueError unless both end together."""
 
     text: Bytes
     ends: Longs
@@ -47,12 +36,7 @@ class Texts:
 
     @classmethod
     def from_lengths(cls, text: bytes, lengths: NDArray[Any]) -> Texts:
-        """Return a column over `text` (without a copy), whose texts have these lengths.
-
-        Args:
-            text: all of them, end to end.
-            lengths: (n,), unsigned, or at least not negative.
-        """
+        """Return a column over `text`, without a copy, given its texts' lengths (n,)."""
         return cls(np.frombuffer(text, dtype=np.uint8), np.cumsum(lengths, dtype=np.int64))
 
     @classmethod
@@ -92,17 +76,12 @@ class Texts:
         return lengths
 
     def part(self, start: int, stop: int) -> Texts:
-        """Return the texts start..stop-1; their bytes are not copied."""
         ends = self.ends[start:stop]
         before = int(self.ends[start - 1]) if 0 < start <= len(self.ends) else 0
         return Texts(self.text[before : int(ends[-1]) if len(ends) else before], ends - before)
 
     def take(self, rows: NDArray[Any]) -> Texts:
-        """Return the texts of `rows` (m,), in their order.
-
-        Raises:
-            IndexError: there is no such text.
-        """
+        """Return the texts of `rows` (m,), in their order; raise IndexError where there is none."""
         from workers.arrays.text_columns import take_text, taken_ends
 
         rows = readonly_contiguous(np.ascontiguousarray(rows, dtype=np.int64))
@@ -118,8 +97,7 @@ class Texts:
 def readonly_contiguous(array: NDArray[Any]) -> NDArray[Any]:
     """Return a contiguous, read-only array of the same numbers.
 
-    Arrays that a kernel only reads are passed in this form, so that it is compiled once, and not
-    again for writable or strided arrays.
+    A kernel is compiled once for its read-only arguments in this form, not again for other arrays.
     """
     flags = array.flags
     if flags.c_contiguous and not flags.writeable:

@@ -1,9 +1,8 @@
 """Eight bytes of a text at a time, as one unsigned number; the first byte is the lowest.
 
 Marks are numbers too: the highest bit of every matching byte, and possibly of bytes after the first
-match. So only the first mark is meaningful.
-
-Places are checked only against the array's ends; callers check the rest.
+match, so only the first mark is meaningful. Places are checked only against the array's
+ends; callers check the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ QUOTES = np.uint64(0x2222222222222222)
 BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 SPACES = np.uint64(0x2020202020202020)
 ZEROS = np.uint64(0x3030303030303030)
-# What makes 128 and more of all bytes but those from 0 to 9.
+# Added to a byte, makes 128 or more of all but 0 to 9.
 BEYOND_NINE = np.uint64(0x7676767676767676)
 # Times one in byte k, its highest byte is k.
 PLACES = np.uint64(0x0001020304050607)
@@ -45,7 +44,6 @@ def word_at(data: Bytes, at: int) -> np.uint64:
 
 @kernel_inline
 def put_word(out: Bytes, at: int, word: np.uint64) -> None:
-    """Write a word to out[at : at + 8]: one store, once it is compiled."""
     i = np.uint64(at)
     out[i] = np.uint8(word)
     out[i + np.uint64(1)] = np.uint8(word >> np.uint64(8))
@@ -66,17 +64,14 @@ def first_marked(marks: np.uint64) -> int:
 
 @kernel_inline
 def not_plain(word: np.uint64) -> np.uint64:
-    """Mark the quotes, the backslashes, the control characters and the bytes beyond ASCII."""
+    """Mark quotes, backslashes, control characters and bytes beyond ASCII."""
     quotes, backslashes = word ^ QUOTES, word ^ BACKSLASHES
     return ((quotes - ONES) | (backslashes - ONES) | (word - SPACES) | word) & HIGHEST
 
 
 @kernel_inline
 def past_plain(data: Bytes, at: int, stop: int) -> int:
-    """Return where the plain ASCII that begins at `at` ends: there, or at most eight bytes before.
-
-    It goes on to `stop` at most. Plain is all that `not_plain` does not mark.
-    """
+    """Return where plain ASCII from `at` ends, at most `stop`; or up to eight bytes before."""
     last = len(data) - WORD
     if at < 0:
         return at
@@ -90,10 +85,7 @@ def past_plain(data: Bytes, at: int, stop: int) -> int:
 
 @kernel_inline
 def past_digits(data: Bytes, at: int, stop: int) -> int:
-    """Return where the digits that begin at `at` end: there, or at most eight bytes before.
-
-    It goes on to `stop` at most.
-    """
+    """Return where digits from `at` end, at most `stop`; or up to eight bytes before."""
     last = len(data) - WORD
     if at < 0:
         return at
@@ -109,7 +101,7 @@ def past_digits(data: Bytes, at: int, stop: int) -> int:
 @kernel_inline
 def digits_at(data: Bytes, at: int, number: int) -> int:
     """Return the number that the 1 to 8 digits at `at` write; eight bytes are there."""
-    # What is behind the digits is shifted out, and zeros come before them.
+    # Bytes after the digits are shifted out; zeros take their place in front.
     digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
     # Two, four and eight digits at a time, each in the lower half of its bytes.
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
@@ -121,10 +113,7 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
 
 @kernel_inline
 def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -> bool:
-    """Return whether data[start : start + length] and as much of `other` are equal.
-
-    Both lie within their arrays.
-    """
+    """Return whether two texts of `length` bytes are equal; both lie within their arrays."""
     while length >= WORD:
         if word_at(data, start) != word_at(other, begin):
             return False
@@ -134,7 +123,7 @@ def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -
     if length <= 0:
         return True
     if start + WORD <= len(data) and begin + WORD <= len(other):
-        # What is behind the texts is shifted out.
+        # Bytes after the texts are shifted out.
         behind = np.uint64(8 * (WORD - length))
         return bool(((word_at(data, start) ^ word_at(other, begin)) << behind) == 0)
     same = 0

@@ -11,10 +11,10 @@ stays with the operator.
               (uint8/16/32/64, the narrowest that holds the largest), tags (16 bytes)
     key       fingerprint of the root key that made the tags
 
-Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: the header and the
-key take 1 + 8 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a key
-its text, its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Nothing is
-escaped. Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
+Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header and key take
+1 + 8 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a key its text,
+its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Nothing is escaped.
+Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 
 Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
 counts only on the last page.
@@ -58,7 +58,6 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Approximate size in memory."""
         columns = (self.labels, self.lengths, self.counts, self.tags)
         return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
@@ -99,10 +98,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one (lane, tick), ordered by stream key. Sensitive.
-
-    `starts` (keys + 1,) is where each key's rows begin. `counts` (n,) are above 0.
-    """
+    """Rows of one (lane, tick), by stream key; `starts` (k + 1,) has their starts. Sensitive."""
 
     lane: Lane
     tick: int
@@ -141,7 +137,6 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             yield self._section(first_key, last_key, first_row, last_row), size
 
     def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
-        """Return rows first..last-1, which belong to keys first_key..last_key-1."""
         labels, starts = self.labels, self.starts[first_key : last_key + 1]
         if last - first < len(labels):
             labels, starts = labels.part(first, last), np.clip(starts, first, last)
@@ -192,12 +187,8 @@ def messages(
 ) -> list[Message]:
     """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
 
-    Args:
-        sequence: number of the first message; pages are numbered from it.
-        offset: where the source partition is read on after this commit.
-        watermark: ms since 1970, or None before the first event.
-        first: the watermark that the first event set, ms since 1970.
-        max_bytes: size limit of an encoded message; None: one message of any length.
+    `sequence` numbers the first one, `offset` is where the source is read on after this commit,
+    `watermark` and `first` (the first event's) are in ms since 1970, or None.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     pages: list[list[Section]] = [[]]

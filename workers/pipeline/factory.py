@@ -24,7 +24,6 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
-    """Return the distinct lanes of all histograms."""
     return list(dict.fromkeys(config.lane for config in settings.histograms))
 
 
@@ -82,8 +81,7 @@ def histograms(
 ) -> list[Kind]:
     """Return the histograms of one owner partition, before their first tick.
 
-    `kind` is `Histogram` or a subclass, `built` is `mechanisms(settings)`; `stream` names the
-    internal topics and their incarnations.
+    `stream` names the internal topics and their incarnations.
     """
     return [
         kind(

@@ -2,9 +2,6 @@
 
 Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger_blocks`), and under
 `<epoch>/<block>` there the blocks of ledger and mechanism. A finished epoch leaves nothing behind.
-
-Also here: the stored identity of a histogram, how a change of it is reported, and the owner
-partition of a stream key.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ from workers.pipeline.snapshots import snapshots as snapshots_of
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import Change
 
-# Names in a description derived from settings: a message names the settings instead. The same
-# holds for a delta nested in something else.
+# A refusal names changed settings, not these derived values; likewise a delta nested in another.
 _SCALES = frozenset(("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale"))
 _SIZES = frozenset(("above", "column", "first", "intervals", "levels", "sums", "threshold"))
 DERIVED = _SCALES | _SIZES | {"update"}
@@ -47,9 +43,9 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and price of one (histogram, generation).
 
-    `deltas` are the named parts of delta that are not converted.
-    `reserved` is the last epoch that was charged before its first tick; only under a ceiling.
-    `until` is the time, ms, up to which a generation that has ended may have published.
+    `deltas` are the named parts of delta that are not converted, `reserved` is the last epoch
+    charged before its first tick (under a ceiling), `until` the time, ms, up to which an ended
+    generation may have published.
     """
 
     generation: int
@@ -189,7 +185,6 @@ class Histogram:
 
     @property
     def reserved(self) -> bool:
-        """Whether the next tick's epoch is already charged, under a ceiling."""
         epoch, reserved = self.next_epoch, self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
@@ -204,8 +199,8 @@ class Histogram:
     def begin(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
-        That is the event's own tick; with a stated start tick 1 of its epoch, so that it depends on
-        the configuration, unless that is more than LEADING_TICKS_MAX ticks back.
+        That is the event's own tick; with a stated start tick 1 of its epoch, which depends only on
+        the configuration, unless it is more than LEADING_TICKS_MAX ticks back.
         """
         tick = max(1, self.grid.holding(time_ms))
         _, t = self.grid.split(tick)
@@ -225,12 +220,10 @@ class Histogram:
         return self.snapshots(self.advance(parts))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
-        """Yield snapshots of the last tick released: one per stream key, in pages if too long."""
         for name, value in snapshots_of(tick, self._state.ledger, self._keys, self._labels):
             yield Snapshot(self.topic, name, value, tick.end_ms)
 
     def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
-        """Release the next tick from all contributions to it."""
         if self.life.next is None:
             raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
@@ -269,8 +262,6 @@ class Histogram:
         rows = np.flatnonzero(ledger.keys == self._index[name])
         counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
         return {ledger.label(row).decode(): count for row, count in counts}
-
-    # ---- stored state ----------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call."""
@@ -367,7 +358,6 @@ class Histogram:
     def _changes(
         self, life: HistogramProgress, changed: Mapping[str, tuple[object, object]]
     ) -> Iterator[str]:
-        """Yield settings that changed since the stored life, without values derived from them."""
         found = dict(changed)
         if self.config.rho is None:
             found.pop("rho", None)

@@ -1,12 +1,10 @@
 """Stage 1 without Kafka: turns events of one source partition into messages for the owners.
 
-Time here is event time; the watermark W gives its position (`watermark.py`). An event goes into
-the tick of its own time if that is open, else into the open tick that holds W. So an event's tick
-depends on the order of the partition and on which ticks were closed before it, never on where a
-batch or a commit ended.
-
-For events re-keyed by user (`rekey.py`), the order and W of their origin partition have decided
-this already: late events carry their time, and marks advance W here.
+The watermark W gives its position in event time (`watermark.py`). An event goes into the tick of
+its own time if that is open, else into the open tick that holds W. So its tick depends on the
+partition's order and on the ticks closed before it, never on where a batch or commit ended. For
+events re-keyed by user (`rekey.py`), the order and W of their origin partition have decided this
+already: late events carry their time, and marks advance W here.
 """
 
 from __future__ import annotations
@@ -60,10 +58,8 @@ class Intake(Watermark):
     ) -> Longs:
         """Count a batch in order; return indices of events too far behind to count, (k,).
 
-        Args:
-            read_ms: as in `pass_by`.
-            came_late: (n,), of re-keyed events: the watermark that they came behind, or less
-                than their times. These events do not move the watermark.
+        `read_ms` is as in `pass_by`. `came_late` (n,) is, for re-keyed events, the watermark that
+        they came behind, or less than their times; these events do not move the watermark.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
@@ -106,7 +102,6 @@ class Intake(Watermark):
     def _of_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None
     ) -> Longs:
-        """Return how much of each label counts, (m,), and charge it to the user."""
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
@@ -131,7 +126,6 @@ class Intake(Watermark):
 
     @property
     def full(self) -> bool:
-        """Whether enough users changed for a commit."""
         return self._users.full
 
     def user_changes(self) -> list[Change]:
@@ -147,7 +141,7 @@ class Intake(Watermark):
 
         If a tick has closed, every owner gets a message, which carries the watermark; otherwise
         only the owners with contributions do. `sequences` are the next numbers by owner, advanced
-        here; `offset` and `max_bytes` are as in `messages`.
+        here.
         """
         owners = len(sequences)
         shares, closes = self._shares.of(self._tallies.take(), owners), self.closes()

@@ -10,26 +10,20 @@ The ledger's columns are stored in blocks of 1,024 rows:
 A tick writes the blocks that it touched; recovery reads blocks, never single items. Every value
 begins with its version. Numbers are little-endian, in the narrowest unsigned width that holds them.
 
-Labels are split by bytes: 1,024 labels of 1,024 bytes take 1,071,108 bytes, above every broker's
-default message limit. A part holds as many rows as fit, and rows are only ever appended. So a part
-followed by another never changes, records that it is followed, and is never orphaned when its block
-grows. Counts take at most 8 bytes a row, 8,196 a block.
+1,024 labels of 1,024 bytes take 1,071,108 bytes, above every broker's default message limit, so a
+part of labels holds as many rows as fit. Rows are only ever appended: a part followed by another
+records that, never changes and is never orphaned. Counts take at most 8,196 bytes a block.
 
-A value too long for one message is split into pages:
+A value too long for one message is split into pages. One that shrinks leaves unused pages behind.
 
     <name>          the value; or, if too long, {"pages": n}
     <name>.<page>   slices of it, from 0, written in the same transaction and before <name>
 
-A value that shrinks leaves unused pages behind, until it grows over them again.
+The stream keys of a histogram are stored as JSON with the tick from which each is served, below
+6,200 bytes a key (1,024 bytes, which JSON makes 6,144, tick and brackets):
 
-The stream keys of a histogram are stored as JSON, 1,024 to a block, with the tick from which each
-is served:
-
-    keys/<block>          the block's first keys: all of them, unless a message cannot hold them
+    keys/<block>          the first of the block's 1,024 keys, as many as a message holds
     keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
-
-Bound: a key has at most 1,024 bytes, which JSON makes 6,144 characters; with its tick and brackets
-it is below 6,200 bytes.
 """
 
 from __future__ import annotations
@@ -59,7 +53,6 @@ def pack(column: NDArray[Any]) -> tuple[int, bytes]:
 
 
 def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
-    """Return the column that `pack` made: `count` integers at `offset` (-1: the rest)."""
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
 
 
@@ -148,16 +141,14 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """Ledger being read back. Number blocks, which are short, wait for the labels.
+    """Ledger being read back.
 
-    Raises:
-        StateRefused: a block is missing, damaged or of another version.
+    Raise StateRefused if a block is missing, damaged or of another version.
     """
 
     def __init__(self) -> None:
         self._columns = Ledger()
         self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
-        # Expected (block, part) of the next labels.
         self._expected = (0, 0)
 
     def __repr__(self) -> str:
@@ -194,7 +185,6 @@ class Loading:
 
 
 def _blocks_of(rows: list[Longs], n: int) -> Longs:
-    """Return the blocks of an n-row ledger that contain any of `rows`."""
     from workers.arrays.number_blocks import mark_blocks
 
     rows = [some for some in rows if len(some)]
@@ -208,7 +198,7 @@ def _blocks_of(rows: list[Longs], n: int) -> Longs:
 
 
 def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
-    """Yield parts of a block that hold new rows, or that new rows follow."""
+    # Parts that new rows follow are written too: they record it.
     first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
     labels = columns.label_column(first, end)
     lengths, room = labels.lengths, VALUE_BYTES - _HEAD.size
@@ -243,7 +233,6 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
 
 
 def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator[tuple[str, bytes]]:
-    """Yield blocks of a column, each in the narrowest sufficient width."""
     from workers.arrays.number_blocks import pack_blocks
 
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
@@ -259,7 +248,7 @@ def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
-    """Write number blocks to a column; `column` returns it wide enough for a given number."""
+    """Write number blocks to a column, which `column` returns wide enough for a given number."""
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS

@@ -3,11 +3,11 @@
 A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of
 every source partition has reached its end. Until then its contributions wait, in memory up to a
 limit, then in an unlinked file. Every message is checked against the chain of its source: gapless
-sequence numbers, and nothing for a tick that the source had closed. If an accident in stage 1
-counted events twice or lost them, the release stops instead of publishing them.
+sequence numbers, and nothing for a tick that the source had closed. If stage 1 lost events or
+counted them twice, the release stops instead of publishing them.
 
-A full or failing disk leaves contributions in memory: to stop reading would keep out the very
-contributions that complete the ticks. If earlier spilled data cannot be read, the worker restarts.
+If the disk is full or fails, contributions stay in memory: to stop reading would keep out those
+that complete the ticks. If spilled data cannot be read, the worker restarts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from workers.runtime.sizes import Change
 
 logger = logging.getLogger(__name__)
 
-#: Delay before a failed disk write is retried.
 RETRY_S = 5.0
 
 
@@ -63,7 +62,7 @@ class Waiting:
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
 
     def _spill(self, part: Section) -> tuple[int, int] | None:
-        """Write a section to the file and return its place, or None if that is impossible now."""
+        """Return a section's place in the file; None if it cannot be written now."""
         now_s = time.monotonic()
         if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
             return None
@@ -135,21 +134,20 @@ class Waiting:
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
-# While a backlog is processed, a transaction carries several ticks.
+# Of a transaction in a backlog.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20
 TICKS_IN_A_ROW = 32
 
 
-# Returns the stored pairs whose key begins with a prefix, in key order.
+# Stored pairs by key prefix, in key order.
 Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 
 
 class ReleaseProgress(msgspec.Struct, kw_only=True):
     """Progress of one owner partition; stored with every release.
 
-    Every message before `position` was seen. Reading resumes at `offset`, which lies before
-    `position` while sections of open ticks wait.
+    Messages before `position` were seen. Reading resumes at `offset`, earlier while sections wait.
     """
 
     version: int
@@ -166,10 +164,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """Ticks released by one call, over all histograms, and their snapshots.
-
-    The next tick begins epochs of the histograms in `beginning`, which must be charged before it.
-    """
+    """Ticks released by one call; `beginning` must be charged an epoch before the next tick."""
 
     ticks: int
     snapshots: list[Snapshot]
@@ -233,7 +228,6 @@ class Merge:
                 self.waiting.add(offset, part)
 
     def _follow(self, message: Message, offset: int) -> None:
-        """Check a new message against its source's chain, and move the source's watermark."""
         source = message.source
         if message.sequence != self._sequences[source]:
             raise StateRefused(
@@ -254,7 +248,6 @@ class Merge:
             self._firsts[source] = message.first
 
     def reached(self, position: int) -> None:
-        """Note that every message before offset `position` was received."""
         self._read_to = position
         self._position = max(self._position, position)
 
@@ -270,11 +263,9 @@ class Merge:
 
         Nothing returned may be published before `changes` and `progress` are durable with it.
 
-        Args:
-            after_tick: called after each tick, to signal progress.
-            by_lane: release several ticks of a lane in a row, while its rows are in the processor's
-                caches, unless epochs are charged before their first tick. Otherwise the tick that
-                ends first comes first.
+        With `by_lane`, several ticks of a lane are released in a row, while its rows are in the
+        processor's caches, unless epochs are charged before their first tick; else ticks are
+        released in the order of their ends.
         """
         released = Released(0, [])
         complete = self.complete_ms
@@ -314,7 +305,7 @@ class Merge:
         return released
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
-        """Return a lane's place in release order by its next tick's end; None if incomplete."""
+        """Return a lane's place in release order; None if its next tick is incomplete."""
         tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
         if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until:
             return None
@@ -325,7 +316,7 @@ class Merge:
         return sum(histogram.columns.n for histogram in self._lanes[lane])
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
-        """Start a lane's histograms whose first tick is now known: nothing earlier can follow."""
+        # Nothing earlier can follow, so the first tick is known.
         first = min((first for first in self._firsts if first is not None), default=None)
         if first is None or all(h.next is not None for h in users):
             return
@@ -346,8 +337,6 @@ class Merge:
         """Time up to which ticks are complete; None while a source has no watermark."""
         marks = [mark for mark in self.watermarks if mark is not None]
         return min(marks) if len(marks) == len(self.watermarks) else None
-
-    # ---- stored state ----------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""
@@ -401,8 +390,8 @@ class Merge:
     ) -> None:
         """Resume from the stored state, which `check` accepts.
 
-        A generation that ends here may have worked on ticks until `begin_ms`; its replacement
-        begins after that. None: the stored watermarks.
+        A generation that ends here may have published up to `begin_ms` (None: the stored
+        watermarks); its replacement begins after that.
         """
         self.check(progress)
         self.watermarks, self._firsts = progress.watermarks, progress.firsts
@@ -435,6 +424,5 @@ class Merge:
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
-    """Return the generations that a histogram of this name has had."""
     lives = *progress.retired, *progress.histograms.items()
     return [life.generation for known, life in lives if known == name]

@@ -1,11 +1,9 @@
 """Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
 
-Only the progress record of each owner partition is read; its only exact datum is an offset.
-
-`read_tails` reads uncommitted records: an epoch that another worker was about to commit counts as
-charged, whether or not the commit succeeds, and everything acknowledged earlier is certainly seen.
-(A commit returns before its marker is in every partition, so a reader of committed records could
-miss it.)
+Only progress records are read; their only exact datum is an offset. `read_tails` reads uncommitted
+ones: an epoch that another worker was about to commit counts as charged, and every acknowledged
+commit is seen. (A commit returns before its marker is in every partition, so a reader of committed
+records could miss it.)
 """
 
 from __future__ import annotations
@@ -41,10 +39,7 @@ def read_progress(value: bytes) -> ReleaseProgress:
 def complete_ms(
     connection: Connection, contributions: str, partition: int, progress: ReleaseProgress
 ) -> int | None:
-    """Return the time up to which all contributions complete an owner partition's ticks.
-
-    Return None while a source partition has no watermark.
-    """
+    """Return the time up to which ticks are complete; None while a source has no watermark."""
     marks = list(progress.watermarks)
     for record in read_partition(connection, contributions, partition, since=progress.position):
         message = decode(record.value() or b"")
@@ -54,8 +49,8 @@ def complete_ms(
     return min(known) if len(known) == len(marks) else None
 
 
-# The progress record ends every transaction: only markers and aborted records follow it. So few
-# records are read at first, then more from further back.
+# The progress record ends every transaction, so few records are read at first, then more from
+# further back.
 NEWEST = 16
 _FURTHER_BACK = 16
 
@@ -65,12 +60,8 @@ def read_states(
 ) -> list[ReleaseProgress | None] | None:
     """Return the progress of every owner partition, None for those that have released nothing.
 
-    Return None if the state topic does not exist.
-
-    Raises:
-        SettingsError: no broker answers.
-        StateRefused: another version wrote it.
-        KafkaException: it cannot be read.
+    Return None if the state topic does not exist. Raise SettingsError if no broker answers,
+    StateRefused if another version wrote it, KafkaException if it cannot be read.
     """
     topic = internal_topics(worker)[2]
     existing = describe(connection, [topic])
@@ -90,9 +81,7 @@ def read_tails(
 ) -> dict[Partition, ReleaseProgress]:
     """Return the newest progress of every partition that has one.
 
-    Raises:
-        StateRefused: another version wrote it.
-        KafkaException: it cannot be read.
+    Raise StateRefused if another version wrote it, KafkaException if it cannot be read.
     """
     if not (wanted := list(partitions)):
         return {}
@@ -101,7 +90,6 @@ def read_tails(
 
 
 def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, ReleaseProgress]:
-    """Return the newest progress of every partition that has one, reading from the end back."""
     found: dict[Partition, ReleaseProgress] = {}
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from workers.kafka.records import Outgoing
 from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 
-# A reject omits a longer record key, and omits headers if they exceed this many bytes in total.
+# A reject omits a longer record key, and headers of more bytes in total.
 REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 REJECT_HEADERS_BYTES_MAX = 16_384
 # Prefix of the names of the record's own headers.
@@ -23,10 +23,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Rejected(NamedTuple):
-    """A reject as stored in the rejects topic. Sensitive.
+    """A reject as stored in the rejects topic; its position is the original record's. Sensitive.
 
-    `topic`, `partition` and `offset` locate the original record. `truncated` means that part of the
-    record is missing, so it cannot be sent back.
+    `truncated`: part of the record is missing, so it cannot be sent back.
     """
 
     reason: str
@@ -56,12 +55,9 @@ def rejected(
     """Return the reject of a record, without those parts that are too long to send.
 
     Bound: the key has at most 90,000 bytes; topic, partition, offset and time together 420, with
-    the names of the headers; the record's own headers 16,384, their names included. A reason quotes
-    one field name, which has at most 1,000 characters, 10 bytes each when escaped. The value takes
-    the remaining room, and at most 900,000 bytes.
-
-    `source` is the record's topic, partition and offset, `further` its headers; None: too long, or
-    left out.
+    the names of the headers; the record's own headers (`further`; None: left out) 16,384, their
+    names included. A reason quotes one field name of at most 1,000 characters, 10 bytes each when
+    escaped. The value takes the remaining room, and at most 900,000 bytes.
     """
     origin, partition, offset = source
     headers: list[tuple[str, bytes | None]] = [

@@ -9,8 +9,7 @@
 Every commit of the re-keying stage ends with a mark in each partition: all earlier events of this
 origin are there, and no later one counts before `watermark`. So the watermark of a source partition
 is the minimum over its origins, however their records interleave. Marks of an origin are numbered:
-if one is missing or repeated, so are events, and processing stops. decisions/0014 gives the
-reasons.
+if one is missing or repeated, so are events, and processing stops. Reasons: decisions/0014.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ _NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KE
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far one partition of the events topics has been sent on.
+    """Progress of re-keying one partition of the events topics, number `origin` of `of`.
 
-    `origin` is its number among `of` origins, `sequence` that of the commit, from 0. `watermark` is
-    in ms since 1970, None while there is none.
+    `sequence` numbers its commits from 0. `watermark` is in ms since 1970.
     """
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
@@ -73,8 +71,7 @@ class Origins:
     ) -> list[Reject]:
         """Take the marks in part of a batch; return the rejects that are not marks.
 
-        Raises:
-            StateRefused: a mark is missing, repeated, or has another number of origins.
+        Raise StateRefused if a mark is missing, repeated, or has another number of origins.
         """
         marks: set[int] = set()
         without = np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
@@ -108,10 +105,7 @@ class Origins:
 
 
 def header_of(late: int, key: bytes | None) -> bytes:
-    """Return our header of a record that counts from `late` on (NO_TIME: at its own time).
-
-    `key` is its original key; None if it had none, or no histogram uses it.
-    """
+    """Return our header of a record that counts from `late` on (NO_TIME: at its own time)."""
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
@@ -126,8 +120,8 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
 def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     """Restore the original keys of records, and return the earliest time at which each counts.
 
-    Marks keep their keys. The times are int64 (n,), NO_TIME where a record counts at its own. With
-    `user_is_key`, no key was replaced.
+    Marks keep their keys. Times are NO_TIME where a record counts at its own. With `user_is_key`,
+    no key was replaced.
     """
     keys, marks = np.full((len(records), 2), -1), np.full(len(records), NO_TIME)
     if records.framed:

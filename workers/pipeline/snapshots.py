@@ -1,33 +1,25 @@
 """Snapshots: a tick's release as the JSON that consumers read. Equal releases give equal bytes.
 
 Items come largest first, ties by label. To sort them, an item is one number made of its stream key,
-count and *rank*, the label's place by name among all labels shown in the epoch. Names are compared
-only for labels that are shown for the first time.
+count and *rank*, the label's place by name among all labels shown in the epoch.
 
-A snapshot too long for one message is split into pages by the JSON bytes of one of its lists;
-everything else is the same on every page, and `joined(parts(fields)) == fields`:
-
-    items      of a histogram                continue from page to page
-    labels     of a budget of labels         continue from page to page
-    value      of one query, where a list    continues from page to page
-    answers    of several queries            continue from page to page; the last of a page may
-                                             continue as the first of the next, which repeats its
-                                             query
+A snapshot too long for one message is split into pages by the JSON bytes of one list: `items`,
+`labels`, `value` or `answers`. Everything else is the same on every page, and
+`joined(parts(fields)) == fields`. An answer may continue on the next page, which repeats its query.
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
 1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: a page
 has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000
-bytes, and such a snapshot is far from needing two pages.
+bytes.
 
-Windows. A snapshot states, for each window, the standard deviation of an item's count at tick t
-minus its count `ticks` before, both as published. It follows from the settings and t alone, so it
-needs no state and costs no privacy. It is needed because two snapshots share noise, which cancels:
-if their errors were taken as independent, the error bar would be three times too long over one tick
-(`haar`), less over longer windows. Where the epoch is younger than a window, the change is the one
-since its start, where every count is 0 without noise: `ticks` is then `tick` itself.
+Windows. For each window a snapshot states the standard deviation of an item's count at tick t minus
+its count `ticks` before, both as published. It follows from the settings and t alone, so it costs
+no privacy. Two snapshots share noise, which cancels: taken as independent, their errors would give
+an error bar three times too long over one tick (`haar`), less over longer windows. Where the epoch
+is younger than a window, `ticks` is `tick`: before its start every count is 0 without noise.
 
-Numbers. Edges, quantiles and their intervals are post-processing of the released counts, the public
-edges and the public sd of the noise. They cost no privacy, and every reader can recompute them.
+Numbers. Quantiles and their intervals are post-processing of the released counts, the public edges
+and the public sd of the noise. They cost no privacy, and every reader can recompute them.
 
     c_j, C_k    released count of bucket j = 0..n; sum of c_0 .. c_k, the count below edge k
     N, sd       sum of all c_j; standard deviation of each one's noise, independent between buckets
@@ -35,19 +27,18 @@ edges and the public sd of the noise. They cost no privacy, and every reader can
 
 Value. G at the edges is made monotone (least squares) and clipped to -q N .. (1 - q) N; between the
 two edges where it crosses 0 it is linear, as if the bucket were filled evenly. A fit crosses 0
-where the sums of the values that were fitted are least, and its value there is the largest mean
-that ends on the left, the smallest that begins on the right (the max-min form of isotonic
-regression).
+where the sums of the fitted values are least, and its value there is the largest mean that ends on
+the left, the smallest that begins on the right (the max-min form of isotonic regression).
 
-Interval. It holds every x at which G(x) = 0 is not rejected, at 95 %. At the fraction f of bucket b
-the noise of G is a sum of independent ones, of weight 1 - q below, f - q in the bucket, -q above:
+Interval. It spans the x at which G(x) = 0 is not rejected, at 95 %, the first to the last. At the
+fraction f of bucket b the noise of G is a sum of independent ones, of weight 1 - q below, f - q in
+the bucket, -q above:
 
     V = sd^2 (b (1 - q)^2 + (f - q)^2 + (n - b) q^2)
 
 and x is rejected where |G| > 1.96 sqrt(V). With counts c + z, z normal, this is exact at the x that
-the same computation finds in the counts without noise. The set may have gaps: the interval spans
-its first to its last point. It is open (None) below where the quantile may lie under the first
-edge, above where it may lie beyond the last.
+the same computation finds in the counts without noise. The interval is open (None) below where the
+quantile may lie under the first edge, above where it may lie beyond the last.
 
 Numbers are sums, products and square roots of doubles in a fixed order, rounded at the end: the
 same bytes on every machine.
@@ -134,7 +125,7 @@ class LabelCache:
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
         """Return the items (rows (n,), counts (n,)) of each stream key as JSON, in snapshot order.
 
-        Return None if counts are too far apart to pack an item into one number.
+        None: counts are too far apart to pack an item into one number.
         """
         from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
@@ -181,10 +172,7 @@ def ranked(names: list[str]) -> tuple[Longs, Longs]:
 def largest_first(
     key_of: Codes, counts: Longs, rank: Longs, keys: int
 ) -> tuple[Longs, Longs, Longs]:
-    """Sort n items into snapshot order: by stream key, the largest count first, ties by rank.
-
-    Return sorted ranks and counts, (n,), and where each key's items begin, (keys + 1,).
-    """
+    """Sort n items into snapshot order; return ranks, counts, and key bounds (keys + 1,)."""
     served = np.arange(keys + 1)
     if not len(counts):
         return rank, counts, np.zeros(keys + 1, dtype=np.int64)
@@ -202,13 +190,10 @@ def largest_first(
     return items & ((1 << rank_bits) - 1), largest - (below >> rank_bits), starts
 
 
-# Of 95 %: 1.9599639845400545.
 NORMAL_95 = 1.959963984540054
 
 
 class Numeric(Frozen):
-    """Snapshot fields of a histogram of numbers."""
-
     def __init__(self, buckets: Buckets, quantiles: Sequence[float]) -> None:
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
@@ -219,7 +204,7 @@ class Numeric(Frozen):
         )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return edges and any quantiles; `items` are unordered, `sd` is the published one."""
+        """Return edges and any quantiles of unordered `items`; `sd` is the published one."""
         found: dict[str, Any] = {"edges": self.edges}
         if self.quantiles:
             counts = dict(items)
@@ -228,10 +213,7 @@ class Numeric(Frozen):
         return found
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
-        """Return one quantile in a snapshot's format; `counts` (n + 1,) of the buckets in order.
-
-        `sd` is that of each count, 0 for exact ones.
-        """
+        """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
         from workers.arrays import buckets as kernels
 
         bucket, at, lowest, low_at, highest, high_at = kernels.quantile(
@@ -250,13 +232,12 @@ class Numeric(Frozen):
         return none | {"bucket": self.labels[bucket], "value": value, "low": low, "high": high}
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        """Return an end of the interval; None if it is open on that side."""
         from workers.arrays.buckets import EDGE
 
         return edge if bucket == EDGE else self._at(bucket, fraction) if bucket > 0 else None
 
     def _at(self, bucket: int, fraction: float) -> float:
-        """Return the number at a fraction of a bucket, to 6 significant digits of its width."""
+        # To 6 significant digits of the bucket's width.
         low, high = self.edges[bucket - 1], self.edges[bucket]
         found = low * (1 - fraction) + high * fraction
         return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
@@ -266,10 +247,9 @@ SD_DIGITS = 4  # rounded like every other sd in a snapshot
 
 
 class Windows:
-    """Windows of one histogram. Used by one thread; a backtest passes its own mechanism.
+    """Windows of one histogram, for one thread. A backtest passes its own mechanism.
 
-    Raises:
-        TypeError: windows are configured, but the mechanism's counts cannot be subtracted.
+    Raise TypeError if windows are configured and the mechanism's counts cannot be subtracted.
     """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
@@ -284,7 +264,6 @@ class Windows:
             )
 
     def at(self, t: int) -> dict[str, object]:
-        """Return the snapshot's field at tick `t` of the epoch; empty without windows."""
         if self._sd is None:
             return {}
         found = []
@@ -300,7 +279,7 @@ LISTS = ("items", "labels", "value", "answers")
 
 
 def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
-    """Split the fields of a stream key into parts whose lists take at most `room` bytes of JSON.
+    """Split fields into parts whose list takes at most `room` bytes of JSON.
 
     `room` is at least twice the bytes of the longest label in JSON.
     """
@@ -321,7 +300,6 @@ def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
 
 
 def joined(pages: Sequence[Fields]) -> dict[str, Any]:
-    """Return the fields that `parts` split, given all pages in order."""
     whole = dict(pages[0])
     for name in LISTS:
         if isinstance(whole.get(name), list):
@@ -363,8 +341,6 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedTick:
-    """One released tick of a histogram. Public once its rows are turned into labels."""
-
     histogram: str
     epoch: int
     tick: int
@@ -435,8 +411,6 @@ def _items(
 
 
 class _Frame:
-    """JSON shared by all snapshots of one tick, built once."""
-
     def __init__(self, tick: ReleasedTick, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         sd, promise = tick.release.sd, tick.guarantee
@@ -458,14 +432,12 @@ class _Frame:
         )
 
     def of(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
-        """Return a snapshot of a stream key with these members of its JSON object."""
         before = self._before_key + orjson.dumps(key) + self._behind_key
         members = b"," + members if members else b""
         parts = before, members, self._behind_fields, page, pages
         return b'{%b%b%b,"page":%d,"pages":%d}' % parts
 
     def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
-        """Yield (key, snapshot), in pages if it is too long for one message."""
         whole = self.of(key, _members(fields))
         if len(whole) <= self._max_bytes:
             yield key, whole
@@ -478,5 +450,4 @@ class _Frame:
 
 
 def _members(fields: Fields) -> bytes:
-    """Return the members of a JSON object, without its braces."""
     return orjson.dumps(fields)[1:-1]

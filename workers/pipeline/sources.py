@@ -1,9 +1,8 @@
 """Source partitions of a worker: every partition of every events topic, in one numbering.
 
-They are numbered from 0, by topic name and then by partition. The number is the partition of
-stage 1's state, part of its transactional id and directory, and the source of its messages. With
-one topic it equals the partition number. The set is fixed by a worker's first commit: another set
-would give other partitions the same numbers.
+They are numbered from 0, by topic name and then by partition. The number is the partition of stage
+1's state, part of its transactional id and directory, and the source of its messages. A worker's
+first commit fixes the set: another one would give other partitions the same numbers.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ class SourceTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A source partition: its number and its location."""
-
     number: int
     topic: SourceTopic
     partition: int
@@ -40,15 +37,13 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> tuple[str, int]:
-        """Topic name and partition, as Kafka's clients expect them."""
         return self.topic.name, self.partition
 
 
 class Sources(msgspec.Struct, frozen=True):
     """The events topics, in order.
 
-    `plain` means that the settings name one topic, so no other set is possible; else the set is
-    stored with the state.
+    `plain`: the settings name one topic, so no other set is possible; else the set is stored.
     """
 
     topics: tuple[SourceTopic, ...]
@@ -66,7 +61,7 @@ class Sources(msgspec.Struct, frozen=True):
                 yield self.place(topic, partition)
 
     def place(self, topic: SourceTopic, partition: int) -> Place:
-        """Return the place of a partition; `check` refuses partitions added since."""
+        # `check` refuses partitions added since.
         before = self.topics[: self.topics.index(topic)]
         return Place(sum(each.partitions for each in before) + partition, topic, partition)
 

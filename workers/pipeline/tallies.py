@@ -27,8 +27,7 @@ from workers.pipeline.contributions import Rows
 from workers.pipeline.histogram import owner_of
 from workers.runtime.frozen import read_only
 
-# Row limit of tallies processed together. A new pair is then digested once for every tally in
-# which it appears.
+# Row limit of tallies processed together: a new pair is digested once for all of them.
 TOGETHER_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
 # Replaces the bits of a label: slots are found by a hash, two to four slots a row.
@@ -43,12 +42,10 @@ Run = tuple[int, Longs]
 
 
 class TallyKeys(NamedTuple):
-    """Stream keys of a tally, in the order in which its rows are written.
+    """Stream keys of a tally, in the order of its rows, including keys without rows.
 
-    Attributes:
-        names: k stream keys, including those without rows.
-        bounds: where the keys of each owner partition begin, and k.
-        starts: int64 (k + 1,), where each key's rows begin.
+    `bounds` are where the keys of each owner partition begin, and their number; `starts` (keys +
+    1,) is where each key's rows begin.
     """
 
     names: list[str]
@@ -80,12 +77,9 @@ class Tally:
     def add(
         self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int
     ) -> None:
-        """Add bounded counts of a batch's events, except those that its view skips.
+        """Add bounded counts of one tick's `events` (k,), except those that the view skips.
 
-        Args:
-            events: (k,), the events of this tick, in order.
-            amounts: (m,), of the labels, or (0,): all 1.
-            max_items, max_count: D0 and Dinf.
+        `amounts` (m,) are those of the labels, (0,): all 1.
         """
         seen = _ALL_SEEN if columns.seen is None else columns.seen
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
@@ -97,9 +91,9 @@ class Tally:
         self._used = kernels.count_events(events, batch, max_items, max_count, table, self._used)
 
     def write(self, owner_of: Codes, owners: int, out: kernels.LabelRows) -> TallyKeys:
-        """Write the rows by owner partition, then by stream key in the order met.
+        """Write the rows to `out` by owner partition, then by stream key in the order met.
 
-        `owner_of` has the owner partition of each key's code, `out` room for all rows.
+        `owner_of` has the owner partition of each key's code.
         """
         met, bounds, starts = kernels.group_by_owner(self._table, self._used, owner_of, owners, out)
         names = [self.key_names.name(code) for code in met.tolist()]
@@ -126,7 +120,6 @@ class Tally:
         kernels.refill(self._table, self._used)
 
     def _wider(self, column: NDArray[A], rows: int) -> NDArray[A]:
-        """Return a larger copy of a column; its unused rows are uninitialized."""
         wider = np.empty(max(rows, len(column) + len(column) // 2), dtype=column.dtype)
         wider[: self._used] = column[: self._used]
         return wider
@@ -154,7 +147,6 @@ class Tallies:
     def add(
         self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs
     ) -> None:
-        """Add events of a batch to a tick (from 1), with the lane's bounds; see `Tally.add`."""
         tallies = self._open.setdefault((lane, tick), [])
         # Codes are valid only with their own vocabularies.
         names = columns.key_names, columns.label_names
@@ -167,7 +159,6 @@ class Tallies:
             del self._open[lane, tick]
 
     def take(self) -> list[Counted]:
-        """Return and forget the tallies since the last call."""
         taken, self._open = self._open, {}
         return [(*at, tally) for at, tallies in taken.items() for tally in tallies]
 
@@ -195,7 +186,6 @@ class ContributionBuilder:
     def _rows(
         self, counted: Sequence[Counted], group: Sequence[int], owners: int
     ) -> Iterator[tuple[int, int, Rows]]:
-        """Yield index, owner and rows of tallies that share vocabularies."""
         first_lane, _, first = counted[group[0]]
         key_names, label_names = first.key_names, first.label_names
         room = sum(len(counted[place][2]) for place in group)
@@ -240,7 +230,6 @@ class ContributionBuilder:
 
 
 def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
-    """Yield indices of tallies to process together."""
     open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
     for place, (_, _, tally) in enumerate(counted):
@@ -254,10 +243,9 @@ def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Return each event's tick, (n,), 0 before tick 1; and every tick from 1 with its events.
+    """Return each event's tick (n,), 0 before tick 1; and ticks from 1 with their events, in order.
 
-    The ticks are ascending, their events in order. `times` are the events' own, `effective` those
-    at which they count, which are not earlier.
+    `times` are the events' own, `effective` those at which they count.
     """
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)

@@ -3,34 +3,28 @@
 In each epoch of a lane a user's first `max_items_per_user` distinct (stream key, item) pairs count,
 each at most `max_count` times in total, in the order of the source partition. The rule reads only
 that user's own events, so one user moves at most m pairs by at most `max_count` each, whatever
-ticks they fall in. This holds only if all events of a user lie in one source partition:
-`kafka/placement.py` rejects the others, so a producer that spreads a user's records loses events
-instead of weakening the promise.
+ticks they fall in. All events of a user must lie in one source partition: `kafka/placement.py`
+rejects the others, so a producer that spreads them loses events and never weakens the promise.
 
-Each epoch has two open-addressing tables in memory, one of users and one of their pairs. They are
-exact except for digest collisions. A user is a 128-bit digest, numbered by appearance. A pair is
-a user's number and a 64-bit digest of (stream key, label), so pair digests are compared within one
-user only. Two colliding pairs of one user count as one: a count may be too low, the promise holds,
-and no user's events can change what another's count.
+Each epoch has two open-addressing tables in memory, users and their pairs, exact except for digest
+collisions. A user is a 128-bit digest, numbered by appearance. A pair is a user's number and a
+64-bit digest of (stream key, label), compared within that user only. Two colliding pairs of a user
+count as one: a count may be too low, the promise holds, and no user can change another's count.
 
-    slots     entry number at the hash of an entry, or at the next slot that was free
+    slots     entry number at an entry's hash or the next free slot; 4 bytes each, half of them free
     entries   columns in order of appearance: never moved, never removed
 
-Slots are separate from entries because a slot takes only 4 bytes, so half of them may be free while
-entries grow at their end. 59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. A guess
-precedes every look-up because nearly every look-up waits for memory: a branch-free loop lets the
-processor request a block's entries all at once (20 M events of 10 M users: 210 ns an event, 140
-with it). Marks avoid a cache miss at every slot passed (160 ns a new pair, 100 with them).
+59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. Nearly every look-up waits for memory, so
+a branch-free loop first guesses the entries of a block of events: the processor requests them all
+at once (20 M events of 10 M users: 140 ns an event instead of 210). Marks avoid a cache miss at
+every slot passed (100 ns a new pair instead of 160).
 
-Every commit stores its new entries, in the order in which they counted, as blocks:
+Every commit stores its new entries, in the order in which they counted, as blocks. A block is
+rewritten with the rows that follow until it has TAIL_ROWS rows, so small commits leave few blocks.
 
     b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
-
     block: version (1), n (4, big endian), users (16 each), pairs (8 each),
            added (4 each, little endian)
-
-A block is rewritten with the rows that follow until it has TAIL_ROWS rows, so that many small
-commits do not leave many small blocks.
 """
 
 from __future__ import annotations
@@ -61,50 +55,31 @@ AHEAD = 256
 
 
 class Table(NamedTuple):
-    """Columns of one epoch. Sensitive.
+    """Columns of one epoch. Sensitive. Capacity beyond `sizes` is free."""
 
-    Attributes:
-        user_slots: (a power of two,), user numbers.
-        digests, used: (users, 2) and (users,), the user's digest and counted pairs.
-        pair_slots: (a power of two,), pair numbers, valid where a slot is taken.
-        pair_marks: (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
-        owners, pairs: (pairs,), the user's number, and the pair's digest.
-        counts: (pairs,), the pair's count; (0,) where it is always 1.
-        sizes: (2,), numbers of users and pairs; capacity beyond them is free.
-        seed: (1,), of the hash.
-    """
-
-    user_slots: Codes
-    digests: Words
-    used: NDArray[np.uint16]
-    pair_slots: Codes
-    pair_marks: Bytes
-    owners: Codes
-    pairs: Words
-    counts: Codes
-    sizes: Longs
-    seed: Words
+    user_slots: Codes  # (a power of two,), user numbers, -1 where free
+    digests: Words  # (users, 2)
+    used: NDArray[np.uint16]  # (users,), counted pairs
+    pair_slots: Codes  # (a power of two,), pair numbers, valid where marked
+    pair_marks: Bytes  # (slots,), 0 where free, else 1 + 7 bits of the pair's hash
+    owners: Codes  # (pairs,), user numbers
+    pairs: Words  # (pairs,), digests
+    counts: Codes  # (pairs,); (0,) where every count is 1
+    sizes: Longs  # (2,), numbers of users and pairs
+    seed: Words  # (1,), of the hash
 
     def __repr__(self) -> str:
         return "Table(<sensitive>)"
 
 
 class Batch(NamedTuple):
-    """Users of n events, and their m rows of pairs. Sensitive.
+    """Users of n events, and their m rows of pairs. Sensitive."""
 
-    Attributes:
-        users: (n, 2), digest of each event's user.
-        first, number: (n,), first row and number of rows of each event: its distinct labels, at
-            most `max_items`.
-        pairs: (m,), digest of each row's (stream key, label).
-        amounts: (m,), amount of each row; (0,): all 1.
-    """
-
-    users: Words
-    first: Longs
-    number: Longs
-    pairs: Words
-    amounts: Longs
+    users: Words  # (n, 2), digests
+    first: Longs  # (n,), each event's first row
+    number: Longs  # (n,), of its rows: its distinct labels, at most `max_items`
+    pairs: Words  # (m,), digests of (stream key, label)
+    amounts: Longs  # (m,); (0,): all 1
 
     def __repr__(self) -> str:
         return "Batch(<sensitive>)"
@@ -114,8 +89,8 @@ class Batch(NamedTuple):
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
     """Return a hash of two words.
 
-    Users choose their names, and digests of names have no key. Without a secret seed, an attacker
-    could collect names that all hash to one slot, and every look-up would walk past them.
+    Users choose their names, and digests of names have no key: without a secret seed, an attacker
+    could collect names that share one slot, and every look-up would walk past them.
     """
     mixed = first ^ seed
     mixed = (mixed ^ (mixed >> _32)) * _FIRST
@@ -125,7 +100,7 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 @kernel_part
 def mark(hashed: np.uint64) -> np.uint8:
-    """Return a taken slot's mark: low bits of the hash, whose high bits choose the slot."""
+    # The low bits: the high ones choose the slot.
     return np.uint8(_1 + (hashed & _127))
 
 
@@ -164,13 +139,9 @@ def pair_slot(
 
 @kernel
 def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
-    """Number the users of events in order until the table is full; return how many are done.
+    """Number users of `events` (k,) from `at` on until the table is full; return how many are done.
 
-    Args:
-        table: of the epoch, changed.
-        at: the first of `events` that is not done.
-        events: (k,), event indices; an event without rows is skipped.
-        owners: (n,), the user's number, written for each event.
+    Changes the table and writes `owners` (n,), each event's user number. Skips events without rows.
     """
     # Unpacked because passing the table to a function counts a reference to each of its arrays,
     # which tripled the cost of an event.
@@ -214,13 +185,10 @@ def count_pairs(
     numbers: Codes,
     counted: Longs,
 ) -> int:
-    """Count the rows of events in order until the table is full; return how many are done.
+    """Count the rows of `events` from `at` on until the table is full; return how many are done.
 
-    Args:
-        table, at, events, owners: as in `number_users`, which wrote the owners.
-        bounds: maximum pairs per user, and maximum count per pair.
-        numbers: (m,), scratch space for guesses.
-        counted: (m,), written where a row counts.
+    `bounds` are the maximum pairs per user and count per pair; `owners` come from `number_users`.
+    `numbers` (m,) is scratch. Writes `counted` (m,) where a row counts.
     """
     used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
     of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
@@ -274,7 +242,6 @@ def count_pairs(
 
 @kernel
 def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> None:
-    """Fill free slots with the existing users, which are distinct."""
     mask = len(slots) - 1
     for number in range(size):
         at = np.int64(spread(digests[number, 0], digests[number, 1], seed) >> _32) & mask
@@ -287,7 +254,6 @@ def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> Non
 def index_pairs(
     slots: Codes, marks: Bytes, owners: Codes, pairs: Words, seed: np.uint64, size: int
 ) -> None:
-    """Fill free slots with the existing pairs, which are distinct."""
     mask = len(slots) - 1
     for number in range(size):
         hashed = spread(pairs[number], np.uint64(owners[number]), seed)
@@ -344,7 +310,6 @@ class UserEpoch:
     """Table of one epoch of one lane, and its entries not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
-        """With `keeps`, counted entries are recorded for `changes`."""
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _empty(self._max_count)
@@ -378,7 +343,6 @@ class UserEpoch:
             self._table = _with_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
-        """Return the blocks that are new or have grown since they were last written."""
         if not self.rows:
             return []
         columns = _joined([self._tail, *self._new])
@@ -441,7 +405,6 @@ def _with_users(table: Table) -> Table:
 
 
 def _with_pairs(table: Table, rows: int) -> Table:
-    """Return a table with room for at least `rows` more pairs."""
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
     table.owners.resize(room, refcheck=False)
@@ -533,7 +496,6 @@ class Users:
 
     @property
     def full(self) -> bool:
-        """Whether enough rows are new for a commit."""
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
 
     def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
@@ -543,7 +505,7 @@ class Users:
         """
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
         for epoch, events in _by_epoch(epochs):
-            # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
+            # Users of expired epochs are forgotten; their ticks are closed, nothing counts there.
             if epoch >= self._oldest[lane]:
                 self._of(lane, epoch).take(events, batch, counted)
         return counted
@@ -570,10 +532,7 @@ class Users:
         return deletions
 
     def committed(self, watermark_ms: int | None) -> None:
-        """Note that the blocks from `changes` are stored, and forget epochs before the watermark's.
-
-        A watermark of None expires no epoch.
-        """
+        """Note that `changes` are stored; forget epochs that the watermark has passed."""
         if watermark_ms is not None:
             for lane in self._oldest:
                 self._oldest[lane] = _oldest(lane, watermark_ms)
@@ -584,7 +543,6 @@ class Users:
                 self._epochs[lane, epoch].committed()
 
     def restore(self, watermark_ms: int) -> None:
-        """Resume after a commit with this watermark: load the stored entries of its epochs."""
         for lane in self._oldest:
             self._oldest[lane] = _oldest(lane, watermark_ms)
             self._of(lane, self._oldest[lane])
@@ -603,7 +561,6 @@ class Users:
 
 
 def _by_epoch(epochs: Longs) -> Iterator[tuple[int, Longs]]:
-    """Yield every epoch except -1 with its events, in order."""
     if not len(epochs):
         return
     order = np.argsort(epochs, kind="stable")

@@ -9,8 +9,7 @@ The *watermark* W is the largest of
                                 BACKLOG_TICKS_MAX ticks are to be published
 
 A tick is closed when it ends at or before W. An event counts at its own time or at W, whichever is
-later; if that is more than `max_behind` after its own time, it is rejected. While a backlog is
-read, several ticks share a transaction.
+later; if that is more than `max_behind` after its own time, it is rejected.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ from workers.events.columns import Events
 from workers.events.reader import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
 
-# A transaction costs this worker and the brokers about as much as ten thousand events, however
-# small it is, and more with every topic that it writes to.
+# A transaction costs this worker and the brokers as much as about ten thousand events.
 _APART_S = 0.5
-# Further behind the wall clock than this is a backlog: waiting to batch more of it pays off.
+# Beyond this a commit waits to batch more of the backlog.
 _BEHIND_MS = 10_000
 # One old event would publish every tick since then: hours of empty snapshots.
 BACKLOG_TICKS_MAX = 10_000_000
@@ -77,19 +75,14 @@ class Watermark:
         self.watermark = self._committed_watermark = watermark
 
     def advance_to(self, watermark: int | None) -> None:
-        """Advance to a given time, if it is later; None does nothing."""
         if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark
 
     def pass_by(self, times: Longs, read_ms: int | None) -> Longs:
-        """Advance the watermark by event times, in order; return the times at which they count.
+        """Advance the watermark by event times (n,), in order; return their effective times.
 
-        Events that are `too_far_behind` do not move it.
-
-        Args:
-            times: (n,), like the result.
-            read_ms: wall clock of the read, which limits the watermark; None where event times are
-                the only clock (replay).
+        Events that are `too_far_behind` do not move it. `read_ms` is the wall clock of the read,
+        which limits the watermark; None where event times are the only clock (replay).
         """
         latest, effective = _NO_LIMIT if read_ms is None else read_ms, np.empty_like(times)
         begin, mark = 0, self.watermark
@@ -114,12 +107,10 @@ class Watermark:
         return effective
 
     def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
-        """Return which events would count too long after their own times, (n,)."""
         found: Bools = effective - times > self._max_behind
         return found
 
     def _oldest(self, now_ms: int) -> int:
-        """Return the earliest time at which a watermark may begin."""
         lanes = self._lanes
         oldest = ((now_ms - BACKLOG_TICKS_MAX * lane.tick_ms, lane.start_ms) for lane in lanes)
         # Ticks before a lane's start are not published.
@@ -154,10 +145,7 @@ class Watermark:
         return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Return whether the wall clock alone would close a tick now that was open at `noted_ms`.
-
-        Callable from any thread.
-        """
+        """Return whether the clock alone closes a tick that was open at `noted_ms`. Thread-safe."""
         before, mark = self.watermark, now_ms - self._grace
         if noted_ms is not None:
             noted = noted_ms - self._grace
