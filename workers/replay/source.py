@@ -1,9 +1,8 @@
 """Interface of replay sources: events as batches of columns.
 
-A source is read once, in order, and holds at most one batch. A rejected record is counted with its
-number and the worker's reason. Files must be sorted by time: an event dated further back than
-`grace` allows would count in the wrong tick, so file sources refuse it (`InOrder`).
-`sources.open_source` opens one.
+A source is read once, in order, and holds at most one batch. Files must be sorted by time: an event
+dated further back than `grace` allows would count in the wrong tick, so file sources refuse it
+(`InOrder`).
 """
 
 from __future__ import annotations
@@ -46,10 +45,8 @@ class EventBatch:
     """Events that were read together.
 
     Attributes:
-        partition: source partition, from 0.
-        events: the valid events, in order.
         rejects: (number of the line, row or offset; reason) of every rejected record.
-        position: how far the whole source was read, in the unit of `Source.total`.
+        position: progress in the whole source, in the unit of `Source.total`.
         late: events dated further back than `grace` allows, counted in the open tick.
         outside: events left out because they are before a topic's time range.
         beyond: events dated after the range; they are also in `events`, since they close ticks.
@@ -69,11 +66,10 @@ class EventBatch:
 
 
 class Source(Protocol):
-    """Source of events to replay, read once.
+    """Source of events; those of one partition are in the worker's order.
 
     Attributes:
-        partitions: source partitions; the events of one are in the worker's order.
-        places: names of the partitions in messages; empty if there is nothing to tell apart.
+        places: names of the partitions in messages; empty if there is only one.
         total: the final `EventBatch.position`; None if unknown.
         word: unit of the reject numbers: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
@@ -126,10 +122,7 @@ class InOrder:
 
 
 def shape_of_files(settings: Settings) -> Shape:
-    """Return the fields to read of an event in a file; refuse a field with two meanings.
-
-    The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
-    """
+    """Return the fields to read (a record key is 'key', default time 'ts'); refuse two meanings."""
     shape = settings.shape
     views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
     found = replace(
