@@ -1,11 +1,10 @@
-"""Replay past events through the worker's core without Kafka.
+"""Replay past events through the worker's core without Kafka. For the operator: exact data.
 
-For the operator: it reads exact data. Like the worker, it has one `Intake` per source partition; a
-single owner partition serves all. Time comes from the data alone: a tick is released when the time
-of every source partition has passed it, and the end of the input closes the last one. From the same
-records and mechanism ids, a worker makes the same output to the byte, with one exception: at the
-end of a partition, a worker also closes ticks by the clock, so an event that arrives after that
-counts in a later tick there.
+Like the worker, it has one `Intake` per source partition; a single owner partition serves all. Time
+comes from the data alone: a tick is released when the time of every source partition has passed it,
+and the end of the input closes the last one. From the same records and mechanism ids, a worker
+produces the same output to the byte, with one exception: at the end of a partition, a worker also
+closes ticks by the clock, so an event that arrives after that counts in a later tick there.
 
 The mechanism ids are separate ("replay"), so a backtest never draws production's noise. The same
 input, settings and key give the same bytes on every machine.
@@ -40,7 +39,7 @@ from workers.settings.settings import Settings
 
 
 class ReplayMerge(Merge):
-    """Merge whose input may end; refuses a huge gap of ticks, as no clock bounds a file's times."""
+    """Merge whose input may end; it refuses a huge gap of ticks: no clock bounds a file's times."""
 
     _ends: dict[Lane, int] | None = None
 
@@ -106,7 +105,8 @@ class Summary:
     """Totals of a replay. Exact.
 
     Attributes:
-        events: valid events within the time range; `late` of them are further back than `grace`.
+        events: valid events within the time range.
+        late: those of them dated further back than `grace` allows.
         outside: events outside the time range.
         rejects: other records, by reason; `first_rejects` are the first hundred.
         ticks: released ticks of all histograms together.

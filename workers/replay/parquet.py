@@ -14,10 +14,11 @@ object per text. It takes files with only these columns:
     user         text or whole numbers, if users are protected
 
 `ParquetObjects` handles all else (paths, counts, conditions, buckets, numeric keys): a row becomes
-the object that its JSON would be, which `events.project` reads. In both, timestamps become ms since
-1970, rounded down, whatever `events.timestamp_unit` says. Nothing in a file may stop its reading: a
-value that Python cannot hold, such as text that is not UTF-8 or a date of the year 10,000, becomes
-ODD, which no field of an event accepts.
+the object that its JSON would be, which `events.project` reads. Nothing in a file may stop its
+reading: a value that Python cannot hold, such as text that is not UTF-8 or a date of the year
+10,000, becomes ODD, which no field of an event accepts.
+
+Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.timestamp_unit` is.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def digests_of(array: Any) -> tuple[Words, Flags]:
 
 
 class Spans(NamedTuple):
-    """Start and stop in `data` of every text, int64 (n, 2); (0, 0) if `wrong`, int8 (n,), is not 0."""
+    """Texts as (start, stop) in `data`, (n, 2): (0, 0) if invalid, with its code in `wrong`."""
 
     data: Bytes
     places: Longs
@@ -193,7 +194,7 @@ def _indices(array: Any, null: int) -> NDArray[Any]:
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """Return the numbers of an array without nulls, not copied. `to_numpy` imports pandas: 0.9 s."""
+    """Return the numbers of an array without nulls, uncopied. `to_numpy` imports pandas: 0.9 s."""
     dtype, buffer = np.dtype(str(array.type)), array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=dtype)
@@ -521,8 +522,6 @@ OBJECT_ROWS_AT_ONCE = 1 << 13
 
 
 class ParquetObjects(_ParquetSource):
-    """Rows of a Parquet file, as objects; see the module."""
-
     def __init__(self, settings: Settings, name: str, file: IO[bytes], schema: Any) -> None:
         asked = list(_asked(shape_of_files(settings)))
         for each in asked:
@@ -577,8 +576,6 @@ GROUP_ROWS = 1 << 14
 
 
 class ParquetRows(_ParquetSource):
-    """Rows of a Parquet file, as columns; see the module."""
-
     def __init__(
         self, settings: Settings, name: str, file: IO[bytes], metadata: Any, schema: Any
     ) -> None:
@@ -687,7 +684,7 @@ def _column(field: Path | str | None) -> str:
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
     """Return the paths of nested texts in a column, to decode once a row group, as dictionaries.
 
-    For groups read one by one: pyarrow gives no such dictionary if a batch spans two row groups.
+    Only for groups read one by one: pyarrow gives no dictionary if a batch spans two row groups.
     """
     if not pa.types.is_nested(schema.field(column).type):
         return []

@@ -28,10 +28,10 @@ Field = TypeVar("Field", Path | str, Path | str | None)
 
 
 def ahead(pieces: Iterator[T]) -> Generator[T]:
-    """Prefetch from an iterator in a background thread.
+    """Prefetch from an iterator, which nothing else may use, in a background thread.
 
-    Nothing else may use `pieces`, and it must not modify a piece after yielding it. It must not
-    block indefinitely, as a pipe can: an early stop waits for the next piece.
+    `pieces` must not modify a piece after yielding it, nor block indefinitely, as a pipe can: an
+    early stop waits for the next piece.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
         coming = reader.submit(next, pieces, None)
@@ -69,7 +69,7 @@ class Source(Protocol):
     """Source of events; those of one partition are in the worker's order.
 
     Attributes:
-        places: names of the partitions in messages; empty if there is only one.
+        places: names of the partitions in messages; empty if there is nothing to distinguish.
         total: the final `EventBatch.position`; None if unknown.
         word: unit of the reject numbers: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
@@ -91,8 +91,6 @@ class Source(Protocol):
 
 
 class InOrder:
-    """Check that refuses events dated further back than `grace` allows."""
-
     def __init__(self, name: str, word: str, grace_ms: int) -> None:
         self._name, self._word, self._grace = name, word, grace_ms
         self._latest: int | None = None
@@ -122,7 +120,10 @@ class InOrder:
 
 
 def shape_of_files(settings: Settings) -> Shape:
-    """Return the fields to read (a record key is 'key', default time 'ts'); refuse two meanings."""
+    """Return the fields to read of an event in a file; refuse a field with two meanings.
+
+    The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
+    """
     shape = settings.shape
     views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
     found = replace(

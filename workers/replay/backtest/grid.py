@@ -5,11 +5,10 @@
 Histograms do not influence one another, so every one is varied by itself, with all combinations of
 its values. A combination starts from the histogram's section of the settings file and is checked
 like it. If `mechanism` is varied, every mechanism uses only the settings that it supports, and
-duplicate combinations are merged; so too with `domain` if `release` or `algorithm` is varied and
-not every value has one.
-
-If `tick` is varied and `horizon` is not, all combinations keep the file's epoch length: an epsilon
-buys one epoch, so with epochs of different lengths it would be different promises.
+duplicate combinations are merged; the same applies to `domain` if `release` or `algorithm` is
+varied and not every value has one. If `tick` is varied and `horizon` is not, all combinations keep
+the file's epoch length: an epsilon buys one epoch, so over epochs of different lengths the same
+epsilon would be different promises.
 
 A value without any valid combination is refused before anything is read. An invalid combination of
 otherwise valid values is left out and named.
@@ -66,10 +65,9 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One histogram with one choice of settings, as a worker with this histogram alone; `run` is
-    from 1.
+    """One choice of settings for one histogram, as of a worker with this histogram alone.
 
-    `varied` holds the values as text, by "<histogram>.<setting>" (None: not one of the mechanism).
+    `varied` holds the values as text by "<histogram>.<setting>"; None: not a mechanism's setting.
     """
 
     run: int

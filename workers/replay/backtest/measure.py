@@ -387,8 +387,6 @@ Fields = Mapping[str, Any]
 
 
 class Pair(NamedTuple):
-    """Published number with its exact value, bounded and unbounded."""
-
     name: str
     rank: int
     published: int

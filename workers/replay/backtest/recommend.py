@@ -1,9 +1,8 @@
 """Recommend a combination of settings, with the Pareto front and a reason in words.
 
 The score is the share of the unbounded top n on the board (`recall_unbounded`), mean over the
-seeds. Without such a board (order statistics), it is `error_unbounded_mean`; smaller is better.
-
-As a person would read the table: among the combinations within a stated distance of the best score,
+seeds. Without such a board (order statistics), it is `error_unbounded_mean`; smaller is better. As
+a person would read the table: among the combinations within a stated distance of the best score,
 take the smallest epsilon, then the smallest delta, then the best board, and among equally good
 boards the smallest error.
 """
@@ -31,8 +30,8 @@ RECALL, ERROR = "recall_unbounded", "error_unbounded_mean"
 class Recommendation:
     """Conclusion from the outcomes of one histogram; `scores` are of `metric`.
 
-    `front` (Pareto) holds the runs that no other beats in epsilon and score, by epsilon; `chosen`
-    is None if no combination meets the goal.
+    `front`, the Pareto front, holds the runs that no other beats in epsilon and score, by epsilon;
+    `chosen` is None if no combination meets the goal.
     """
 
     metric: str

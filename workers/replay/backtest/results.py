@@ -127,7 +127,7 @@ ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """Row of runs.parquet: a combination of settings with one seed (`varied`: see `Combination`)."""
+    """Row of runs.parquet: one combination with one seed (`varied`: see `Combination`)."""
 
     run: int
     seed: int

@@ -72,8 +72,8 @@ class Exact:
     law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
-        """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: record sizes
-        reached.
+        """Count `domain` (empty: all), from 0 every tick if `per_tick`; note SIZES reached if
+        `sizes`.
         """
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
         self.state = TruthState()  # of the running epoch
@@ -174,8 +174,6 @@ class Mirrored:
 
 
 class Truth(ReplayHistogram):
-    """Histogram of exact counts, which publishes nothing."""
-
     mechanism: Exact
 
     @property
@@ -192,7 +190,7 @@ def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
 
 
 def remembering(mechanism: Mechanism) -> Mechanism:
-    """Return a copy, for one thread, that caches `sd` and `threshold`: a third of a seed's step."""
+    """Return a copy for one thread that caches `sd` and `threshold` (a third of a seed's step)."""
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
         setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
@@ -200,16 +198,14 @@ def remembering(mechanism: Mechanism) -> Mechanism:
 
 
 def unbounded(lane: Lane) -> Lane:
-    """Return the lane of the same ticks without bounds; a tick releases it last (`Merge.release`)."""
+    """Return the lane of the same ticks without bounds, released last in a tick."""
     return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
 
 
 def truth_of(
     config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, lane: Lane, sizes: bool
 ) -> Truth:
-    """Return the exact counts for `config` with the bounds of `lane`; the root `key` only names
-    rows.
-    """
+    """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
     exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
     # Exact counts have no noise for windows to describe.
@@ -245,7 +241,7 @@ class View:
     """Exact counts, bounded and unbounded, at the last tick that both have counted."""
 
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
-        """Take bounded counts, which define the row numbers, and unbounded ones (`wide`)."""
+        """Take bounded counts, which define the row numbers, and unbounded ones; n is `top`."""
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
@@ -275,11 +271,10 @@ class View:
 
     @property
     def names(self) -> Sequence[str]:
-        """All stream keys by index, including those not measured individually."""
+        """Return all stream keys by index, including those not measured individually."""
         return self.truth.names
 
     def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
-        """Return a stream key's rows (None: all), largest items, and total count."""
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
         counts = columns.counts if rows is None else columns.counts[rows]
         return rows, largest(columns.counts, rows, self.top), int(counts.sum())

@@ -101,7 +101,7 @@ def look(number: int, **instead: Any) -> dict[str, Any]:
 
 @contextmanager
 def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure, `height` inches high, and its axes, free of the user's matplotlib settings."""
+    """Yield a figure `height` inches high and its axes, without the user's matplotlib settings."""
     with matplotlib.style.context(["default", dict(LOOK)]):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)

@@ -66,7 +66,7 @@ PAGE_COLORS = MappingProxyType({color.lower(): name for color, name in _NAMED.it
 
 
 class Table(NamedTuple):
-    """Table of a page: `words` are the text columns, `kinds` CSS classes by row."""
+    """Table of a page; columns not in `words` are numbers; `kinds` are CSS classes by row."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -145,7 +145,7 @@ _FIRST = (*_TIMES, "max_items", "max_count", "max_items_per_user", "epsilon", "r
 
 
 def histogram_section(run: Outcome) -> list[str]:
-    """Return a run's [[histogram]] lines; a comment replaces a long domain, not in the results."""
+    """Return a run's [[histogram]] lines; a comment replaces a domain too long for the results."""
     settings = dict(run.settings)
     settings.setdefault("name", run.row.histogram)
     labels = settings.pop("domain_labels", None)
