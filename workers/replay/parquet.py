@@ -49,7 +49,7 @@ from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 
-# Codes for invalid texts; and for an invalid amount or time.
+# Codes for invalid texts, and for an invalid amount or time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
 WRONG = -1
 INT64_MAX = (1 << 63) - 1
@@ -569,7 +569,7 @@ def _listed(rows: Any) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-# Every batch of a row group comes with the dictionary of its texts, which is looked up each time.
+# Every batch repeats its row group's dictionary of texts, which is then looked up again.
 ROWS_AT_ONCE = 1 << 18
 # Minimum average rows of a row group for reading groups as separate batches.
 GROUP_ROWS = 1 << 14

@@ -204,7 +204,7 @@ class _Variants:
         return values, {f"{self.name}.{name}": text for name, text in texts.items()}
 
     def _check(self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]) -> None:
-        """Refuse a value that has no valid combination; first of settings named in complaints."""
+        """Refuse a value without a valid combination; settings named in complaints come first."""
 
         def is_named(name: str) -> bool:
             # A tick may be wrong for a duration.

@@ -44,7 +44,7 @@ NEW_TICKS = 10
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
-# Of boards, against the bounded counts and the unbounded ones.
+# Of boards, against bounded and unbounded counts.
 TOPS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation")
 _SHOWN = ("shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown")
 METRICS = (*_SHOWN, *TOPS, "lost", "within_error", "shortfall", "shown_new", "coverage_new")
@@ -62,7 +62,7 @@ Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
 class Delays:
-    """Delays from an item's reaching a size to its first appearance, over all epochs."""
+    """Ticks from reaching a size to an item's first appearance, over all epochs."""
 
     def __init__(self) -> None:
         self._passed = np.zeros(len(SIZES), dtype=np.int64)
@@ -145,8 +145,7 @@ class Watch:
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
         self._of = run.number, run.seed, histogram.name
-        # Whether items appear one after another, so that there is a delay to measure; and whether
-        # the histogram's columns record when a row was first shown.
+        # Whether there is a delay to measure, and whether the columns record the first appearance.
         self._discovers = discovers(run.combination)
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
@@ -293,7 +292,7 @@ class Watch:
         for index in range(len(self.view.keys)):
             here = np.flatnonzero(key_of == index)
             published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
-            # A histogram of numbers is shown whole.
+            # The board of a histogram of numbers has all buckets.
             top = self.view.top if shown.numeric is None else len(here)
             named = rows[here][released_top(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)

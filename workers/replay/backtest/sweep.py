@@ -89,7 +89,7 @@ class Pool:
             others = [ours, *(connection for _, connection in self._children)]
             about = backtest, key, theirs, others
             child = context.Process(target=_serve, args=about, daemon=True)
-            # Until the child ignores them.
+            # Block signals until the child ignores them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

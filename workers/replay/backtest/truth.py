@@ -29,7 +29,7 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
-# Sizes for which the tick is recorded at which an item reaches them.
+# Record the tick at which an item reaches each of these counts.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
 # These read the running counts of all rows after `merge`, and add none of their own.
 _ORDER_STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
@@ -72,9 +72,7 @@ class Exact:
     law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
-        """Count `domain` (empty: all), from 0 every tick if `per_tick`; note SIZES reached if
-        `sizes`.
-        """
+        """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`."""
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
         self.state = TruthState()  # of the running epoch
 
@@ -198,7 +196,7 @@ def remembering(mechanism: Mechanism) -> Mechanism:
 
 
 def unbounded(lane: Lane) -> Lane:
-    """Return the lane of the same ticks without bounds, released last in a tick."""
+    """Return the lane of the same ticks without bounds, released last (`Merge.release`)."""
     return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
 
 

@@ -194,7 +194,7 @@ Titled = list[tuple[str, Table]]
 def board_tables(
     of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
 ) -> list[tuple[str, Titled]]:
-    """Return a run's boards by stream key: the first `keys` of these with their tables.
+    """Return a run's boards by stream key, with tables for the first `keys` of them.
 
     Items come largest first, or in the order of `labels` if these are few.
     """
@@ -227,7 +227,7 @@ def _count(value: int | None) -> str | None:
 
 
 def _tells(of: Measured, metric: str) -> bool:
-    """Return whether a column is informative; not if the bounds cut nothing off."""
+    """Return whether a column is informative: not if the bounds cut nothing off."""
     has = {name for run in of.runs for name in run.metrics}
     if metric in ("recall", "lost"):
         losses = (run.metrics["lost"].most for run in of.runs if "lost" in run.metrics)
