@@ -1,8 +1,7 @@
 """Defer Ctrl-C and SIGTERM until the current step is done.
 
-A second signal, more than a second after the first, is raised at once and ends the command.
-Signals within one second count as one: a user, or a terminal's whole process group, often signals
-twice.
+Signals within one second count as one, since a user or a terminal's process group often signals
+twice; a later one is raised at once and ends the command.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ HEEDED: dict[signal.Signals, Any] = {
 class Interrupts:
     """Context in which Ctrl-C raises KeyboardInterrupt, except within `held`; contexts nest.
 
-    Attributes:
-        pressed: the first signal; None: no signal yet.
-        insisted: whether a second signal came, after which nothing more is to be done.
+    `pressed` is the first signal, or None; after a second (`insisted`), nothing more is to be done.
     """
 
     _active: ClassVar[Interrupts | None] = None

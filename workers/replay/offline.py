@@ -1,19 +1,13 @@
-"""Replay past events through the worker's core without Kafka.
+"""Replay past events through the worker's core without Kafka. For the operator: exact data.
 
-For the operator: it reads exact data.
+Like the worker, it has one `Intake` per source partition; a single owner partition serves all. Time
+comes from the data alone: a tick is released when the time of every source partition has passed it,
+and the end of the input closes the last one. From the same records and mechanism ids, a worker
+produces the same output to the byte, with one exception: at the end of a partition, a worker also
+closes ticks by the clock, so an event that arrives after that counts in a later tick there.
 
-Like the worker, it has one `Intake` per source partition; a single owner partition serves all.
-Time comes from the data alone. A tick is released when the time of every source partition has
-passed it, and the end of the input closes the last one. From the same records and mechanism ids, a
-worker makes the same output to the byte, with one exception: a worker that has read a partition to
-its end also closes ticks by the clock, so an event that arrives after that counts in a later tick
-there.
-
-The noise comes from separate mechanism ids ("replay"), so a backtest never draws production's
-noise. The same input, settings and key give the same bytes on every machine.
-
-`Offline` takes batches of any source, for any number of histograms at once; their shared events are
-read, bounded and summed once.
+The mechanism ids are separate ("replay"), so a backtest never draws production's noise. The same
+input, settings and key give the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -45,10 +39,7 @@ from workers.settings.settings import Settings
 
 
 class ReplayMerge(Merge):
-    """Merge whose input may end, and which refuses to publish a very large gap of ticks.
-
-    No event causes such a gap in a worker, but no clock bounds the times in a file.
-    """
+    """Merge whose input may end; it refuses a huge gap of ticks: no clock bounds a file's times."""
 
     _ends: dict[Lane, int] | None = None
 
@@ -78,11 +69,9 @@ class ReplayMerge(Merge):
 
 
 class ReplayHistogram(Histogram):
-    """Histogram that reports its ticks to an observer and stores nothing.
+    """Histogram that stores nothing, and makes snapshots only if `written`.
 
-    Attributes:
-        observe: called with every released tick; the exact `columns` are then those of that tick.
-        written: whether its ticks become snapshots.
+    `observe` is called with every released tick, while the exact `columns` are those of that tick.
     """
 
     observe: Callable[[ReleasedTick], object] | None = None
@@ -95,7 +84,7 @@ class ReplayHistogram(Histogram):
         return self.snapshots(shown) if self.written else iter(())
 
     def forget(self) -> None:
-        """Drop what `changes` would return."""
+        """Discard the changes that a worker would store."""
         self._gone, self._stored_keys = [], len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
@@ -116,13 +105,12 @@ class Summary:
     """Totals of a replay. Exact.
 
     Attributes:
-        events: valid ones, within the range if there is one.
-        late: of them, those dated further back than `grace` allows.
-        outside: left out for their time.
+        events: valid events within the time range.
+        late: those of them dated further back than `grace` allows.
+        outside: events outside the time range.
         rejects: other records, by reason; `first_rejects` are the first hundred.
-        ticks: released, of all histograms together.
-        first_ms, last_ms: earliest and latest time of an event.
-        position, total: how far the source is read, and its length (None: unknown).
+        ticks: released ticks of all histograms together.
+        position, total: progress in the source, and its length (None: unknown).
         partial: stopped before the end: released ticks are whole, the others are missing.
     """
 
@@ -147,10 +135,7 @@ def fresh_histograms(
     stream: str = STREAM,
     built: Sequence[Mechanism] | None = None,
 ) -> list[ReplayHistogram]:
-    """Return the histograms before their first tick.
-
-    `stream` is part of the mechanism ids; `built` are their mechanisms (None: of the settings).
-    """
+    """Return histograms before their first tick, with `built` mechanisms (None: of `settings`)."""
     built = factory.mechanisms(settings) if built is None else built
     of: Any = {"key": key, "stream": stream, "owner": 0, "owners": 1}
     return factory.histograms(ReplayHistogram, settings, built, **of)
@@ -169,7 +154,7 @@ class Merging(Protocol):
 
 
 class Offline:
-    """Both stages of the worker, fed batch by batch."""
+    """Both stages of the worker, fed batch by batch; histograms share reading and summing."""
 
     def __init__(
         self,
@@ -185,9 +170,7 @@ class Offline:
         merge: Merging | None = None,
     ) -> None:
         """Args:
-        settings: with the `[events]` that all histograms share.
-        histograms: fresh ones, also of several settings for a sweep. Set `observe` to receive
-            every tick, with its exact `columns` at hand; clear `written` to skip snapshots.
+        histograms: fresh, of any settings with the `[events]` of `settings`.
         until_ms: no tick that ends later is released.
         may_stop: called between released ticks; may raise KeyboardInterrupt.
         after_tick: called after every tick of a lane; if it raises, `write` does not get the
@@ -208,7 +191,7 @@ class Offline:
             histogram.written = histogram.written and write is not None
 
     def add(self, batch: EventBatch, ended: frozenset[int] = frozenset()) -> None:
-        """Count a batch, and release completed ticks; none waits for `ended` partitions."""
+        """Count a batch and release completed ticks, without waiting for `ended` partitions."""
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
         self._intakes[batch.partition].advance_to(batch.watermark)
@@ -290,7 +273,7 @@ def replay(
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
-    """Run histograms over a source of events, to its end or to Ctrl-C (`partial` totals).
+    """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
     `progress` is called after every batch. The `histograms` are fresh (None: those of `settings`,
     with `stream` in their mechanism ids).
@@ -313,8 +296,7 @@ def replay(
 def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Progress) -> Summary:
     """Feed a source to its end or to Ctrl-C, which waits for whole batches.
 
-    `progress` is called after every batch. The rest of the block of `interrupts` is one step
-    (`Interrupts.hold`).
+    The rest of the `interrupts` context becomes one step (`Interrupts.hold`).
     """
     summary = offline.summary
     summary.total = source.total

@@ -1,8 +1,8 @@
 """Read Parquet files, one row group after another.
 
 Columns have the names that the settings give the fields of an event, and the content of a JSON
-event. A null is a missing field. A row is rejected for the same reasons as in the JSON reader
-(`EventReader`), checked in the same order; only the record size does not apply.
+event; a null is a missing field. Rows are rejected for the same reasons and in the same order as
+JSON events (`EventReader`); only the record size does not apply.
 
 `ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
 object per text. It takes files with only these columns:
@@ -10,15 +10,15 @@ object per text. It takes files with only these columns:
     stream key   text
     items        text; a list of texts; a map of text to whole numbers; a list of structures of one
                  text and one whole number
-    time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC; less
-                 than a ms is cut off)
+    time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC)
     user         text or whole numbers, if users are protected
 
-`ParquetObjects` handles all else (paths, counts, conditions, buckets, keys that are numbers) row by
-row: a row becomes the object that its JSON would be, and `events.project` decides which event that
-is. Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_unit` says.
-Nothing in a file may stop its reading: a value that Python cannot hold, such as text that is not
-UTF-8 or a date of the year 10,000, becomes ODD, which is of no kind that an event has.
+`ParquetObjects` handles all else (paths, counts, conditions, buckets, numeric keys): a row becomes
+the object that its JSON would be, which `events.project` reads. Nothing in a file may stop its
+reading: a value that Python cannot hold, such as text that is not UTF-8 or a date of the year
+10,000, becomes ODD, which no field of an event accepts.
+
+Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.timestamp_unit` is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 
-# Codes for invalid texts; and for an invalid amount or time.
+# Codes for invalid texts, and for an invalid amount or time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
 WRONG = -1
 INT64_MAX = (1 << 63) - 1
@@ -58,14 +58,12 @@ _MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 
 
 def holds_texts(kind: Any) -> bool:
-    """Return whether a type holds texts, or bytes that may be texts."""
     of = pa.types
     strings = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
     return bool(strings or of.is_binary(kind) or of.is_large_binary(kind))
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether a type holds lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -140,7 +138,6 @@ class TextColumn:
             good = np.flatnonzero(spans.wrong == 0)
             codes[good] = self.names.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
-                # Declared texts have the first codes.
                 codes[codes >= len(self._declared)] = NOT_DECLARED
             self._dictionary, self._table = dictionary, np.append(codes, np.int32(NULL))
         return self._table
@@ -161,12 +158,7 @@ def digests_of(array: Any) -> tuple[Words, Flags]:
 
 
 class Spans(NamedTuple):
-    """Positions of the texts of an array.
-
-    Attributes:
-        places: int64 (n, 2), start and stop in `data` of every text; (0, 0) if invalid.
-        wrong: int8 (n,), 0 for a valid text, else NULL, NOT_UTF8 or TOO_LONG.
-    """
+    """Texts as (start, stop) in `data`, (n, 2): (0, 0) if invalid, with its code in `wrong`."""
 
     data: Bytes
     places: Longs
@@ -174,7 +166,6 @@ class Spans(NamedTuple):
 
 
 def spans_of(array: Any) -> Spans:
-    """Return the positions of the texts of an array of strings or binaries."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
     _, offsets, text = binary.buffers()
@@ -196,7 +187,6 @@ def spans_of(array: Any) -> Spans:
 
 
 def _indices(array: Any, null: int) -> NDArray[Any]:
-    """Return the indices of an array's dictionary; `null` for nulls."""
     indices = array.indices
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(null)
@@ -204,10 +194,7 @@ def _indices(array: Any, null: int) -> NDArray[Any]:
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """Return the numbers of an array without nulls, without copying.
-
-    `Array.to_numpy` imports pandas if it is installed, which takes 0.9 s.
-    """
+    """Return the numbers of an array without nulls, uncopied. `to_numpy` imports pandas: 0.9 s."""
     dtype, buffer = np.dtype(str(array.type)), array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=dtype)
@@ -224,13 +211,10 @@ def flags_of(array: Any) -> Bools:
 
 
 class ItemRows(NamedTuple):
-    """Items of a batch's rows, end to end.
+    """Items of a batch's n rows, end to end: m codes (`TextColumn.codes`).
 
-    Attributes:
-        present: bool (n,), whether the row has items (true for an empty list, false for a null).
-        codes: int32 (m,), as `TextColumn.codes`.
-        amounts: int64 (m,), negative if invalid; None: all are 1.
-        lengths: int64 (n,).
+    `present`, (n,), is false for a null, true for an empty list; `amounts`, (m,), are negative if
+    invalid (None: all are 1); `lengths` are (n,).
     """
 
     present: Bools
@@ -281,9 +265,7 @@ def missing(array: Any) -> Bools:
 
 
 def _whole(array: Any, most: int, above: int | None = None) -> Longs:
-    """Return whole numbers; nulls and negative ones are WRONG, those above `most` are `above`
-    (None: `most`).
-    """
+    """Return whole numbers; null or negative: WRONG, above `most`: `above` (None: `most`)."""
     if array.null_count:
         if pa.types.is_unsigned_integer(array.type):
             values = np.where(missing(array), WRONG, _whole(array.fill_null(0), most, above))
@@ -307,8 +289,7 @@ Converter = Callable[[Any], Any]
 def objects_of(array: Any) -> list[Any]:
     """Return the values of an array: dict, list, str, int, float, Decimal, bool, None, or ODD.
 
-    Timestamps are ms since 1970, rounded down; dates are in ISO 8601. The keys of a map are texts;
-    the last value of a duplicate key wins.
+    Dates are in ISO 8601. The keys of a map are texts; the last value of a duplicate key wins.
     """
     raw, plain = _conversion(array.type)
     return [plain(value) for value in array.cast(raw, safe=False).to_pylist()]
@@ -321,7 +302,7 @@ def _conversion(kind: Any) -> tuple[Any, Converter]:
 
 
 def _conversion_of(kind: Any) -> tuple[Any, Converter]:
-    """Return the type and the converter, for values that are not null, of `_conversion`."""
+    """As `_conversion`, for values that are not null."""
     of = pa.types
     if of.is_dictionary(kind):
         return _conversion_of(kind.value_type)
@@ -383,7 +364,7 @@ def _number(value: Any) -> Any:
 
 
 class _Asked(NamedTuple):
-    """Path of the settings; `fits` returns whether a type can hold the values wanted there."""
+    """Path in the settings; `fits` returns whether a type can hold its values."""
 
     setting: str
     path: Path
@@ -460,7 +441,7 @@ def _kind(path: Path, schema: Any) -> Any:
 
 
 def is_flat(shape: Shape, schema: Any) -> bool:
-    """Return whether every field of an event is a whole column of a type for `ParquetRows`."""
+    """Return whether `ParquetRows` can read every field of an event."""
     if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
         return False
     [view] = shape.views.values()
@@ -484,10 +465,7 @@ def is_flat(shape: Shape, schema: Any) -> bool:
 
 
 def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetRows | ParquetObjects:
-    """Open a file by its columns, or as objects.
-
-    Refuse a file that is not Parquet, and a path to no column or to a type that fits no event.
-    """
+    """Open a file; refuse one that is not Parquet, and a path to no column or an unfit type."""
     shape = shape_of_files(settings)
     try:
         metadata = pq.read_metadata(file)
@@ -544,8 +522,6 @@ OBJECT_ROWS_AT_ONCE = 1 << 13
 
 
 class ParquetObjects(_ParquetSource):
-    """Rows of a Parquet file, as objects; see the module."""
-
     def __init__(self, settings: Settings, name: str, file: IO[bytes], schema: Any) -> None:
         asked = list(_asked(shape_of_files(settings)))
         for each in asked:
@@ -593,15 +569,13 @@ def _listed(rows: Any) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-# Every batch of a row group comes with the dictionary of its texts, which is looked up each time.
+# Every batch repeats its row group's dictionary of texts, which is then looked up again.
 ROWS_AT_ONCE = 1 << 18
 # Minimum average rows of a row group for reading groups as separate batches.
 GROUP_ROWS = 1 << 14
 
 
 class ParquetRows(_ParquetSource):
-    """Rows of a Parquet file, as columns; see the module."""
-
     def __init__(
         self, settings: Settings, name: str, file: IO[bytes], metadata: Any, schema: Any
     ) -> None:
@@ -641,7 +615,6 @@ class ParquetRows(_ParquetSource):
         refused, reasons = np.zeros(n, dtype=np.int8), [""]
 
         def refuse(which: Bools | None, reason: str) -> None:
-            """Reject rows for a reason, unless they have an earlier one."""
             if which is not None and which.any():
                 refused[which & (refused == 0)] = len(reasons)
                 reasons.append(reason)
@@ -709,10 +682,9 @@ def _column(field: Path | str | None) -> str:
 
 
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
-    """Return the paths of texts in a column's lists, maps and structures, to read as dictionaries.
+    """Return the paths of nested texts in a column, to decode once a row group, as dictionaries.
 
-    As dictionaries, texts are decoded once for a row group. pyarrow does not give texts in lists as
-    dictionaries if a batch spans two row groups, so this is for groups that are read one by one.
+    Only for groups read one by one: pyarrow gives no dictionary if a batch spans two row groups.
     """
     if not pa.types.is_nested(schema.field(column).type):
         return []

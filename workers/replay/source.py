@@ -1,9 +1,8 @@
 """Interface of replay sources: events as batches of columns.
 
-A source is read once, in order, and holds at most one batch. A rejected record is counted with its
-number and the worker's reason. Files must be sorted by time: an event dated further back than
-`grace` allows would count in the wrong tick, so file sources refuse it (`InOrder`).
-`sources.open_source` opens one.
+A source is read once, in order, and holds at most one batch. Files must be sorted by time: an event
+dated further back than `grace` allows would count in the wrong tick, so file sources refuse it
+(`InOrder`).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ Field = TypeVar("Field", Path | str, Path | str | None)
 
 
 def ahead(pieces: Iterator[T]) -> Generator[T]:
-    """Prefetch from an iterator in a background thread.
+    """Prefetch from an iterator, which nothing else may use, in a background thread.
 
-    Nothing else may use `pieces`, and it must not modify a piece after yielding it. It must not
-    block indefinitely, as a pipe can: an early stop waits for the next piece.
+    `pieces` must not modify a piece after yielding it, nor block indefinitely, as a pipe can: an
+    early stop waits for the next piece.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
         coming = reader.submit(next, pieces, None)
@@ -46,10 +45,8 @@ class EventBatch:
     """Events that were read together.
 
     Attributes:
-        partition: source partition, from 0.
-        events: the valid events, in order.
         rejects: (number of the line, row or offset; reason) of every rejected record.
-        position: how far the whole source was read, in the unit of `Source.total`.
+        position: progress in the whole source, in the unit of `Source.total`.
         late: events dated further back than `grace` allows, counted in the open tick.
         outside: events left out because they are before a topic's time range.
         beyond: events dated after the range; they are also in `events`, since they close ticks.
@@ -69,11 +66,10 @@ class EventBatch:
 
 
 class Source(Protocol):
-    """Source of events to replay, read once.
+    """Source of events; those of one partition are in the worker's order.
 
     Attributes:
-        partitions: source partitions; the events of one are in the worker's order.
-        places: names of the partitions in messages; empty if there is nothing to tell apart.
+        places: names of the partitions in messages; empty if there is nothing to distinguish.
         total: the final `EventBatch.position`; None if unknown.
         word: unit of the reject numbers: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
@@ -95,8 +91,6 @@ class Source(Protocol):
 
 
 class InOrder:
-    """Check that refuses events dated further back than `grace` allows."""
-
     def __init__(self, name: str, word: str, grace_ms: int) -> None:
         self._name, self._word, self._grace = name, word, grace_ms
         self._latest: int | None = None

@@ -54,10 +54,7 @@ class JsonLines:
         total: int | None = None,
         raw: IO[bytes] | None = None,
     ) -> None:
-        """`total` is the size of the file as it is, None for a pipe.
-
-        `raw` is the file itself if `file` unpacks it; its position is the progress.
-        """
+        """`total` is the file's size (None: a pipe), `raw` the packed file, to show progress."""
         events = settings.events
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
@@ -136,10 +133,7 @@ class JsonLines:
 
 
 def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
-    """Return the lines of a text that ends with a newline as records.
-
-    If there are many more lines than `foreseen`, the text is read twice.
-    """
+    """Return the lines of a text that ends with a newline; read twice if far above `foreseen`."""
     text = readonly_contiguous(text)
     places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
     n = find_lines(text, places)

@@ -1,16 +1,14 @@
-"""Read the events topics as a source, between offsets fixed at the start.
+"""Read the events topics as a source, between offsets fixed at the start, so that reading ends.
 
-So reading ends even if the topic keeps growing. Every partition is read in its order, with one
-intake, like the worker; the order among partitions does not affect any snapshot.
+Every partition is read in its order, with one intake, like the worker; the order among partitions
+does not affect any snapshot. With `privacy.rekey` the events are the re-keyed ones, and time
+follows the origins' markers (`pipeline/rekey_markers.py`), as in the worker.
 
-A time range is in event time. From: earlier events are left out; if record times allow it, they
-are not even read (an event is at most `max_ahead` ahead of its record, otherwise the worker
-rejected it). To: the last ticks are those that end by then. A partition is read until its watermark
-reaches that time, because nothing later can count in such a tick. The published ticks are therefore
-the worker's, including everything that came late.
-
-With `privacy.rekey` the events are the re-keyed ones, and time follows the origins' markers
-(`pipeline/rekey_markers.py`), as in the worker.
+A time range is in event time. From: earlier events are left out, and not even read if record times
+allow it (an event is at most `max_ahead` ahead of its record, otherwise the worker rejected it).
+To: the last ticks are those that end by then. A partition is read until its watermark reaches that
+time, because nothing later can count in such a tick, so the published ticks are the worker's,
+including everything that came late.
 """
 
 from __future__ import annotations

@@ -2,15 +2,13 @@
 
     --vary products.epsilon=0.5,1,2 --vary products.mechanism=unk_base,sparse_gumb
 
-Every histogram is varied by itself, with all combinations of its values: histograms do not
-influence one another. A combination starts from the histogram's section of the settings file and is
-checked like it. If `mechanism` is varied, every mechanism uses only the settings of the file and
-of `--vary` that it supports, so that one file serves them all; duplicate combinations are merged.
-The same applies to `domain` if `release` or `algorithm` is varied and not every value has one.
-
-If `tick` is varied and `horizon` is not, all combinations keep the file's epoch length, and the
-number of ticks follows. An epsilon buys one epoch: with epochs of different lengths, runs with the
-same epsilon would make different promises.
+Histograms do not influence one another, so every one is varied by itself, with all combinations of
+its values. A combination starts from the histogram's section of the settings file and is checked
+like it. If `mechanism` is varied, every mechanism uses only the settings that it supports, and
+duplicate combinations are merged; the same applies to `domain` if `release` or `algorithm` is
+varied and not every value has one. If `tick` is varied and `horizon` is not, all combinations keep
+the file's epoch length: an epsilon buys one epoch, so over epochs of different lengths the same
+epsilon would be different promises.
 
 A value without any valid combination is refused before anything is read. An invalid combination of
 otherwise valid values is left out and named.
@@ -67,10 +65,9 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One histogram with one choice of settings, as those of a worker with this histogram alone.
+    """One choice of settings for one histogram, as of a worker with this histogram alone.
 
-    `run` counts from 1. `varied` holds the chosen values, as text, by "<histogram>.<setting>";
-    None if the mechanism has no such setting.
+    `varied` holds the values as text by "<histogram>.<setting>"; None: not a mechanism's setting.
     """
 
     run: int
@@ -100,7 +97,7 @@ def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
 
 @dataclass(slots=True)
 class Grid:
-    """Combinations to run, and those left out; `notes` tell how `--vary` was interpreted."""
+    """Combinations to run, and those left out; `notes` explain how `--vary` was interpreted."""
 
     combinations: list[Combination] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -122,10 +119,7 @@ class Grid:
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
-    """Return the combinations of all histograms of the settings file `path`.
-
-    `varies` are "<histogram>.<setting>=<value>,<value>,..."; a single histogram may be omitted.
-    """
+    """Expand "<histogram>.<setting>=<value>,..."; the name of a single histogram may be omitted."""
     names = [config.name for config in settings.histograms]
     chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
     for text in varies:
@@ -210,7 +204,7 @@ class _Variants:
         return values, {f"{self.name}.{name}": text for name, text in texts.items()}
 
     def _check(self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]) -> None:
-        """Refuse a value that has no valid combination; first of settings named in complaints."""
+        """Refuse a value without a valid combination; settings named in complaints come first."""
 
         def is_named(name: str) -> bool:
             # A tick may be wrong for a duration.
@@ -303,7 +297,6 @@ def _split(text: str) -> list[str]:
 
 
 def _toml(text: str) -> object:
-    """Parse a TOML value; a bare word is text."""
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -44,7 +44,7 @@ NEW_TICKS = 10
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
-# Of boards, against the bounded counts and the unbounded ones.
+# Of boards, against bounded and unbounded counts.
 TOPS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation")
 _SHOWN = ("shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown")
 METRICS = (*_SHOWN, *TOPS, "lost", "within_error", "shortfall", "shown_new", "coverage_new")
@@ -62,19 +62,14 @@ Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
 class Delays:
-    """Delays from an item's reaching a size to its first appearance, over all epochs."""
+    """Ticks from reaching a size to an item's first appearance, over all epochs."""
 
     def __init__(self) -> None:
         self._passed = np.zeros(len(SIZES), dtype=np.int64)
         self._of: list[Counter[int]] = [Counter() for _ in SIZES]
 
     def add(self, reached: Ticks, first: Ticks) -> None:
-        """Add a finished epoch.
-
-        Args:
-            reached: (rows, sizes), the tick at which a row reached a size; 0: never.
-            first: (rows,), the tick at which it was first shown; 0: never.
-        """
+        """Add a finished epoch: `reached` (rows, sizes) and `first` (rows,) are ticks; 0: never."""
         shown = np.zeros(len(reached), dtype=np.int64)
         shown[: min(len(first), len(reached))] = first[: len(reached)]
         for size, counter in enumerate(self._of):
@@ -115,7 +110,6 @@ def fill_errors(
 
 
 def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
-    """Fill in the number of new items, and the share within the error bar."""
     row[PLACE["shown_new"]] = len(exact)
     if len(exact):
         held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
@@ -151,8 +145,7 @@ class Watch:
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
         self._of = run.number, run.seed, histogram.name
-        # Whether items appear one after another, so that there is a delay to measure; and whether
-        # the histogram's columns record when a row was first shown.
+        # Whether there is a delay to measure, and whether the columns record the first appearance.
         self._discovers = discovers(run.combination)
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
@@ -252,7 +245,6 @@ class Watch:
     def _fill_shown(
         self, row: Numbers, of_key: Rows | None, shown: Shown, sd: float, new: Bools | None
     ) -> None:
-        """Fill in the errors, those of new items, and how many above the threshold are shown."""
         rows, counts = shown
         exact = self.view.counts
         row[PLACE["shown"]] = len(rows)
@@ -300,7 +292,7 @@ class Watch:
         for index in range(len(self.view.keys)):
             here = np.flatnonzero(key_of == index)
             published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
-            # A histogram of numbers is shown whole.
+            # The board of a histogram of numbers has all buckets.
             top = self.view.top if shown.numeric is None else len(here)
             named = rows[here][released_top(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)
@@ -308,10 +300,7 @@ class Watch:
     def board_rows(
         self, shown: ReleasedTick, index: int, named: Sequence[int], published: dict[int, int]
     ) -> Iterator[BoardRow]:
-        """Yield one stream key's exact top, and other named items.
-
-        `named` are rows of the published top, `published` counts by row.
-        """
+        """Yield a stream key's exact top, then the other `named` rows; `published` is by row."""
         view, release = self.view, shown.release
         best = view.keys[index].top.rows.tolist()
         others = sorted((view.rank(index, row), row) for row in set(named).difference(best))
@@ -336,13 +325,11 @@ class Watch:
         sd: float | None = None,
         threshold: int | None = None,
     ) -> BoardRow:
-        """Return a row of boards.parquet, for the last tick seen, `at`."""
         name = self.view.names[index]
         place = *self._of, name, self.last_tick, at.end_ms, rank, label
         return BoardRow(*place, exact, unbounded, shown, released, sd, threshold)
 
     def keep(self, ticks: set[int], boards: set[int]) -> None:
-        """Drop measurements and boards of ticks outside these sets."""
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
         self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
 
@@ -388,7 +375,7 @@ class Watch:
 
 
 def discovers(combination: Combination) -> bool:
-    """Return whether it shows running counts of items that are not declared."""
+    """Return whether a mechanism shows running counts of undeclared items."""
     kind = combination.mechanism.kind
     return kind in ("unk_base", "pay_what_you_get") or (
         kind in ("meta", "misra_gries") and not combination.mechanism.domain()
@@ -399,8 +386,6 @@ Fields = Mapping[str, Any]
 
 
 class Pair(NamedTuple):
-    """Published number with its exact value, bounded and unbounded."""
-
     name: str
     rank: int
     published: int
@@ -446,7 +431,6 @@ class QueryWatch(Watch):
             row[PLACE["within_error"]] = sum(within) / len(within)
 
     def _labels(self, row: Numbers, index: int, fields: Fields) -> None:
-        """Fill in whether the labels named are the right ones, and their shortfall."""
         exact, unbounded = self._sums(index)
         named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
         if not named:
@@ -460,7 +444,7 @@ class QueryWatch(Watch):
             row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(right)
 
     def _sums(self, index: int) -> tuple[Counts, Counts]:
-        """Return exact sums of a stream key, in the order of the domain, bounded and not."""
+        """Return a stream key's exact sums, in the order of the domain, bounded and not."""
         d = len(self._place)
         rows = slice(index * d, (index + 1) * d)
         return self.view.counts[rows], self.view.unbounded[rows]
@@ -499,7 +483,7 @@ class QueryWatch(Watch):
 
 
 class LabelsWatch(Watch):
-    """Observer of `pay_what_you_get`: the labels named last are the board until it names others."""
+    """Observer of `pay_what_you_get`; its board is the last labels named."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         super().__init__(run, histogram, view)
@@ -567,5 +551,4 @@ def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _labels_shown(release: Answers) -> dict[int, Any]:
-    """Return the labels that `pay_what_you_get` names at a tick, by stream key."""
     return {key: of["labels"] for key, of in release.of_key.items() if "labels" in of}

@@ -1,12 +1,10 @@
 """Recommend a combination of settings, with the Pareto front and a reason in words.
 
-A combination's score is how much its board shows of the top n without bounds
-(`recall_unbounded`), as the mean over the seeds. Without such a board (order statistics), it is
-`error_unbounded_mean`; smaller is better.
-
-The recommendation follows how a person would read the table. Among the combinations within a stated
-distance of the best score, it takes the smallest epsilon, then the smallest delta, then the best
-board, and among equally good boards the smallest error.
+The score is the share of the unbounded top n on the board (`recall_unbounded`), mean over the
+seeds. Without such a board (order statistics), it is `error_unbounded_mean`; smaller is better. As
+a person would read the table: among the combinations within a stated distance of the best score,
+take the smallest epsilon, then the smallest delta, then the best board, and among equally good
+boards the smallest error.
 """
 
 from __future__ import annotations
@@ -30,13 +28,10 @@ RECALL, ERROR = "recall_unbounded", "error_unbounded_mean"
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Conclusion from the outcomes of one histogram.
+    """Conclusion from the outcomes of one histogram; `scores` are of `metric`.
 
-    Attributes:
-        metric: of `scores`: `recall_unbounded` (more is better) or `error_unbounded_mean`
-            (less is better).
-        front: Pareto front: runs that no other beats in epsilon and score, by epsilon.
-        chosen: the recommended run; None if no combination meets the goal.
+    `front`, the Pareto front, holds the runs that no other beats in epsilon and score, by epsilon;
+    `chosen` is None if no combination meets the goal.
     """
 
     metric: str

@@ -1,14 +1,12 @@
-"""The results directory of a backtest: four files, for the report and anyone with DuckDB or pandas.
+"""Results directory of a backtest: four files of exact data, for the operator only.
 
     runs.parquet      one row for each (run, seed, histogram): settings, promise, progress
     results.parquet   tidy measurements: one number a row
     boards.parquet    exact counts beside the published ones, at chosen ticks
     rejects.json      input totals, rejects with reasons, and whether the run reached its end
 
-docs/results.md defines every column and metric. The same results give the same bytes: no file holds
-the time, or the name of a machine or user. All of it is exact data: for the operator only.
-
-`outcomes` reads the tables by combination of settings.
+docs/results.md defines every column and metric. No file holds the time, or the name of a machine or
+user, so the same results give the same bytes. `outcomes` reads the tables by combination.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Number over the seeds; the mean lies between the other two."""
+    """Mean, least and most of a metric over the seeds."""
 
     mean: float
     least: float
@@ -43,7 +41,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the spread of at least one value."""
         least, most = min(values), max(values)
         # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.
         return cls(min(max(sum(values) / len(values), least), most), least, most)
@@ -51,13 +48,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One combination of settings, all its seeds together.
+    """One combination of settings, all its seeds together; `row` is that of the first seed.
 
-    Attributes:
-        row: the row of its first seed in runs.parquet.
-        varied: the settings with several `--vary` values, without the histogram's name; None if its
-            mechanism has no such setting.
-        metrics: of the whole run and all stream keys, by name.
+    `varied` holds the settings with several `--vary` values, without the histogram's name (None:
+    not a setting of the mechanism); `metrics` cover the whole run and all stream keys.
     """
 
     row: RunRow
@@ -80,7 +74,7 @@ class Outcome:
 
     @property
     def epoch_ms(self) -> int | None:
-        """Return the length of its epochs; None: endless."""
+        """Return the epoch length; None: endless."""
         horizon = self.settings.get("horizon")
         return horizon * self.row.tick_ms if isinstance(horizon, int) else None
 
@@ -123,7 +117,6 @@ def outcomes(tables: Tables) -> list[Outcome]:
 
 VERSION = 1
 RUNS, RESULTS, BOARDS, REJECTS = "runs.parquet", "results.parquet", "boards.parquet", "rejects.json"
-# Row group size of Parquet files.
 GROUP_ROWS = 1 << 18
 SET = "set."
 #: Columns that are narrower than their field's type.
@@ -134,10 +127,7 @@ ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """Row of runs.parquet: the outcome of a combination of settings with one seed.
-
-    `varied` is by "<histogram>.<setting>"; None if the mechanism has no such setting.
-    """
+    """Row of runs.parquet: one combination with one seed (`varied`: see `Combination`)."""
 
     run: int
     seed: int
@@ -194,10 +184,9 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Content of rejects.json.
+    """Content of rejects.json; `late` and `outside` are as in `Summary`.
 
-    `late` and `outside` are as in `Summary`; `first` is (partition, number, reason) of each of the
-    first rejects; `top` the n of the top-n metrics.
+    `first` holds (partition, number, reason) of the first rejects; `top` is the n of top-n metrics.
     """
 
     complete: bool
@@ -232,10 +221,7 @@ class Tables:
 
 
 def prepare(directory: Path, *, force: bool) -> None:
-    """Create the directory and check that results can be written, before hours of work.
-
-    A directory that is not empty is refused without `force`.
-    """
+    """Create and check the directory before hours of work; without `force` it must be empty."""
     for package in ("pyarrow", "matplotlib", "jinja2"):
         if importlib.util.find_spec(package) is None:
             raise SettingsError(f"--report needs {package}: install quietcount[replay]")
@@ -320,7 +306,7 @@ def _write_table(path: Path, table: pa.Table) -> None:
 
 
 def read(directory: Path) -> Tables:
-    """Read the files that `write` writes; refuse another directory, or another version."""
+    """Read the files of `write`; refuse another directory or version."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,18 +1,17 @@
 """Backtest: measure every combination of settings and every seed against the exact counts.
 
-Shared work is done once: events are decoded, bounded and summed once per lane, exact counts once
-for all runs with the same bounds, exact boards once per tick. Only the noise and the shown items
-are a run's own.
+Events are decoded, bounded and summed once per lane, exact counts made once for all runs with the
+same bounds, exact boards once per tick. Only the noise and the shown items are a run's own.
 
-Runs that count the same events over the same ticks and epochs form a group (`scope_of`). The
-unbounded counts of a group are released last in a tick (`truth.unbounded`), and with them the group
-is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
+Runs that count the same events over the same ticks and epochs form a group (`scope_of`). Its
+unbounded counts are released last in a tick (`truth.unbounded`), and with them the group is
+measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
 
-`Pool` uses all cores. This process reads and sums the events once; forked processes do the runs.
-They receive what the worker's stage 1 sends to stage 2 (`Merge`), so each is a complete stage 2
-with its own exact counts, and they return figures. They are forked before anything is read: the key
-is inherited, never sent. The assignment of runs to processes does not affect any figure. The
-processes ignore Ctrl-C; this process handles it, between two batches, and tells them to end there.
+`Pool` uses all cores. This process reads and sums the events once; forked processes do the runs and
+return figures. They receive what the worker's stage 1 sends to stage 2 (`Merge`), so each is a
+complete stage 2 with its own exact counts. They are forked before anything is read: the key is
+inherited, never sent. The assignment of runs to processes does not affect any figure. The processes
+ignore Ctrl-C; this process handles it between two batches and makes them end there.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Pool:
             others = [ours, *(connection for _, connection in self._children)]
             about = backtest, key, theirs, others
             child = context.Process(target=_serve, args=about, daemon=True)
-            # Until the child ignores them.
+            # Block signals until the child ignores them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -222,7 +221,7 @@ class Thinned:
         self.ticks: set[int] = set()
 
     def due(self, tick: int) -> bool:
-        """Return whether a tick belongs to the set; it is kept until it is thinned out."""
+        """Return whether a tick belongs to the set; add it if so."""
         if tick % self._stride:
             return False
         self.ticks.add(tick)
@@ -237,10 +236,7 @@ Scope = tuple[object, ...]
 
 
 def scope_of(config: HistogramConfig) -> Scope:
-    """Return the view, ticks, epochs and stream keys of a histogram.
-
-    The lane holds the view (items, key, where, count, buckets), the tick and the start.
-    """
+    """Return the lane (view, tick, start), epochs and stream keys of a histogram."""
     epochs = (config.start_given, config.horizon_ticks, isinstance(config, OneShotConfig))
     return unbounded(config.lane), *epochs, config.keys
 
@@ -319,11 +315,7 @@ class Backtest:
         return histogram
 
     def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
-        """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
-
-        They share the `[events]` of `settings`; `write` takes the snapshots of those that are
-        `written`.
-        """
+        """Do all runs over a source, to its end or to Ctrl-C, which leaves whole ticks."""
         with Interrupts() as interrupts, few_collections():
 
             def after_tick() -> None:

@@ -1,10 +1,9 @@
 """Exact counts that a backtest measures against. Sensitive; nothing here is ever published.
 
-A truth is a histogram whose mechanism adds no noise and shows nothing. It gets the same
-contributions, start and epochs as the histograms compared with it. Runs with the same bounds share
-a truth, and those that keep running counts of its rows read its columns instead of counting again
-(`ExactLedger`): only the noise is such a run's own. A `View` holds the exact boards of one tick,
-computed once for all runs.
+A truth is a histogram whose mechanism adds no noise and shows nothing, with the contributions,
+start and epochs of the histograms compared with it. Runs with the same bounds share a truth, and
+MIRRORED mechanisms read its columns instead of counting again (`ExactLedger`): only their noise is
+their own. A `View` holds the exact boards of one tick, computed once for all runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
-# Sizes for which the tick is recorded at which an item reaches them.
+# Record the tick at which an item reaches each of these counts.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
 # These read the running counts of all rows after `merge`, and add none of their own.
 _ORDER_STATISTICS = ("bounded_max", "doubling", "two_level", "two_level_k")
@@ -43,9 +42,8 @@ _EMPTY: Rows = np.empty(0, dtype=np.int64)
 class TruthState(State):
     """Exact columns, and when every row reached every size.
 
-    Attributes:
-        level: int8 (capacity,), number of SIZES that a row has reached.
-        reached: int64 (capacity, sizes), tick of the epoch at which it did; 0: not yet.
+    `level` is the number of SIZES that a row has reached; `reached`, (capacity, sizes), is the tick
+    of the epoch at which it did, or 0.
     """
 
     def __init__(self) -> None:
@@ -74,10 +72,7 @@ class Exact:
     law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
-        """Count the labels in `domain` (empty: all), from 0 at every tick if `per_tick`.
-
-        If `sizes`, record when an item reached a size.
-        """
+        """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`."""
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
         self.state = TruthState()  # of the running epoch
 
@@ -177,8 +172,6 @@ class Mirrored:
 
 
 class Truth(ReplayHistogram):
-    """Histogram of exact counts, which publishes nothing."""
-
     mechanism: Exact
 
     @property
@@ -187,7 +180,6 @@ class Truth(ReplayHistogram):
 
     @property
     def reached(self) -> NDArray[np.int64]:
-        """Return int64 (rows, sizes), as in `TruthState`, of the running epoch."""
         return self.mechanism.state.reached[: self.columns.n]
 
 
@@ -196,10 +188,7 @@ def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
 
 
 def remembering(mechanism: Mechanism) -> Mechanism:
-    """Return a mechanism that computes a tick's `sd` and `threshold` once; for this thread only.
-
-    Otherwise they would take a third of a step for every further seed.
-    """
+    """Return a copy for one thread that caches `sd` and `threshold` (a third of a seed's step)."""
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
         setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
@@ -207,20 +196,14 @@ def remembering(mechanism: Mechanism) -> Mechanism:
 
 
 def unbounded(lane: Lane) -> Lane:
-    """Return the lane of the same ticks without bounds.
-
-    It is released after all others of the same tick (`Merge.release`).
-    """
+    """Return the lane of the same ticks without bounds, released last (`Merge.release`)."""
     return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
 
 
 def truth_of(
     config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, lane: Lane, sizes: bool
 ) -> Truth:
-    """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
-
-    The root key names rows and makes no noise; the bounds are those of `lane`. See `Exact`.
-    """
+    """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
     exact = Exact(domain, per_tick=isinstance(config, OneShotConfig), sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
     # Exact counts have no noise for windows to describe.
@@ -236,26 +219,14 @@ Counts = NDArray[np.int64]
 
 
 class Top(NamedTuple):
-    """Largest items of one stream key.
-
-    Attributes:
-        rows: at most n rows with a count, largest first, ties by row.
-        floor: count of the last row; items with at least this count belong to the top.
-    """
+    """At most n rows with a count, largest first, ties by row; `floor` is the count of the last."""
 
     rows: Rows
     floor: int
 
 
 class KeyView(NamedTuple):
-    """One stream key at a tick.
-
-    Attributes:
-        rows: its rows; None: all of them.
-        top, top_unbounded: its largest items, bounded and not; the latter's rows are the unbounded
-            truth's own.
-        total, total_unbounded: sums of the counts.
-    """
+    """One stream key (`rows` None: all); `top_unbounded` has the rows of the unbounded truth."""
 
     rows: Rows | None
     top: Top
@@ -268,7 +239,7 @@ class View:
     """Exact counts, bounded and unbounded, at the last tick that both have counted."""
 
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
-        """Take bounded counts, which define all row numbers, unbounded ones, root key, and n."""
+        """Take bounded counts, which define the row numbers, and unbounded ones; n is `top`."""
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
@@ -302,7 +273,6 @@ class View:
         return self.truth.names
 
     def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
-        """Return a stream key's rows (None: all), its largest items, and the sum of its counts."""
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
         counts = columns.counts if rows is None else columns.counts[rows]
         return rows, largest(columns.counts, rows, self.top), int(counts.sum())

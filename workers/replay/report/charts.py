@@ -1,8 +1,7 @@
 """Style and output of a report's charts: PNG and SVG, the same bytes every time.
 
-Series differ in colour (Okabe and Ito's palette), marker and dashes at once. The background is
-white everywhere, and every chart first states what data it contains. Labels come from events: they
-are never parsed as formulas, and letters missing from the font are replaced.
+Series differ in colour (Okabe and Ito's palette), marker and dashes. Every chart first states what
+data it contains. Labels come from events, so they are never parsed as formulas.
 """
 
 from __future__ import annotations
@@ -102,10 +101,7 @@ def look(number: int, **instead: Any) -> dict[str, Any]:
 
 @contextmanager
 def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure, `height` inches high, and its axes as an array of `rows` x `columns`.
-
-    The user's matplotlib settings do not affect it.
-    """
+    """Yield a figure `height` inches high and its axes, without the user's matplotlib settings."""
     with matplotlib.style.context(["default", dict(LOOK)]):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)

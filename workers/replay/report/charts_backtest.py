@@ -1,7 +1,4 @@
-"""Draw the charts of a backtest, from one histogram's measurements.
-
-Boards show exact counts beside the published ones, at a few ticks.
-"""
+"""Draw the charts of a backtest from one histogram's measurements."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Report histograms of numbers: exact and published buckets in order of their edges, and the errors
-of published quantiles.
-"""
+"""Report histograms of numbers: exact and published buckets, and errors of quantiles."""
 
 from __future__ import annotations
 

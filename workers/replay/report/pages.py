@@ -1,12 +1,10 @@
 """Render pages: one HTML file that needs no network and runs no script but its own.
 
-Templates are in `templates/`. Their output is escaped; control characters become visible. The only
-script, if any, copies settings. The page's policy allows it by its hash, so nothing else runs, no
-matter what the labels hold; without scripts the page only lacks the button. Charts use the page's
-colours, which follow the reader's light or dark setting.
-
-Also here: a run's settings as a section of a settings file, and the privacy promise of settings,
-in words and as the table of one person's loss.
+Templates (`templates/`) escape their values; control characters become visible. The only script, if
+any, copies settings. The page's policy allows it by its hash, so nothing else runs, no matter what
+the labels hold; without scripts the page only lacks the button. Charts use the page's colours,
+which follow the reader's light or dark setting. Also here: a run's settings as a section of a
+settings file, and the privacy promise in words and as a table of one person's loss.
 """
 
 from __future__ import annotations
@@ -68,10 +66,7 @@ PAGE_COLORS = MappingProxyType({color.lower(): name for color, name in _NAMED.it
 
 
 class Table(NamedTuple):
-    """Table of a page; a cell None is empty.
-
-    `words` are the text columns; the others hold numbers. `kinds` are CSS classes by row.
-    """
+    """Table of a page; columns not in `words` are numbers; `kinds` are CSS classes by row."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -150,10 +145,7 @@ _FIRST = (*_TIMES, "max_items", "max_count", "max_items_per_user", "epsilon", "r
 
 
 def histogram_section(run: Outcome) -> list[str]:
-    """Return the lines of the [[histogram]] with the settings of a run.
-
-    A long domain is not in the results: a comment says to take it from the file.
-    """
+    """Return a run's [[histogram]] lines; a comment replaces a domain too long for the results."""
     settings = dict(run.settings)
     settings.setdefault("name", run.row.histogram)
     labels = settings.pop("domain_labels", None)

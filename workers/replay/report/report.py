@@ -28,10 +28,7 @@ FEATURED, KEYS = 4, 3
 
 
 def write_report(directory: Path) -> list[str]:
-    """Write the report of a results directory into it, replacing an earlier one.
-
-    Return a line for every chart that could not be drawn; the page lists them too.
-    """
+    """Write or replace the report of a results directory; return a line per missing chart."""
     tables = results.read(directory)
     found, histograms = tables.input, runs.measured(tables)
     sections = [_section(of, recommend(of.runs)) for of in histograms]

@@ -1,7 +1,4 @@
-"""Prepare a report's data from a results directory, by histogram, run and metric.
-
-Includes the table of runs, and their boards with unmodified labels.
-"""
+"""Prepare a report's data from a results directory, by histogram, run and metric."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One histogram of a results directory.
-
-    `series` holds ticks, sizes and values by run and metric, of all stream keys together.
-    """
+    """One histogram; `series` has ticks, sizes, values by run and metric, of all keys together."""
 
     name: str
     runs: Sequence[Outcome]
@@ -66,7 +60,7 @@ class Measured:
         return found
 
     def begin_ms(self, run: Outcome) -> int | None:
-        """Return the start of the first tick; None if no board tells."""
+        """Return the start of the first tick; None if the run has no board."""
         for row in self.boards:
             if row.run == run.number:
                 return row.end_ms - (row.tick - run.row.first_tick + 1) * run.row.tick_ms
@@ -200,7 +194,7 @@ Titled = list[tuple[str, Table]]
 def board_tables(
     of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
 ) -> list[tuple[str, Titled]]:
-    """Return a run's boards by stream key: the first `keys` of these with their tables.
+    """Return a run's boards by stream key, with tables for the first `keys` of them.
 
     Items come largest first, or in the order of `labels` if these are few.
     """
@@ -233,7 +227,7 @@ def _count(value: int | None) -> str | None:
 
 
 def _tells(of: Measured, metric: str) -> bool:
-    """Return whether a column is informative; bounds that cut nothing off cost nothing."""
+    """Return whether a column is informative: not if the bounds cut nothing off."""
     has = {name for run in of.runs for name in run.metrics}
     if metric in ("recall", "lost"):
         losses = (run.metrics["lost"].most for run in of.runs if "lost" in run.metrics)
