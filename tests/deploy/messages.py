@@ -21,7 +21,7 @@ HOLE = "…"
 WORD = r"[^\W\d_]{2,}"
 
 #: Raised with a message for the operator; subclasses in the package count too.
-OURS = {"QuietcountError", "UsageError", "Difference"}
+OURS = {"QuietcountError", "UsageError", "Difference", "_refused"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
@@ -100,17 +100,17 @@ def templates(node: ast.expr, assigned: Locals) -> list[str]:
     if isinstance(node, ast.IfExp):
         return templates(node.body, assigned) + templates(node.orelse, assigned)
     if isinstance(node, ast.JoinedStr):
-        constant = "".join(map(template, node.values))
-        # A message that only puts together what others say has their words.
-        names = assigned if len(re.findall(WORD, constant)) < 2 else {}
-        parts = [templates(part, names) for part in node.values]
+        # In a sentence, a name with several values is what varies, unless one is next to it.
+        single = {name: v[-1:] for name, v in assigned.items() if len(v) == 1 or v[-1] in v[:-1]}
+        parts = [templates(part, single) for part in node.values]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = [templates(node.left, assigned), templates(node.right, assigned)]
     elif isinstance(node, ast.FormattedValue):
         return templates(node.value, assigned)
     elif isinstance(node, ast.Name) and node.id in assigned:
         others = {name: values for name, values in assigned.items() if name != node.id}
-        return [text for value in assigned[node.id] for text in templates(value, others)]
+        values = dict.fromkeys(assigned[node.id])
+        return [text for value in values for text in templates(value, others)]
     else:
         return [HOLE]
     return ["".join(texts) for texts in product(*parts)]
@@ -121,15 +121,25 @@ def template(node: ast.expr) -> str:
     return templates(node, {})[0]
 
 
+def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The names and string expressions of an assignment."""
+    if not isinstance(node, ast.Assign):
+        return
+    for target in node.targets:
+        both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+        names = target.elts if both else [target]  # type: ignore[attr-defined]
+        values = node.value.elts if both else [node.value]  # type: ignore[attr-defined]
+        for name, value in zip(names, values, strict=False):
+            if isinstance(value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp):
+                yield name_of(name), value
+
+
 def texts_assigned(body: ast.AST) -> dict[str, list[ast.expr]]:
     """The string expressions that are assigned to names in a function."""
     found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(body):
-        if isinstance(node, ast.Assign) and isinstance(
-            node.value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp
-        ):
-            for target in node.targets:
-                found.setdefault(name_of(target), []).append(node.value)
+        for name, value in _assignments(node):
+            found.setdefault(name, []).append(value)
     return found
 
 
@@ -184,12 +194,18 @@ def messages(modules: dict[str, ast.Module]) -> list[Message]:
 
 def _with_locals(tree: ast.AST, assigned: Locals) -> Iterator[tuple[Any, Locals]]:
     """Every node of a tree, with the texts assigned in its function."""
-    for node in ast.iter_child_nodes(tree):
-        inner = assigned
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = {**assigned, **texts_assigned(node)}
-        yield node, inner
-        yield from _with_locals(node, inner)
+    for _, block in ast.iter_fields(tree):
+        inner = dict(assigned)
+        for node in block if isinstance(block, list) else [block]:
+            if not isinstance(node, ast.AST):
+                continue
+            if not isinstance(tree, ast.Module | ast.ClassDef):
+                # Once more at the end: what was assigned just before, in the same block.
+                inner |= {n: [*inner.get(n, ()), value, value] for n, value in _assignments(node)}
+            of_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            names = {**inner, **texts_assigned(node)} if of_function else inner
+            yield node, names
+            yield from _with_locals(node, names)
 
 
 def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.expr, str]]:

@@ -37,6 +37,15 @@ _MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
 _LABEL_BITS_MAX = 3_410
 # The field is absent; None means null.
 _ABSENT: Any = object()
+_TIMES = MappingProxyType(
+    {
+        "s": "a time in s",
+        "ms": "a time in ms",
+        "us": "a time in us",
+        "ns": "a time in ns",
+        "iso": "an ISO time",
+    }
+)
 
 
 class Seen(NamedTuple):
@@ -99,8 +108,7 @@ class Projection(Frozen):
             value = _there(record, path)
             time = time_ms(value, unit)
             if time is None:
-                kind = "an ISO time" if unit == "iso" else f"a time in {unit}"
-                raise _Wrong(f"field {_name(path)} is not {kind}{_likely_unit(value)}")
+                raise _Wrong(f"field {_name(path)} is not {_TIMES[unit]}" + _likely_unit(value))
         except _Wrong:
             if wanted:
                 raise
