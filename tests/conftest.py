@@ -91,7 +91,7 @@ LENDER = pytest.StashKey[Lender]()
 def pytest_configure(config: pytest.Config) -> None:
     """Own the broker where other processes run the tests; describe the markers."""
     config.addinivalue_line(
-        "markers", "slow: a file with more than about 5 s of computing; `make quick` leaves it out"
+        "markers", "slow: a test with more than about 3 s of computing; `make quick` leaves it out"
     )
     config.addinivalue_line(
         "markers", "waits: a file that mostly waits for workers, browsers, ticks; also left out"

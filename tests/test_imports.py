@@ -105,6 +105,7 @@ def test_the_core_does_arithmetic_and_nothing_else() -> None:
         assert not foreign, f"{path.name} imports {foreign}"
 
 
+@pytest.mark.slow
 def test_no_room_imports_one_above_it() -> None:
     """What knows Kafka may know the core; never the other way round."""
     for module, path in modules().items():

@@ -83,6 +83,7 @@ class Released(ReleaseShard):
         self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
 
 
+@pytest.mark.waits
 def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)

@@ -38,6 +38,7 @@ def by_hashlib(prefix: bytes, texts: list[bytes], **fields: Any) -> list[bytes]:
 FIELDS = [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", FIELDS)
 def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) -> None:
     """hashlib made earlier versions' pairs and tags: one wrong bit counts a user again."""
@@ -73,6 +74,7 @@ def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
         assert found == by_hashlib(prefix, texts, key=KEY)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.binary(max_size=300),

@@ -46,6 +46,7 @@ sys.exit(f"imported: {found}" if found else 0)
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
     """numba imports an installed SciPy at the first call, half as long as numba's own import."""
     done = python(WITHOUT)
@@ -123,6 +124,8 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
     assert flags.values is own
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
 )

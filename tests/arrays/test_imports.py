@@ -33,6 +33,7 @@ def python(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["unk_base", "misra_gries_pure", "meta"])
 def test_a_plan_is_made_without_the_compiler(example: str, tmp_path: Path) -> None:
     """It builds every mechanism, and steps none."""

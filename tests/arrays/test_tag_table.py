@@ -26,6 +26,7 @@ def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(tags=TAGS, entered=st.integers(0, 40), bits=st.sampled_from([6, 7, 12]))
 def test_a_tag_has_the_row_that_a_dictionary_says(

@@ -7,6 +7,7 @@ from itertools import product
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=12)
 SECRET = np.uint64(0x0123456789ABCDEF)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(EVENTS, st.integers(1, 4), st.integers(1, 4), st.booleans())
 def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
@@ -102,6 +104,7 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         ]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=15),

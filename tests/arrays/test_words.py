@@ -36,6 +36,7 @@ def texts() -> list[NDArray[np.uint8]]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("past", "wanted"), [(past_plain, PLAIN), (past_digits, DIGITS)])
 def test_a_run_ends_where_its_bytes_do_or_less_than_a_word_before_the_end(
     past: object, wanted: frozenset[int]

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from bench.coverage import conditional, measure
 
@@ -50,6 +49,8 @@ def test_truncated_intervals_cover_95_per_cent_where_one_tick_is_tested(
 
     40,000 cases have a standard error of 0.0011; five of them are left by chance once in a million. Wrong ones give 0.71 and 0.978.
     """
+    from scipy.stats import norm
+
     draw = np.random.default_rng(3)
     below = draw.uniform(
         -3.0, 0.0, 40_000
@@ -63,6 +64,8 @@ def test_truncated_intervals_cover_95_per_cent_where_one_tick_is_tested(
 @pytest.mark.parametrize("ticks", [1, 64, 1_024, 43_200])
 def test_the_longer_end_is_one_that_noise_of_no_tick_reaches(ticks: int) -> None:
     """sqrt(2 ln(40 T)) by Chernoff's bound: half of it is too little, double much more than is needed."""
+    from scipy.stats import norm
+
     z = math.sqrt(2 * math.log(40 * ticks))
     assert ticks * norm.sf(z) <= 0.025 and ticks * math.exp(-(z**2) / 2) <= 0.025 * (1 + 1e-9)
     assert ticks * norm.sf(z / 2) > 0.025

@@ -45,6 +45,7 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
     return found | {"ts": int(found["ts"])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_read_is_what_was_drawn(form: str) -> None:
     read = 0

@@ -18,6 +18,7 @@ PARTITIONS, NUMBER, END_MS = 4, 30_000, 1_767_225_600_000
 SHAPES = (Shape(), Shape(domain=3, users=1_000), Shape(domain=2 * NUMBER, in_turn=True, keys=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
     seen, last = 0, 0

@@ -17,13 +17,8 @@ from fractions import Fraction
 from functools import cache
 from unittest.mock import MagicMock, patch
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
-from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
-from scipy import stats
 
 from tests.contract.adapters import exposed_counters
 from tests.contract.coupling import Price, check, pure
@@ -97,6 +92,9 @@ def interval(e: float, orders: Longs) -> Floats:
 
 def renyi(price: Price, scale: float = 1.0) -> Floats:
     """Return the composed Renyi curve, with the noise scaled by `scale`."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(orders=ORDERS.tolist())
     for sigma, times in Counter(price.gaussian).items():
         accountant.compose(dp_accounting.GaussianDpEvent(sigma * scale), times)
@@ -142,6 +140,8 @@ def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if not pure(v)], ids=str)
 def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Variant) -> None:
     """At integer orders: all-Gaussian costs within 1 %, and above with 2 % less noise."""
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
     mechanism = built(variant)
     delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
     assert delta > 0.4 * mechanism.guarantee.delta
@@ -166,6 +166,9 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
     Laplace noise on few items may be further off: at epsilon = 8 its pure epsilon is far below the
     zCDP conversion.
     """
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
     variant = named(name)
     mechanism, price = built(variant), prices(variant)[0]
     accountant = PLDAccountant(value_discretization_interval=1e-3)
@@ -205,6 +208,8 @@ def tail(table: InversionTable, terms: int, least: int) -> float:
 
 def exposure(variant: Variant, lower: int = 0) -> float:
     """Return the summed chance, over items and releases, that a label of the event alone shows."""
+    from scipy import stats
+
     mechanism, dinf, d0 = built(variant), variant.max_count, variant.max_items
     if isinstance(mechanism, UnkBase):
         total = 0.0

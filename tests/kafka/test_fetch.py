@@ -45,6 +45,7 @@ def waits(
     return asyncio.run(wait())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ended", "what"),
     [

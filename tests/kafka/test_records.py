@@ -84,6 +84,7 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str,
             assert bad == place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
 def test_what_was_found_before_an_obstacle_stays_found(way: dict[str, Any]) -> None:
     """A stream resumes at the truncated record, so no position may be lost at any cut."""

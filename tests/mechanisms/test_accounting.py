@@ -5,8 +5,6 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +36,9 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
 @pytest.mark.parametrize("delta", DELTAS)
 def test_epsilon_equals_that_of_an_independent_accountant(rho: float, delta: float) -> None:
     """dp_accounting, given integer orders near the best one, finds the same epsilon."""
+    from dp_accounting import dp_event
+    from dp_accounting.rdp import rdp_privacy_accountant
+
     best = 1 + math.sqrt(math.log(1 / delta) / rho)
     orders = sorted({max(2, round(best * factor / 200)) for factor in range(20, 400)})
     accountant = rdp_privacy_accountant.RdpAccountant(orders)

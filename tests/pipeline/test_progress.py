@@ -34,7 +34,7 @@ def newest(monkeypatch: pytest.MonkeyPatch, log: list[tuple[bytes, bytes | None]
                 some = [each for each in log[at : min(at + 7, end)] if each is not None]
                 messages = [
                     SimpleNamespace(key=lambda k=k: k, value=lambda v=v: v) for k, v in some
-                ]  # type: ignore[misc]
+                ]
                 yield SimpleNamespace(where=where, messages=messages)
 
     monkeypatch.setattr(module, "bounds_of", lambda *_: (0, len(log)))

@@ -62,6 +62,7 @@ def flat(constant: int) -> Any:
     return lambda first, second, seed: np.uint64(constant << 32)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.lists(EVENT, max_size=12), max_size=6), st.integers(1, 4), st.integers(1, 3))
 def test_what_counts_is_what_a_dictionary_says(

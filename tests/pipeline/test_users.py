@@ -103,6 +103,7 @@ def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str
     return +total
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(VISIT, max_size=40), st.data())
 def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts_and_blocks_end(
@@ -131,6 +132,7 @@ def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(VISIT, max_size=40))
 def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(

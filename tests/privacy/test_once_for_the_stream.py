@@ -136,6 +136,7 @@ some_ticks = st.sets(st.integers(1, TICKS))
 events = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUERIES)
 @settings(max_examples=60, deadline=None)
 @given(ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks)

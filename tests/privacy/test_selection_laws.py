@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
 from tests.contract.probe import Probe
 from tests.contract.stage import Run
@@ -44,6 +43,8 @@ def made(name: str, **changes: object) -> Mechanism:
 
 def pvalue(observed: Mapping[object, int], law: Law) -> float:
     """Return Pearson's p-value; outcomes expected fewer than twenty times are pooled."""
+    from scipy.stats import chisquare
+
     total = sum(observed.values())
     assert observed.keys() <= law.keys() and math.fsum(law.values()) == pytest.approx(1, abs=1e-9)
     pairs = sorted((total * p, observed.get(outcome, 0)) for outcome, p in law.items())

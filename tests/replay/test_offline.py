@@ -190,6 +190,7 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older", [False, True])
 def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool) -> None:
     settings = settings_of(tmp_path)

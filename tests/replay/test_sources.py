@@ -294,6 +294,7 @@ def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch
     assert 0 < longest <= 2_001
 
 
+@pytest.mark.slow
 def test_gzip_and_stdin_are_read(base: Settings, tmp_path: Path, monkeypatch: Patch) -> None:
     rows = [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
     lines = write_lines(tmp_path / "a.jsonl", rows)

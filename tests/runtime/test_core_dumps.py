@@ -59,6 +59,7 @@ def test_commands_turn_core_dumps_off_before_they_read_the_key(tmp_path: Path) -
     assert told(tmp_path, "key", "fingerprint", file) == [f"key: {OFF}"]
 
 
+@pytest.mark.slow
 def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None:
     """They inherit the key, so they must inherit this too."""
     (tmp_path / "orders.toml").write_text(SETTINGS)

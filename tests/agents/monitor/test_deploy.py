@@ -93,6 +93,7 @@ def nodes(expression: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "expression"), list(queries()))
 def test_queries_parse_and_name_series_and_labels_that_there_are(
     labels_of: dict[str, set[str]], where: str, expression: str

@@ -62,6 +62,7 @@ GUESSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUESSED)
 def test_settings_guessed_for_typical_topics(name: str) -> None:
     draft = draft_of(sample_of(events(name, 2_000)), OperatorAnswers(keys="public"))

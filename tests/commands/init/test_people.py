@@ -73,6 +73,7 @@ TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
 PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
     keyed, user, rekey, means = TOPICS[name]
@@ -84,6 +85,7 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
     assert means in comments(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOPICS)
 @pytest.mark.parametrize(
     "answers",

@@ -102,6 +102,7 @@ async def body(http: Client, path: str) -> Any:
     return await answer.json()
 
 
+@pytest.mark.slow
 def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
     async def ask(http: Client, _store: Store) -> None:
         query = "histogram=products&key=s1"
@@ -173,6 +174,7 @@ def test_what_cannot_be_answered_is_refused_with_a_reason(file: Path) -> None:
     running(file, ask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 120])
 def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, memory: int) -> None:
     async def ask(http: Client, _store: Store) -> None:

@@ -20,6 +20,7 @@ SCHEMA = json.loads((ROOT / "docs" / "history.schema.json").read_text())
 STREAM = "histogram=products&key=s1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["history", "epochs"])
 def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, name: str) -> None:
     async def ask() -> dict[str, Any]:

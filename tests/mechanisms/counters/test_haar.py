@@ -134,6 +134,7 @@ EXTREMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parameters", "ticks"), EXTREMES, ids=str)
 def test_release_equals_exact_rational_arithmetic_for_any_noise(
     parameters: Any, ticks: list[int]

@@ -4,10 +4,8 @@ import math
 from fractions import Fraction
 from unittest.mock import patch
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +118,9 @@ def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(
 
 def rdp_epsilon(counter: SqrtCounter, delta: float, scale: float = 1.0) -> float:
     """Return an independent accountant's epsilon for one Gaussian release of the vector y."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
     multiplier = scale * math.sqrt(counter._sigma_squared / counter._norm_squared)
     accountant.compose(dp_accounting.GaussianDpEvent(multiplier))

@@ -35,6 +35,7 @@ def rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 ITEMS = st.integers(0, 29)
 
 
+@pytest.mark.slow
 @settings(
     deadline=None,
     max_examples=100,
@@ -157,6 +158,7 @@ def some_counts(random: np.random.Generator, n: int) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
     """Sizes to 2,000, counts to a million; sketches of different start ticks share rounds."""

@@ -4,10 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -182,6 +180,7 @@ def test_changed_cells_are_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> N
             lacking.shown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -> None:
     """Per item over all cells of t, common noise included; half and double are rejected."""
@@ -241,6 +240,9 @@ def test_the_promise_is_what_an_independent_accountant_gives(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
     """One Gaussian release a level, at the sketch's l2 sensitivity; half the variance fails."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
     mechanism = MisraGries(
         config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
     )

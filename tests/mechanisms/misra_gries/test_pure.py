@@ -77,6 +77,7 @@ def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick],
             assert -0.5 <= short <= exact.total() / (size + 1) + 0.5
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
     """Per item over all cells of t, rounding included; half and double are rejected."""
     mechanism = PureMisraGries(config(size=8, epsilon=2.0, horizon=80))

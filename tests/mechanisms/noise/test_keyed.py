@@ -19,6 +19,7 @@ KEY = NoiseKey(bytes(range(32)))
 STREAM = KEY.stream(bytes(16))
 
 
+@pytest.mark.slow
 def test_noise_equals_the_golden_vectors() -> None:
     """A release repeated after an upgrade or on another machine must be byte-identical."""
     assert compute_vectors() == json.loads(VECTORS.read_text())

@@ -4,10 +4,8 @@ import math
 from fractions import Fraction
 from typing import Any, get_args
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -105,6 +103,9 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
 @pytest.mark.parametrize(("max_items", "max_count"), [(1, 1), (3, 1), (2, 4)])
 def test_the_price_is_an_accountants(name: Name, max_items: int, max_count: int) -> None:
     """Every changed count and pick as its own event in dp_accounting: at most 1 % below budget."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
     rho, p = 0.02, parameters(name, max_items=max_items, max_count=max_count)
     algorithm = algorithms.make_algorithm(name, p, rho, 1e-6)
     either = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -126,6 +127,7 @@ def test_the_price_is_an_accountants(name: Name, max_items: int, max_count: int)
         assert exact.max() == pytest.approx(algorithm.rho, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in UNKNOWN if n != "limit_dom"])
 def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(name: Name) -> None:
     """2 % delta, 20,000 places, one item of Dinf: within 6 sd (0.1 %); half the threshold fails."""

@@ -19,7 +19,7 @@ from workers.runtime.errors import BudgetExhausted, HorizonExceeded, StateRefuse
 
 def pay(**changes: object) -> PayWhatYouGet:
     values = COMMON | {"k": 3, "kbar": 4, "labels": 10, "queries": 6} | changes
-    return PayWhatYouGet(PayWhatYouGetConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
+    return PayWhatYouGet(PayWhatYouGetConfig(**values))
 
 
 def met(mechanism: PayWhatYouGet) -> PayState:

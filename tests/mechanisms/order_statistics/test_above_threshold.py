@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from tests.mechanisms.order_statistics.unknown_max import assert_variance
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -51,6 +50,8 @@ def stops(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray
 @BOTH
 def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
     """200,000 runs; a false alarm once in 10,000; noise 10 % too wide is detected."""
+    from scipy.stats import chisquare
+
     test = AboveThreshold(1, Fraction(3, 2), Fraction(5, 2), one_sided)
     values, threshold = [0, 1, 1, 3, 6], 5
     found = stops(test, values, threshold)

@@ -40,6 +40,7 @@ ERRORS: list[tuple[str, float, float, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize(("kind", "epsilon", "most", "made", "changes"), PRINTED)
 def test_it_is_the_printed_algorithm(
@@ -79,6 +80,7 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
     unknown_max.assert_converts(mechanism, 1e-6)
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize(("kind", "epsilon", "least", "changes"), ERRORS)
 def test_the_error_stays_within_what_is_promised(

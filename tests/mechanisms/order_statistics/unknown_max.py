@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
 from tests.mechanisms.epoch import KEY, SETTINGS, part, start
@@ -196,6 +194,9 @@ def worst_error(mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int) 
 
 def assert_converts(mechanism: OrderStatistics, delta: float) -> None:
     """Check the promised epsilon for the charged rho with an independent accountant."""
+    from dp_accounting import dp_event
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(orders=list(range(2, 4096)))
     accountant.compose(dp_event.ZCDpEvent(mechanism.cost().rho))
     epsilon = accountant.get_epsilon(delta * (1 - NUMERICAL_SHARE))

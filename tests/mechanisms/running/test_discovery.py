@@ -119,6 +119,7 @@ def proved_probability(discovery: Discovery, t: int) -> float:
     return min(bounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("rho_item", [0.05, 1.0, 4.0, 20.0])
 def test_every_threshold_is_proved_by_one_of_the_two_bounds(

@@ -4,10 +4,8 @@ import math
 from collections import Counter
 from fractions import Fraction
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +92,9 @@ def rdp_epsilon(
     cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0
 ) -> float:
     """Return an independent epsilon for an event with `cells` (sigma^2 each) in all its items."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
     for sigma_squared in cells:
         multiplier = math.sqrt(sigma_squared) / max_count * scale

@@ -5,13 +5,10 @@ import math
 from collections import Counter as Tally
 from fractions import Fraction
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
 from tests.mechanisms.small import SMALL, assert_variance, labelled
@@ -191,6 +188,8 @@ def stopping_law(mechanism: SparseGumb, gaps: list[list[int]]) -> list[float]:
 
 
 def pvalue(observed: list[int], law: list[float]) -> float:
+    from scipy import stats
+
     expected = np.array(law) / sum(law) * sum(observed)
     assert expected.min() > 20
     return float(stats.chisquare(observed, expected).pvalue)
@@ -310,6 +309,9 @@ def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
 
 def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -> None:
     """Gaussian parts as events, bounded picks and tests as zCDP: below epsilon, within 1 %."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
     mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
     delta = 1e-6 - sum(d for _, d in mechanism.cost().deltas)
     b, b1 = float(mechanism._pick_scale), float(mechanism._threshold_scale)

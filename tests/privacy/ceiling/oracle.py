@@ -8,9 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant
-
 from tests.worker.harness import Site
 from workers.settings.durations import parse_duration
 
@@ -29,6 +26,9 @@ class Epoch(NamedTuple):
 
 def epsilon_of(rho: float, delta: float) -> float:
     """Return an independent epsilon of a zCDP cost: slightly above the best integer order."""
+    from dp_accounting import dp_event
+    from dp_accounting.rdp import rdp_privacy_accountant
+
     best = 1 + math.sqrt(math.log(1 / delta) / rho)
     orders = sorted({max(2, round(best * factor / 200)) for factor in range(20, 400)})
     accountant = rdp_privacy_accountant.RdpAccountant(orders)

@@ -29,6 +29,7 @@ def planned(path: Path, capsys: Printed) -> tuple[str, Plan]:
     return out, msgspec.json.decode(capsys.readouterr().out, type=Plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_text_fits_100_columns_and_states_the_guarantee(path: Path, capsys: Printed) -> None:
     """Users read it in terminals and paste it into tickets."""
@@ -104,6 +105,7 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
             assert part in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

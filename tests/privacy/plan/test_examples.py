@@ -45,6 +45,7 @@ def events(settings: Settings) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 from rich.console import Console
-from scipy.stats import norm
 
 from tests.privacy.plan.test_noise import LABELS, START, config
 from tests.privacy.test_identity_of_fields import OWN
@@ -171,6 +170,8 @@ def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
 
 def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
     """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1, T = 64: r = 3, L_r = 4; two items: delta/2."""
+    from scipy.stats import norm
+
     own = config(UnkBaseConfig, epsilon=4.0)
     plan = planned(own)
     row = next(row for row in plan.printed if row.name == "worst_threshold")

@@ -6,12 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
-from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from tests import ROOT
 from tests.privacy.plan.test_figures import planned
@@ -60,6 +56,9 @@ PURE = PrivacyCost(0.5, 1.0, 1e-9, failures={"numerical": 1e-9}, pure=True)
 @pytest.mark.parametrize("events", EVENTS)
 def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) -> None:
     """dp_accounting's Renyi accountant at k times the shift: ours is between it and 1e-8 above."""
+    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
     for epsilon, delta in ((0.1, 1e-9), (1.0, 1e-9), (1.0, 1e-6)):
         rho = rho_of(epsilon, delta)
         part = PrivacyCost(rho, epsilon, delta, times=epochs)
@@ -76,6 +75,8 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-6)])
 def test_epsilon_is_the_exact_one_or_not_far_above(epsilon: float, delta: float) -> None:
     """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
         cost = PrivacyCost(rho, epsilon, delta, times=epochs)
@@ -97,6 +98,8 @@ def test_failures_grow_as_those_of_a_normal_threshold_or_faster(
     probability: float, rho: float, events: int
 ) -> None:
     """For one Gaussian number and its threshold, the growth of p with k events is known exactly."""
+    from scipy.stats import norm
+
     quantile, shift = norm.isf(probability), math.sqrt(2 * rho)
     found = group_failure(probability, rho, events)
     exact = norm.sf(quantile - (events - 1) * shift)

@@ -38,6 +38,7 @@ def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
     return [body for body in found if body["epoch"] == 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MECHANISMS, "misra_gries_pure"])
 def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str) -> None:
     """Users decide by the plan; every tick it lists is compared."""

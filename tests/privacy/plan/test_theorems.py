@@ -23,6 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "two_level_k")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])
 def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: Case) -> None:
     """A bound exceeded more often than beta is wrong; one nothing comes near says nothing.
@@ -61,6 +62,7 @@ LENGTHS: list[tuple[str, Any]] = [
 LENGTHS += [(name, "unbounded") for name in OWN if name not in BOUNDED_ONLY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "horizon"), LENGTHS)
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
     """2^30 ticks must not be iterated, and one tick is a valid horizon."""

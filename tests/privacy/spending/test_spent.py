@@ -174,6 +174,7 @@ OLDER = [
 SPAN = st.tuples(st.integers(1, 6), st.integers(0, 4))
 
 
+@pytest.mark.slow
 @limits(deadline=None, max_examples=80)
 @given(st.lists(st.tuples(*[SPAN] * 8), min_size=1, max_size=2))
 def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(

@@ -302,6 +302,7 @@ APPLIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "examples" / "mechanisms").glob("*.toml")), ids=lambda path: path.stem
 )

@@ -53,6 +53,7 @@ def test_of_the_same_epsilon_the_better_board_is_taken_then_the_smaller_error() 
     assert recommend([outcome(1, 1, 0.951, 20), outcome(2, 1, 0.952, 30)]).chosen == 1
 
 
+@pytest.mark.slow
 def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
     some = events(8_000, seconds=120, keys="a", most=2)
     settings = settings_of(tmp_path, [unk(keys=["a"], tick="1s", horizon=60, max_items=3)])

@@ -99,6 +99,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_a_histogram_among_others_is_measured_as_alone(

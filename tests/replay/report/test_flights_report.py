@@ -9,15 +9,19 @@ import runpy
 import sys
 from html import unescape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests import ROOT
 from workers.cli import execute
 from workers.commands.key import new_key
 from workers.replay.backtest.results import read
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +74,8 @@ def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_pat
 
 
 def test_report_figures_match_pandas_on_the_raw_file(flights: Path, tmp_path: Path) -> None:
+    import pandas as pd
+
     out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
     replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))
     lines = (flights / "flights.jsonl").read_text(encoding="utf-8").splitlines()
