@@ -405,7 +405,7 @@ def dashboard(
     It reads only these topics. From the settings file it needs worker.name, [kafka] and the
     histograms' names. SIGTERM or Ctrl-C stops it with exit code 0.
     """
-    from workers.commands.dashboard import run_dashboard
+    from workers.dashboard.server import run_dashboard
     from workers.runtime.logs import log_to_stderr
 
     log_to_stderr(debug=context.find_root().obj["debug"])

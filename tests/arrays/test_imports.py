@@ -18,7 +18,7 @@ sys.exit(f"imported: {found}" if found else code)
 """
 IMPORT = """
 import sys
-import workers.commands.dashboard, workers.commands.topics, workers.commands.budget
+import workers.dashboard.server, workers.commands.topics, workers.commands.budget
 found = sorted(name for name in sys.modules if name == "numba" or name == "workers.arrays.compiled")
 sys.exit(f"imported: {found}" if found else 0)
 """

@@ -7,17 +7,20 @@ import contextlib
 import errno
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import web
 
 from workers.dashboard.api import Connection, application
-from workers.dashboard.config import DashboardSettings
+from workers.dashboard.config import DashboardSettings, load_dashboard, read_token
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
+from workers.kafka.outages import without_outages
 from workers.runtime.errors import SettingsError
 from workers.runtime.serving import InThread, listening, url_of
 
@@ -108,12 +111,30 @@ async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Serv
     )
 
 
-def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
+def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
+    """Run `quietcount dashboard`: print the address, and serve it until SIGTERM or Ctrl-C."""
+    settings = load_dashboard(config)
+    without_outages()
+    token = read_token(token_file) if token_file is not None else None
+    if token is None and not is_loopback(host):
+        print(
+            f"quietcount: --host {host} without --token-file: whoever can reach this port can read the histograms",
+            file=sys.stderr,
+        )
+    if token_file is not None and token_file.stat().st_mode & 0o077:
+        print(
+            f"quietcount: {token_file}: others on this machine may read the token: `chmod 600`",
+            file=sys.stderr,
+        )
+    dashboard = Dashboard(settings, host=host, port=port, token=token)
+
     async def main() -> None:
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await dashboard.run(stopped, lambda: say(dashboard.url))
+        await dashboard.run(
+            stopped, lambda: print(f"Dashboard of {settings.worker}: {dashboard.url}", flush=True)
+        )
 
     asyncio.run(main())
     return 0
@@ -136,7 +157,3 @@ def is_free(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def is_open_to_others(host: str, token: str | None) -> bool:
-    return token is None and not is_loopback(host)
