@@ -217,7 +217,8 @@ def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.e
         elif (file, kind) in PLACED:
             yield node.exc.args[-1], f"{PLACED[file, kind]}: "
     elif isinstance(node, ast.Call) and name_of(node.func) in raised:
-        yield from ((text, "") for text in node.args[:1])
+        before = f"histogram {HOLE}: " if name_of(node.func) == "_refused" else ""
+        yield from ((text, before) for text in node.args[:1])
     elif isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
         yield from ((text, "") for text in _spoken(file, node))
     elif isinstance(node, ast.Call):

@@ -35,8 +35,8 @@ CHANGED = (
     "begin a new one, which is charged again"
 )
 MISSING_KEY = (
-    "…: no such key file, and the state of worker … was made with the key of fingerprint …: bring that file, a new "
-    "key cannot go on (`quietcount key fingerprint FILE` shows the fingerprint of a file)"
+    "…: no such key file, and the state of worker … was made with the key of fingerprint …: restore that file; "
+    "a new key cannot continue the stream (quietcount key fingerprint FILE shows the fingerprint of a file)"
 )
 OTHER_KEY = (
     "…: the key file holds another key (fingerprint …) than the one this state was made with (fingerprint …): "

@@ -85,7 +85,7 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
         raise SettingsError(
             f"{path}: no such key file, and the state of worker {settings.worker.name!r} was made with the key of fingerprint "
             f"{' or '.join(wanted)}: restore that file; a new key cannot continue the stream "
-            "(`quietcount key fingerprint FILE` shows the fingerprint of a file)"
+            "(quietcount key fingerprint FILE shows the fingerprint of a file)"
         ) from None
 
 
