@@ -183,7 +183,7 @@ def test_what_the_topic_no_longer_had_is_a_gap(
             "select after_ms, until_ms from gaps order by until_ms"
         ).fetchall()
         assert gaps == [(None, at(91)["end"]), (at(100)["start"], at(181)["end"])]
-    assert "had gone before they were read" in caplog.text
+    assert "were removed before they were read" in caplog.text
 
 
 def made_anew(topics: Topics, tmp_path: Path) -> None:
