@@ -188,7 +188,7 @@ def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
     partition.go_on(messages)
     assert {s.key for s in partition.release_all()} == {"k1", "k2"}
     partition.configs = [unk(keys=("k2",))]
-    with pytest.raises(StateRefused, match="not declared any more"):
+    with pytest.raises(StateRefused, match="no longer declared"):
         partition.restart()
 
 
