@@ -282,8 +282,8 @@ class Stages:
         factory = _factory(self.variant)
         found: dict[str, Cost] = {}
         if self._settings.privacy.rekey:
-            origin = factory._by_user.sources.topics[0]  # type: ignore[union-attr]
-            rekey = factory.rekey(origin, 0)
+            assert factory._by_user is not None
+            rekey = factory.rekey(factory._by_user.sources.topics[0], 0)
             self._give_format(rekey, factory)
             found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
             values, keys = (

@@ -126,9 +126,9 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if not isinstance(node, ast.Assign):
         return
     for target in node.targets:
-        both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-        names = target.elts if both else [target]  # type: ignore[attr-defined]
-        values = node.value.elts if both else [node.value]  # type: ignore[attr-defined]
+        names, values = [target], [node.value]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            names, values = target.elts, node.value.elts
         for name, value in zip(names, values, strict=False):
             if isinstance(value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp):
                 yield name_of(name), value

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.costs import delta_of
+from tests.costs import compose, delta_of
 from workers.mechanisms.accounting import (
     Cost,
     check_sampler_delta,
-    compose,
     epsilon_of,
     float_up,
     paper_epsilon,

@@ -10,11 +10,12 @@ from collections import defaultdict
 import pytest
 from aiokafka.partitioner import murmur2
 
+from tests.costs import compose
 from tests.replay.site import Printed
 from tests.replay.test_topic import assert_equal_so_far, published, replayed
 from tests.worker.harness import Site, known, unk
 from workers.cli import execute
-from workers.mechanisms.accounting import compose, epsilon_of
+from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.registry import build
 
 PARTITIONS = 2

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.costs import compose
 from tests.worker.harness import Site, known, now_ms, sale, unk
 from workers.cli import execute
-from workers.mechanisms.accounting import compose, epsilon_of
+from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.registry import build
 
 pytestmark = pytest.mark.waits

@@ -23,7 +23,7 @@ from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import Origin, Origins, arrived
-from workers.pipeline.sources import Place
+from workers.pipeline.sources import Place, refuse_other_count
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import GilLock
@@ -91,11 +91,8 @@ class ContributeShard(SourceShard):
         stream = self._stream
         self._restore_origins(progress.origins)
         self._check_sources(progress.sources, progress.topic_id)
-        if len(progress.sequences) != stream.owners:
-            raise StateRefused(
-                f"the contributions topic {stream.contributions} has {stream.owners} partitions; the state was made with "
-                f"{len(progress.sequences)}: a changed partition count needs a new worker name (a new stream, charged again)"
-            )
+        contributions = f"the contributions topic {stream.contributions}"
+        refuse_other_count(contributions, stream.owners, len(progress.sequences))
         self._sequences = list(progress.sequences)
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset

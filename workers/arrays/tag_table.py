@@ -95,7 +95,7 @@ def add_to_rows(
 
 @kernel
 def enter_rows(slots: Slots, of_rows: Tags, first: int, stop: int) -> None:
-    """Enter the rows first..stop-1, whose tags are new and distinct; the table has room."""
+    """Enter rows first..stop-1; their tags must be new and distinct, and fit the table."""
     mask = np.int64(len(slots) - 1)
     for row in range(first, stop):
         slot = np.int64(of_rows[row, 0] & np.uint64(mask))

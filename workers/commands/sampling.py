@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from contextlib import suppress
 
 from confluent_kafka import Consumer, Message
 
@@ -16,9 +14,6 @@ from workers.kafka.reading import EVENTS, Partition, take
 WIDER = 4
 
 Spans = dict[Partition, tuple[int, int]]
-
-
-class _DeadlinePassed(Exception): ...
 
 
 def read_sample(
@@ -38,25 +33,18 @@ def read_sample(
     left, share, cut = dict(spans), bytes_max // max(len(spans), 1), False
     found = {where: deque[Message]() for where in spans}
     sizes = Counter[Partition]()
-
-    def check_deadline() -> None:
-        if time.monotonic() > deadline:
-            raise _DeadlinePassed
-
-    with suppress(_DeadlinePassed):
-        for where, messages, _, _ in take(consumer, left, check_deadline, EVENTS):
-            kept = found[where]
-            for message in messages:
-                if oldest and (len(kept) >= limit or sizes[where] > share):
-                    cut = cut or len(kept) < limit
-                    left.pop(where, None)
-                    break
-                kept.append(message)
-                sizes[where] += _size(message)
-                while not oldest and len(kept) > 1 and (len(kept) > limit or sizes[where] > share):
-                    cut = cut or len(kept) <= limit
-                    sizes[where] -= _size(kept.popleft())
-            check_deadline()
+    for where, messages, _, _ in take(consumer, left, most=EVENTS, until_s=deadline):
+        kept = found[where]
+        for message in messages:
+            if oldest and (len(kept) >= limit or sizes[where] > share):
+                cut = cut or len(kept) < limit
+                left.pop(where, None)
+                break
+            kept.append(message)
+            sizes[where] += _size(message)
+            while not oldest and len(kept) > 1 and (len(kept) > limit or sizes[where] > share):
+                cut = cut or len(kept) <= limit
+                sizes[where] -= _size(kept.popleft())
     return {where: list(kept) for where, kept in found.items()}, cut
 
 

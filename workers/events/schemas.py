@@ -1,6 +1,6 @@
 """Cache of schemas by id, fetched from a Schema Registry once per process.
 
-A registry outage stops only records whose schema this process has not seen: their shard waits, and
+A registry outage stops only records with schemas new to this process: their shard waits, and
 nothing is lost. Requests run in their own thread, so a waiting shard can check every tenth of a
 second whether it was closed.
 

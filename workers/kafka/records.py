@@ -300,7 +300,7 @@ class Records:
 
 
 def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers whose count is at `at` (UTF-8 names only); None if over `most` bytes."""
+    """Return the headers, counted at `at`, that have UTF-8 names; None if over `most` bytes."""
     number, at = _varint(data, at)
     end = at + most
     found: list[tuple[str, bytes | None]] = []

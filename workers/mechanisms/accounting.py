@@ -1,4 +1,4 @@
-"""zCDP accounting: composition of costs, and one final conversion to (epsilon, delta).
+"""zCDP accounting: the cost of a mechanism, and its conversion to (epsilon, delta).
 
 rho-zCDP here: every integer Renyi order a >= 2 obeys D_a <= a rho, where neighbours are the content
 of one event emptied, or the reverse. Integer orders only, because the counters' adaptive guarantee
@@ -14,7 +14,7 @@ and Corollary 13.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
@@ -49,22 +49,6 @@ class Cost:
     @property
     def delta(self) -> float:
         return float_up(sum((Fraction(delta) for _, delta in self.deltas), Fraction(0)))
-
-
-def compose(costs: Iterable[Cost]) -> Cost:
-    """Return the cost of running all of them on the same events, rounded up.
-
-    zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union
-    bound.
-    """
-    rhos: list[float] = []
-    deltas: dict[str, Fraction] = {}
-    for cost in costs:
-        rhos.append(cost.rho)
-        for name, delta in cost.deltas:
-            deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
-    rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
-    return Cost(rho, tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
 
 
 def epsilon_of(rho: float, delta: float) -> float:

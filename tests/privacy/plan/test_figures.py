@@ -12,10 +12,11 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
+from tests.costs import compose
 from tests.privacy.plan.test_noise import LABELS, START, config
 from tests.privacy.test_identity_of_fields import OWN
 from workers.arrays.texts import Texts
-from workers.mechanisms.accounting import compose, epsilon_of
+from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests import ROOT
-from tests.costs import delta_of
+from tests.costs import compose, delta_of
 from tests.pipeline.pipeline import KEY, Partition, contribute, unk
 from tests.replay.site import settings_of
 from workers.commands.budget import show
-from workers.mechanisms.accounting import Cost, compose, epsilon_of
+from workers.mechanisms.accounting import Cost, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.registry import build

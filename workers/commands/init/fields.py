@@ -48,7 +48,7 @@ ELEMENTS_MAX = 1_000
 # Names vary if an object has on average less than this share of all names at its path: for objects
 # of whole numbers, which more often hold counts than optional fields; for any object.
 _VARYING_COUNTS, _VARYING = 0.8, 0.5
-# So many varying names are data, whatever the values are.
+# An object with more different names than this is data keyed by name, not a record with fields.
 _MANY_NAMES = 50
 
 Steps = tuple[tuple[str, ...], int | None]

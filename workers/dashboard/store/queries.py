@@ -265,12 +265,6 @@ def history_file(
         written.unlink(missing_ok=True)
 
 
-def remove_files(path: Path) -> None:
-    """Remove files left by processes that were killed while writing."""
-    for left in path.parent.glob(f"{path.name}.file-*"):
-        left.unlink(missing_ok=True)
-
-
 CELLS = 1_000_000
 
 

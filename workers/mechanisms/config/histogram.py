@@ -113,7 +113,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     keys        the declared stream keys, or "public"
     windows     ms; snapshots state the standard deviation of the change over every window
     key, items, count, where   fields read from an event, overriding `[events]`
-    buckets     edges of intervals, whose labels become `domain`
+    buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
     generation  raised to begin a new mechanism, and a new charge, on purpose
     topic       output topic; None is `<worker.name>.<name>`

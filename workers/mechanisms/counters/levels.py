@@ -87,7 +87,7 @@ class Counter(Frozen):
     kind: ClassVar[str]  # its name in the settings
     horizon: int | None
     rho_item: float
-    cells_per_event: int  # whose true value an event of one item changes
+    cells_per_event: int  # cells that one event of one item changes
     tv: float  # upper bound, over these cells' noise together
     test_tv: float
 

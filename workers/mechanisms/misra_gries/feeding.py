@@ -310,7 +310,7 @@ def rest_of_round(
 def sort_arrivals(
     zeros: Places, same: int, now: int, item: int, counters: Counters, scratch: Places
 ) -> int:
-    """Sort `zeros[same:now]` by rank; return the first place whose rank is above the item's."""
+    """Sort `zeros[same:now]` by rank; return the first place with a rank above the item's."""
     sort_by_rank(zeros, same, now, counters.ranks, scratch)
     rank = ((np.int64(item) + 1) << counters.bits) - 1
     while same < now and counters.ranks[zeros[same]] < rank:
