@@ -112,6 +112,7 @@ def test_it_can_be_read_without_seeing_it(window: Window, topics: Topics) -> Non
         assert "99 % lie below: 500 or more, at least " in name
         page.click("#numeric summary")
         window.counts("#bin-numbers tbody tr", 6)
+        page.locator("#bin-numbers").wait_for(state="visible")
         rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
         names = [
             "below 0",

@@ -123,7 +123,7 @@ def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
         assert total("quietcount_rejecting", worker, topic=site.topic) == 1
         begin = now_ms() - 1_000
         site.produce(1, [sale([f"p{i % 3}"], begin + i) for i in range(400)])
-        until(lambda: "it is over" in worker.output(), "the other line")
+        until(lambda: "its records are accepted again" in worker.output(), "the other line")
         until(lambda: ready(worker), "it is ready")
         assert worker.stop() == 0
         assert worker.output().count("nearly all records are rejected (") == 1

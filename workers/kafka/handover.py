@@ -168,8 +168,8 @@ class Handover:
                 self.fail(
                     EXIT_REFUSED,
                     f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
-                    "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or go "
-                    "on under a new worker.name (a new epoch, charged again)",
+                    "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or "
+                    "continue under a new worker.name (a new epoch, charged again)",
                 )
                 return {}
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
