@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-from workers.mechanisms.accounting import Cost, _check_rho, _largest, _round_up, float_up
+from workers.mechanisms.accounting import PrivacyCost, _check_rho, _largest, _round_up
 
 # A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
 _LEAST_LOG_DELTA = -690.0
@@ -33,17 +33,12 @@ def delta_of(rho: float, epsilon: float) -> float:
     return min(1.0, _round_up(math.exp(min(max(lowest, _LEAST_LOG_DELTA), 0.0))))
 
 
-def compose(costs: Iterable[Cost]) -> Cost:
-    """Return the cost of running all of them on the same events, rounded up.
+def summed(costs: Iterable[PrivacyCost]) -> tuple[float, float]:
+    """Return the sums of rho and of the failures, without rounding in between.
 
     zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union
     bound.
     """
-    rhos: list[float] = []
-    deltas: dict[str, Fraction] = {}
-    for cost in costs:
-        rhos.append(cost.rho)
-        for name, delta in cost.deltas:
-            deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
-    rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
-    return Cost(rho, tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
+    costs = list(costs)
+    failures = (Fraction(failure) for cost in costs for _, failure in cost.failures)
+    return float(sum(Fraction(cost.rho) for cost in costs)), float(sum(failures))

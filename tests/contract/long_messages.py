@@ -20,9 +20,10 @@ from workers.commands.rejects import RECORDS_MAX, resent_listing, resent_record
 from workers.events.user_reader import NO_TIME
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
+from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Ledger
-from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
+from workers.mechanisms.mechanism import Answers, Items, Release, State
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState

@@ -143,7 +143,7 @@ def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Var
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
     mechanism = built(variant)
-    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
+    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().failures)
     assert delta > 0.4 * mechanism.guarantee.delta
     for price in prices(variant):
         divergences = renyi(price)
@@ -178,7 +178,7 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
         accountant.compose(dp_accounting.GaussianDpEvent(one))
     for b in price.laplace:
         accountant.compose(dp_accounting.LaplaceDpEvent(b))
-    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
+    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().failures)
     epsilon = accountant.get_epsilon(delta)
     assert epsilon <= mechanism.guarantee.epsilon
     assert epsilon > 0.88 * mechanism.guarantee.epsilon or price.laplace
@@ -262,13 +262,13 @@ def bottom(public: object, d0: int, dinf: int, lower: int) -> float:
     return float(min(d0, public["bottom"]["kbar"])) / (1 + math.exp((above - dinf) / b))
 
 
-DISCOVERING = [v for v in VARIANTS if "discovery" in dict(built(v).cost().deltas)]
+DISCOVERING = [v for v in VARIANTS if "discovery" in dict(built(v).cost().failures)]
 
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Variant) -> None:
     """By the law itself, not the quantiles behind thresholds; two lower exceeds the charge."""
-    charged = dict(built(variant).cost().deltas)["discovery"]
+    charged = dict(built(variant).cost().failures)["discovery"]
     assert exposure(variant) <= charged * 1.01
     if "unbounded" not in str(variant):
         assert exposure(variant, lower=2) > charged

@@ -138,7 +138,7 @@ def test_cost_adds_up_to_the_promise(name: str) -> None:
     mechanism = build(config)
     cost = mechanism.cost()
     assert cost.rho <= mechanism.guarantee.rho * (1 + 1e-9)
-    assert sum(delta for _, delta in cost.deltas) <= mechanism.guarantee.delta
+    assert sum(delta for _, delta in cost.failures) <= mechanism.guarantee.delta
     assert np.isfinite(mechanism.sd(5))
 
 

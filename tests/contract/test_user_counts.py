@@ -34,7 +34,7 @@ def shown(mechanism: Any, items: int, count: int) -> float:
 def test_an_item_in_parts_shows_as_rarely_as_is_charged(variant: Variant) -> None:
     """With much noise six ticks with one each are six nearly equal chances; an event has one."""
     mechanism = variant.build()
-    charged = dict(mechanism.cost().deltas)["discovery"]
+    charged = dict(mechanism.cost().failures)["discovery"]
     assert 0.4 * charged < shown(mechanism, 3, 6) <= charged * 1.01
 
 
@@ -46,7 +46,7 @@ def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
         patch("workers.mechanisms.running.meta.ticks_of_item", lambda config, unit: 1),
     ):
         mechanism = variant.build()
-    assert shown(mechanism, 3, 6) > 2 * dict(mechanism.cost().deltas)["discovery"]
+    assert shown(mechanism, 3, 6) > 2 * dict(mechanism.cost().failures)["discovery"]
 
 
 def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:

@@ -13,6 +13,7 @@ from tests.dashboard.feeding import snapshot
 from workers.dashboard import hub as hub_module
 from workers.dashboard.hub import Filter, Hub, Viewer, catalogue
 from workers.dashboard.snapshots import Stream
+from workers.mechanisms.accounting import Guarantee
 
 SOON_S = 0.01
 
@@ -143,7 +144,8 @@ def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> Non
         ("later", [], None, None),
         ("products", ["a", "b"], 64, 2),
     ]
-    assert found[1]["guarantee"] == {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9}
+    guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
+    assert found[1]["guarantee"] == guarantee
 
 
 def test_cut_events_are_few_whatever_viewers_ask_for() -> None:

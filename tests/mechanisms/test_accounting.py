@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.costs import compose, delta_of
+from tests.costs import delta_of
 from workers.mechanisms.accounting import (
-    Cost,
     check_sampler_delta,
     epsilon_of,
     float_up,
@@ -116,7 +115,6 @@ def test_rho_outside_its_range_is_refused(value: float) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: epsilon_of(value, 0.1),
         lambda: delta_of(value, 1),
-        lambda: Cost(value),
     ]
     for convert in attempts:
         with pytest.raises(ValueError, match=rf"rho = {value}: must be"):
@@ -137,29 +135,10 @@ def test_epsilon_that_nothing_can_be_calibrated_to_is_refused(value: float) -> N
         rho_of(value, 1e-9)
 
 
-def test_composition_adds_rho_and_deltas_by_name() -> None:
-    one = Cost(0.5, (("discovery", 1e-9),))
-    total = compose([one, Cost(0.25, (("sampler", 1e-30), ("discovery", 1e-9)))])
-    assert total.rho == 0.75
-    assert total.deltas == (("discovery", 2e-9), ("sampler", 1e-30))
-    assert total.delta >= 2e-9
-    assert compose([]) == Cost(0.0)
-    assert compose([Cost(math.inf), Cost(1.0)]).rho == math.inf
-
-
-def test_composition_rounds_up() -> None:
-    """Ten times a float tenth is more than one in exact arithmetic."""
-    total = compose([Cost(0.1, (("a", 0.01),))] * 10)
-    assert Fraction(total.rho) >= 10 * Fraction(0.1)
-    assert Fraction(total.delta) >= 10 * Fraction(0.01)
+def test_float_up_is_the_next_float_at_or_above() -> None:
     third = Fraction(1, 3)
     assert Fraction(float_up(third)) >= third
     assert Fraction(math.nextafter(float_up(third), 0)) < third
-
-
-def test_a_delta_that_is_no_probability_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"delta of 'discovery' = 1\.5"):
-        Cost(0.1, (("discovery", 1.5),))
 
 
 def test_sampler_delta_is_the_formula_rounded_up() -> None:

@@ -116,7 +116,7 @@ def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_wh
     enough = UnkBase(settings(**(changes | {"delta": float(found[1]) * 1.1})))
     of_counts = (1 + math.e) * 2 * enough._counter.tv
     # By what was charged before it passed.
-    assert of_counts < config.delta * NUMERICAL_SHARE < enough._split.delta_numerical
+    assert of_counts < config.delta * NUMERICAL_SHARE < dict(enough.cost().failures)["numerical"]
 
 
 def test_the_tests_of_an_epoch_are_charged_each() -> None:
@@ -130,4 +130,4 @@ def test_the_tests_of_an_epoch_are_charged_each() -> None:
         counter, ticks = mechanism._counter, mechanism.config.horizon_ticks
         assert ticks is not None
         exact = ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * Fraction(counter.tv)
-        assert 2 * exact < Fraction(mechanism._split.delta_numerical)
+        assert 2 * exact < Fraction(dict(mechanism.cost().failures)["numerical"])

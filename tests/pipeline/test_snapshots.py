@@ -14,9 +14,10 @@ from tests.arrays.uncompiled import WAYS
 from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Longs
+from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
-from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
+from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, snapshots
 from workers.runtime.sizes import VALUE_BYTES

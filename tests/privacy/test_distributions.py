@@ -73,7 +73,7 @@ class Case:
         p = law_of(mechanism, world, ticks, self.floor)
         q = law_of(mechanism, also(world, self.tick, self.event), ticks, self.floor)
         cost = self.honest().cost()
-        discovery = dict(cost.deltas).get("discovery", 0.0)
+        discovery = dict(cost.failures).get("discovery", 0.0)
         pairs = ((p, q), (q, p))
         worst = max(excess(one, other, cost.rho, discovery) for one, other in pairs)
         if self.settings.get("release") != "pure":
@@ -313,7 +313,7 @@ def test_several_events_cost_no_more_than_is_stated(name: str) -> None:
     """k^2 rho and p_k, both directions, over all outcomes; k^2 rho of fewer events fails."""
     mechanism, k, p, q = laws(name)
     cost = mechanism.cost()
-    one = dict(cost.deltas).get("discovery", 0.0)
+    one = dict(cost.failures).get("discovery", 0.0)
     failures = group_failure(one, cost.rho, k)
     assert failures < 0.2  # else the claim says nothing
     for left, right in ((p, q), (q, p)):
@@ -325,7 +325,7 @@ def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
     """The page once claimed this. A hidden item of several events shows far more often."""
     mechanism, k, p, q = laws(name)
     cost = mechanism.cost()
-    rho, failures = cost.rho * k**2, k * dict(cost.deltas)["discovery"]
+    rho, failures = cost.rho * k**2, k * dict(cost.failures)["discovery"]
     assert max(group_excess(q, p, rho, failures), group_excess(p, q, rho, failures)) > 10 * SLACK
 
 

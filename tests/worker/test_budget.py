@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.costs import compose
+from tests.costs import summed
 from tests.worker.harness import Site, known, now_ms, sale, unk
 from workers.cli import execute
 from workers.mechanisms.accounting import epsilon_of
@@ -93,7 +93,7 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     parts = {part["histogram"]: part["generation"] for part in found["total"]["parts"]}
     assert parts == {"items": 1, "known": 1, "gone": 1}
     assert found["total"]["delta"] == 3e-6
-    assert found["total"]["epsilon"] > epsilon_of(compose(costs).rho, 1e-6)
+    assert found["total"]["epsilon"] > epsilon_of(summed(costs)[0], 1e-6)
 
 
 def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, Any]]) -> None:

@@ -267,7 +267,4 @@ def catalogue(
 
 def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
     fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
-    about = {name: getattr(snapshot, name, None) for name in fields}
-    if snapshot is not None:
-        about["guarantee"] = msgspec.structs.asdict(snapshot.guarantee)
-    return about
+    return {name: getattr(snapshot, name, None) for name in fields}

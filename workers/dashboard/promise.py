@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,16 +18,6 @@ from workers.privacy.total import Charge, compose, spans_of, stated
 LARGEST = 1e9
 
 
-class Price(NamedTuple):
-    """Price of one epoch, and the epoch's length; None if unknown."""
-
-    mechanism: str
-    rho: float
-    epsilon: float
-    delta: float
-    epoch_ms: int | None
-
-
 def together_of(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> dict[str, object] | None:
@@ -36,26 +25,27 @@ def together_of(
     newest = {snapshot.histogram: snapshot for snapshot in history.all_newest()}
     seen = [(newest[name], horizon) for name, horizon in known if name in newest]
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
-    prices = tuple(_price(snapshot, horizon) for snapshot, horizon in seen)
+    promises = [snapshot.guarantee for snapshot, _ in seen]
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
-    if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in prices):
+    if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises):
         return None
+    charges = tuple(_charge(snapshot, horizon) for snapshot, horizon in seen)
     return {
         "unit": units.pop(),
         "histograms": [snapshot.histogram for snapshot, _ in seen],
-        **_total(prices),
+        **_total(charges),
     }
 
 
-def _price(snapshot: SeenSnapshot, horizon: int | None) -> Price:
+def _charge(snapshot: SeenSnapshot, horizon: int | None) -> Charge:
     promise, width = snapshot.guarantee, snapshot.end - snapshot.start
     epoch_ms = horizon * width if horizon is not None and width > 0 else None
-    return Price(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta, epoch_ms)
+    cost = stated(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta)
+    return Charge(cost, epoch_ms)
 
 
 @lru_cache(maxsize=16)
-def _total(prices: tuple[Price, ...]) -> dict[str, object]:
-    charges = [Charge(stated(*price[:4]), price.epoch_ms) for price in prices]
+def _total(charges: tuple[Charge, ...]) -> dict[str, object]:
     found = compose([charge.cost for charge in charges])
     return {
         "rho": found.rho,

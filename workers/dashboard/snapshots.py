@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import orjson
 
+from workers.mechanisms.accounting import Guarantee, NotNegative
 from workers.pipeline.snapshots import LISTS, joined
 from workers.runtime.errors import QuietcountError
 
@@ -22,18 +23,10 @@ UNFINISHED = 1_000
 # Integers that a browser reads exactly.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
 Place = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class InvalidSnapshot(QuietcountError):
     """A record in a histogram topic that no worker wrote."""
-
-
-class Guarantee(msgspec.Struct, frozen=True):
-    unit: str
-    rho: NotNegative
-    epsilon: NotNegative
-    delta: NotNegative
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -15,10 +15,14 @@ and Corollary 13.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from typing import Annotated
 
+from msgspec import Meta
+
+NotNegative = Annotated[float, Meta(ge=0)]
 _DIGITS = 9
 # Relative margins: rho_of uses the wide one, epsilon_of the narrow one, so that
 # epsilon_of(rho_of(e, d), d) <= e for every e of at most nine digits
@@ -31,24 +35,30 @@ _LARGEST_DELTA = 0.5  # in a configuration
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of a mechanism over its whole life, for one event: zCDP and failure probabilities.
+class PrivacyCost:
+    """The cost of one epoch to one event or user, charged `times` epochs.
 
-    `deltas` are, for example, (("discovery", 1e-9),).
+    `failures` are named parts of delta, such as ("discovery", 1e-9); the rest of delta converts
+    rho. `pure`: epsilon holds without converting rho.
     """
 
     rho: float
-    deltas: tuple[tuple[str, float], ...] = ()
+    epsilon: float
+    delta: float
+    _: KW_ONLY
+    failures: tuple[tuple[str, float], ...] = ()
+    pure: bool = False
+    times: int = 1
 
-    def __post_init__(self) -> None:
-        _check_rho(self.rho)
-        for name, delta in self.deltas:
-            if not 0 <= delta <= 1:
-                raise ValueError(f"delta of {name!r} = {delta}: must be a number from 0 to 1")
 
-    @property
-    def delta(self) -> float:
-        return float_up(sum((Fraction(delta) for _, delta in self.deltas), Fraction(0)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP."""
+
+    unit: str
+    rho: NotNegative
+    epsilon: NotNegative
+    delta: NotNegative
 
 
 def epsilon_of(rho: float, delta: float) -> float:

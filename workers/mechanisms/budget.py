@@ -10,18 +10,18 @@ pure, have their own split in `order_statistics.config`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from workers.mechanisms.accounting import (
     REMEDY,
-    Cost,
+    Guarantee,
+    PrivacyCost,
     check_sampler_delta,
     epsilon_of,
     rho_of,
     sampler_delta,
 )
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.mechanism import Guarantee
 from workers.runtime.frozen import Frozen
 
 # The samplers' share of delta; their true figure (about 1e-35) is checked against it.
@@ -30,22 +30,8 @@ NUMERICAL_SHARE = 1e-6
 DISCOVERY_SHARE = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """The budget of one epoch: epsilon and delta as guaranteed together, rho for noise.
-
-    `delta_discovery` is 0 for a known domain.
-    """
-
-    rho: float
-    epsilon: float
-    delta: float
-    delta_discovery: float
-    delta_numerical: float
-
-
-def split(config: HistogramConfig, *, discovers: bool) -> Split:
-    """Return the split of a histogram's budget; `ValueError` if it is too small to use."""
+def split(config: HistogramConfig, *, discovers: bool) -> PrivacyCost:
+    """Return a histogram's budget, rho for noise; `ValueError` if it is too small to use."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical
@@ -55,34 +41,31 @@ def split(config: HistogramConfig, *, discovers: bool) -> Split:
         rho, epsilon = rho_of(config.epsilon, conversion), config.epsilon
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
-    return Split(
-        rho=rho,
-        epsilon=epsilon,
-        delta=config.delta,
-        delta_discovery=discovery,
-        delta_numerical=numerical,
-    )
+    failures = (("numerical", numerical), *([("discovery", discovery)] if discovers else ()))
+    return PrivacyCost(rho, epsilon, config.delta, failures=failures)
 
 
-class OnSplit(Frozen):
-    """Base class of mechanisms that spend a `Split`.
+class Budgeted(Frozen):
+    """Base class of mechanisms with a `split` budget.
 
-    A constructor sets `_split` first, calibrates its noise to it, and ends with `_promise`.
+    A constructor sets `_budget` first, calibrates its noise to it, and ends with `_promise`.
     """
 
     law: str = "gaussian"
-    _split: Split
+    _budget: PrivacyCost
     _guarantee: Guarantee
 
     @property
     def guarantee(self) -> Guarantee:
         return self._guarantee
 
-    def cost(self) -> Cost:
-        deltas = [("numerical", self._split.delta_numerical)]
-        if self._split.delta_discovery:
-            deltas.append(("discovery", self._split.delta_discovery))
-        return Cost(rho=self._guarantee.rho, deltas=tuple(deltas))
+    @property
+    def delta_discovery(self) -> float:
+        """Return the part of delta for discovery, 0 for a known domain."""
+        return dict(self._budget.failures).get("discovery", 0.0)
+
+    def cost(self) -> PrivacyCost:
+        return replace(self._budget, rho=self._guarantee.rho)
 
     def _promise(
         self,
@@ -100,7 +83,7 @@ class OnSplit(Frozen):
         `times` (D0) and `tests_tv` are as in `sampler_delta`, `otherwise` as in
         `check_sampler_delta`.
         """
-        own = self._split
+        own = self._budget
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
         check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
         self._guarantee = Guarantee(

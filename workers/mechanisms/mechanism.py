@@ -17,23 +17,13 @@ import numpy as np
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs, Tags
-from workers.mechanisms.accounting import Cost
+from workers.mechanisms.accounting import Guarantee, PrivacyCost
 from workers.mechanisms.config.buckets import short
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, Parts
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guarantee:
-    """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP."""
-
-    unit: str
-    rho: float
-    epsilon: float
-    delta: float
 
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
@@ -153,8 +143,7 @@ class Mechanism(Protocol):
     @property
     def guarantee(self) -> Guarantee: ...
 
-    def cost(self) -> Cost:
-        """Return the zCDP and the named failure probabilities of one epoch."""
+    def cost(self) -> PrivacyCost: ...
 
     def public(self) -> Mapping[str, object]:
         """Return every parameter that changes a noise value or its meaning: the id's input."""

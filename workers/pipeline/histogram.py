@@ -142,7 +142,7 @@ class Histogram:
             epsilon=promise.epsilon,
             delta=promise.delta,
             unit=promise.unit,
-            deltas=dict(mechanism.cost().deltas),
+            deltas=dict(mechanism.cost().failures),
         )
         self._keys: list[str] = []
         self._since: list[int] = []

@@ -59,10 +59,11 @@ from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Codes, Floats, Longs
+from workers.mechanisms.accounting import Guarantee
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, with_capacity
-from workers.mechanisms.mechanism import Answers, Guarantee, Items, Mechanism, Release
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.runtime.frozen import Frozen
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 

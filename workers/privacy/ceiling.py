@@ -24,11 +24,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.ticks import TickGrid
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import EVER, Charge, PrivacyCost, epsilon_at, sharing
+from workers.privacy.total import EVER, Charge, epsilon_at, sharing
 from workers.runtime.errors import StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
@@ -75,7 +76,9 @@ def charge_of_state(
     keys: Literal["public"] | Iterable[str],
 ) -> Charge:
     pure = life.description.get("accounting") == "pure"
-    cost = PrivacyCost(life.rho, life.epsilon, life.delta, failures=life.deltas, pure=pure)
+    cost = PrivacyCost(
+        life.rho, life.epsilon, life.delta, failures=tuple(life.deltas.items()), pure=pure
+    )
     return Charge(
         cost,
         None if grid.horizon is None else grid.horizon * grid.tick_ms,

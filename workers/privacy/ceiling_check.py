@@ -10,12 +10,12 @@ from fractions import Fraction
 
 from msgspec import structs
 
-from workers.mechanisms.accounting import epsilon_of
+from workers.mechanisms.accounting import PrivacyCost, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.privacy.ceiling import Ceiling, FullestWindow, fullest_of, most_epochs
-from workers.privacy.total import Charge, PrivacyCost, charge_of
+from workers.privacy.total import Charge, charge_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -111,7 +111,7 @@ def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
         return f"epsilon {epsilon:.6g} at that delta"
     spent = Fraction(0)
     for charge, n in zip(charges, counts, strict=True):
-        spent += n * sum(map(Fraction, charge.cost.failures.values()))
+        spent += n * sum(Fraction(failure) for _, failure in charge.cost.failures)
     return f"a delta of {min(float(spent), 1.0):.3g} before anything is converted, so to no epsilon at that delta"
 
 
@@ -176,12 +176,12 @@ def _least_delta(ceiling: Ceiling, charges: Sequence[Charge]) -> float:
 
 
 def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
-    failures = {name: share * ratio for name, share in cost.failures.items()}
+    failures = tuple((name, share * ratio) for name, share in cost.failures)
     return replace(cost, delta=cost.delta * ratio, failures=failures)
 
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
-    left = float(Fraction(cost.delta) - sum(map(Fraction, cost.failures.values())))
+    left = float(Fraction(cost.delta) - sum(Fraction(failure) for _, failure in cost.failures))
     rho, epsilon = cost.rho * factor, cost.epsilon * factor
     if not cost.pure and left > 0:
         epsilon = epsilon_of(rho, left)

@@ -33,6 +33,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
+from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.identity import mechanism_id
 from workers.pipeline.histogram import HistogramProgress, owner_of
@@ -53,7 +54,6 @@ from workers.privacy.total import (
     EVER,
     Charge,
     Composed,
-    PrivacyCost,
     compose,
     delta_together,
     epsilon_at,

@@ -248,7 +248,7 @@ def normal_quantile(tail: float) -> float:
 
 
 def discovery_delta(mechanism: Mechanism) -> float:
-    return dict(mechanism.cost().deltas).get("discovery", 0.0)
+    return dict(mechanism.cost().failures).get("discovery", 0.0)
 
 
 def scales(mechanism: Mechanism) -> list[float]:

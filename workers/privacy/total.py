@@ -38,32 +38,19 @@ failures grown; the part that converts rho is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 
 from msgspec import structs
 
-from workers.mechanisms.accounting import _largest, epsilon_of, float_up, paper_epsilon
+from workers.mechanisms.accounting import PrivacyCost, _largest, epsilon_of, float_up, paper_epsilon
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.privacy.phrasing import cautions, is_void, up_to
 from workers.privacy.plan.model import Loss, Record, Share, Span, Total
 from workers.runtime.frozen import memoized
-
-
-@dataclass(frozen=True, slots=True)
-class PrivacyCost:
-    """Cost of one epoch, charged `times` epochs; `pure`: epsilon holds without converting rho."""
-
-    rho: float
-    epsilon: float
-    delta: float
-    _: KW_ONLY
-    failures: Mapping[str, float] = field(default_factory=dict)
-    pure: bool = False
-    times: int = 1
 
 
 class Composed(Record, frozen=True, kw_only=True):
@@ -88,7 +75,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
         raise ValueError(f"delta = {at}: at least the sum of the parts' deltas, {least}")
     failures: dict[str, list[tuple[float, int]]] = {}
     for cost in costs:
-        for name, probability in cost.failures.items():
+        for name, probability in cost.failures:
             failures.setdefault(name, []).append((probability, cost.times))
     summed = _sum((cost.epsilon, cost.times) for cost in costs)
     ways = [summed]
@@ -130,7 +117,7 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
-    spent = _sum((failure, cost.times) for cost in costs for failure in cost.failures.values())
+    spent = _sum((failure, cost.times) for cost in costs for _, failure in cost.failures)
     left = float(Fraction(delta) - Fraction(spent))
     if not 0 < left < 1:
         return []
@@ -174,7 +161,7 @@ def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None,
 
 def converting(costs: Sequence[PrivacyCost]) -> float:
     """Return the part of the configured deltas that converts rho."""
-    spent = sum((Fraction(p) for cost in costs for p in cost.failures.values()), Fraction(0))
+    spent = sum((Fraction(p) for cost in costs for _, p in cost.failures), Fraction(0))
     return float(sum((Fraction(cost.delta) for cost in costs), Fraction(0)) - spent)
 
 
@@ -200,11 +187,11 @@ def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyC
     numerical = delta * NUMERICAL_SHARE
     converting = delta_of(rho, epsilon) * (1 - 1e-8)
     if converting >= delta - numerical:
-        return PrivacyCost(rho, epsilon, delta, failures={NUMERICAL: delta}, pure=True)
+        return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
     rest = float_up(Fraction(delta) - Fraction(converting))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
-    failures = {NUMERICAL: samplers, "discovery": max(rest - numerical, 0.0)}
+    failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
     return PrivacyCost(rho, epsilon, delta, failures=failures)
 
 
@@ -249,7 +236,7 @@ def _apart(
 def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
     """Return the failures of one epoch for k events; `epsilon` is that of all of them."""
     total = Fraction(0)
-    for name, probability in cost.failures.items():
+    for name, probability in cost.failures:
         if name == NUMERICAL:
             total += Fraction(probability) * events * Fraction(_samplers(cost.epsilon, epsilon))
         else:
@@ -334,12 +321,8 @@ class Charge:
 
 def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     promise, ticks = mechanism.guarantee, config.horizon_ticks
-    failures = dict(mechanism.cost().deltas)
-    cost = PrivacyCost(
-        promise.rho, promise.epsilon, config.delta, failures=failures, pure=config.pure
-    )
     return Charge(
-        cost,
+        mechanism.cost(),
         None if ticks is None else ticks * config.tick_ms,
         start_ms=config.start_ms,
         unit=promise.unit,

@@ -246,7 +246,7 @@ def test_the_promise_is_what_an_independent_accountant_gives(
     mechanism = MisraGries(
         config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
     )
-    cost = dict(mechanism.cost().deltas)
+    cost = dict(mechanism.cost().failures)
 
     def epsilon(scale: float) -> float:
         accountant = RdpAccountant(orders=[float(order) for order in range(2, 500)])
@@ -280,7 +280,7 @@ def test_the_threshold_hides_what_one_event_brought(
         law = np.convolve(law, law)
     tail = np.cumsum(law[::-1])[::-1][len(law) // 2 :]
     threshold, levels = mechanism.threshold(1) or 0, mechanism.tree.levels
-    charged = dict(mechanism.cost().deltas)["discovery"]
+    charged = dict(mechanism.cost().failures)["discovery"]
     assert levels * exposed * tail[threshold + 1 - largest] <= charged * (1 + 1e-9)
     assert levels * exposed * tail[threshold - largest] > charged * (1 - 1e-6)
 

@@ -109,7 +109,7 @@ def test_the_cost_is_the_sum_of_the_levels(max_items: int, max_count: int, size:
     assert levels == 3 and 0.9999 < spent <= 1 == guarantee.epsilon
     assert mechanism.cost().rho == guarantee.rho == pytest.approx(1 / 6, rel=1e-4)
     assert guarantee.rho <= 1 / 6 * (1 + 1e-9)
-    assert dict(mechanism.cost().deltas) == {"numerical": 1e-20} and guarantee.delta == 1e-20
+    assert dict(mechanism.cost().failures) == {"numerical": 1e-20} and guarantee.delta == 1e-20
 
 
 def test_a_base_of_the_tree_is_chosen_for_a_pure_epsilon() -> None:

@@ -136,7 +136,7 @@ def test_all_answers_together_cost_what_the_theorem_says() -> None:
     assert Fraction(40, 8) / mechanism.scale**2 <= Fraction(1, 10)
     bottom = mechanism.public()["bottom"]
     assert isinstance(bottom, dict)
-    delta = dict(mechanism.cost().deltas)["discovery"] / 30
+    delta = dict(mechanism.cost().failures)["discovery"] / 30
     above = bottom["above"] - 1
     assert 1 / (1 + math.exp(above / float(mechanism.scale))) <= delta / 2
     assert 1 / (1 + math.exp((above - 1) / float(mechanism.scale))) > delta / 2

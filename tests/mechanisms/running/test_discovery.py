@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from workers.arrays.types import Floats
-from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.running.discovery import Discovery, _log_theta, make_discovery
@@ -248,12 +247,6 @@ def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> Non
         make_discovery(counter, 2, 1, 1e-6, "constant"),
     ]
     assert len({one, *others}) == 7
-
-
-def test_cost_is_delta_alone() -> None:
-    """Discovery adds a failure probability; the mechanism charges the counter's rho."""
-    discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
-    assert discovery.cost() == Cost(0.0, (("discovery", 1e-6),))
 
 
 def test_ticks_outside_the_horizon_are_refused() -> None:

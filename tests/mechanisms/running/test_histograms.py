@@ -130,7 +130,7 @@ def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
     mechanism: Mechanism = unk(counter=counter, **setting)
     if kind == "known_base":
         mechanism = known(["x"], counter=counter, **setting)
-    left = float(setting["delta"]) - sum(delta for _, delta in mechanism.cost().deltas)
+    left = float(setting["delta"]) - sum(delta for _, delta in mechanism.cost().failures)
     assert left > 0
     sizes = int(setting["max_items"]), int(setting.get("max_count", 1))
     arguments = (touched_cells(mechanism), *sizes, left)
@@ -141,7 +141,7 @@ def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
         ticks = np.unique(np.geomspace(1, setting["horizon"], 50).astype(int)).tolist()
         per_tick = max(discovery.delta_at(t) for t in ticks)
         total = setting["max_items"] * per_tick * setting["horizon"]
-        assert total <= dict(mechanism.cost().deltas)["discovery"] * (1 + 1e-9)
+        assert total <= dict(mechanism.cost().failures)["discovery"] * (1 + 1e-9)
 
 
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:

@@ -313,7 +313,7 @@ def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -
     from dp_accounting.rdp import RdpAccountant
 
     mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
-    delta = 1e-6 - sum(d for _, d in mechanism.cost().deltas)
+    delta = 1e-6 - sum(d for _, d in mechanism.cost().failures)
     b, b1 = float(mechanism._pick_scale), float(mechanism._threshold_scale)
     b2 = float(mechanism._test_scale)
     ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8

@@ -19,17 +19,18 @@ from tests import ROOT
 from tests.privacy.ceiling.oracle import epsilon_of
 from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
+from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.privacy.ceiling import Ceiling, charges_of, merged, most_epochs
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import overlap
-from workers.privacy.total import EVER, Charge, PrivacyCost, compose, epsilon_at
+from workers.privacy.total import EVER, Charge, compose, epsilon_at
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings, TopicNames
 
 pytestmark = pytest.mark.slow
 
-COST = PrivacyCost(0.01, 0.9, 1e-6, failures={"discovery": 5e-7, "sampling": 1e-12})
+COST = PrivacyCost(0.01, 0.9, 1e-6, failures=(("discovery", 5e-7), ("sampling", 1e-12)))
 
 
 def charge(number: int, ticks: int = 0, **changes: Any) -> Charge:
@@ -138,7 +139,7 @@ def test_a_sum_is_that_of_an_independent_accountant_and_never_below(
     times: int, delta: float
 ) -> None:
     """zCDP adds up, failures add up, and the remaining delta converts."""
-    one = PrivacyCost(0.0, 50.0, 0.4, failures={"discovery": 1e-11}, times=times)
+    one = PrivacyCost(0.0, 50.0, 0.4, failures=(("discovery", 1e-11),), times=times)
     parts = [replace(one, rho=rho) for rho in (0.004, 0.02, 0.7)]
     expected = epsilon_of(times * 0.724, delta - 3 * times * 1e-11)
     found = epsilon_at(parts, delta)

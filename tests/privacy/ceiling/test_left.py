@@ -17,11 +17,12 @@ from tests.privacy.ceiling.test_ceiling import daily, with_ceiling
 from tests.privacy.spending.test_spent import settings, state, words
 from workers.cli import execute
 from workers.commands.budget import show, show_all
+from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.privacy.ceiling import charges_of
 from workers.privacy.spending import budget_of, budget_of_all
-from workers.privacy.total import Charge, PrivacyCost, charge_of, compose, epsilon_at, total_of
+from workers.privacy.total import Charge, charge_of, compose, epsilon_at, total_of
 from workers.settings.settings import Settings
 
 ALL: dict[str, Any] = {"max_items_per_user": 1}

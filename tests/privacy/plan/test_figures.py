@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from tests.costs import compose
+from tests.costs import summed
 from tests.privacy.plan.test_noise import LABELS, START, config
 from tests.privacy.test_identity_of_fields import OWN
 from workers.arrays.texts import Texts
@@ -51,8 +51,8 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
     """The figures of docs/guarantee.md: 1.41 at 2e-9, where the sum of the parts says 2."""
     one = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
     found = total_of(built(one, structs.replace(one, name="other")))
-    cost = compose(build(one).cost() for _ in range(2))
-    assert found.epsilon == epsilon_of(cost.rho, found.delta - cost.delta)
+    rho, failures = summed(build(one).cost() for _ in range(2))
+    assert found.epsilon == pytest.approx(epsilon_of(rho, found.delta - failures), rel=1e-8)
     assert found.epsilon == pytest.approx(1.41, abs=0.005)
     assert found.delta == pytest.approx(2e-9)
     assert found.epsilon_of_the_sum == 2.0
@@ -64,7 +64,7 @@ def test_composition_adds_up_by_name_and_rounds_up() -> None:
     one = config(UnkBaseConfig, epsilon=None, rho=0.1, delta=1e-9)
     found = total_of(built(*(structs.replace(one, name=f"h{i}") for i in range(10))))
     assert Fraction(found.rho) >= 10 * Fraction(build(one).cost().rho)
-    costs = dict(build(one).cost().deltas)
+    costs = dict(build(one).cost().failures)
     assert {share.name for share in found.deltas} == costs.keys()
     assert all(Fraction(share.delta) >= 10 * Fraction(costs[share.name]) for share in found.deltas)
 

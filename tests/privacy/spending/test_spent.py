@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests import ROOT
-from tests.costs import compose, delta_of
+from tests.costs import delta_of, summed
 from tests.pipeline.pipeline import KEY, Partition, contribute, unk
 from tests.replay.site import settings_of
 from workers.commands.budget import show
-from workers.mechanisms.accounting import Cost, epsilon_of
+from workers.mechanisms.accounting import Guarantee, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -109,7 +108,7 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
         assert one.epochs_begun == 2
         stated = Guarantee(unit=one.unit, rho=one.rho, epsilon=one.epsilon, delta=one.delta)
         assert stated == mechanism.guarantee
-        assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().deltas)
+        assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().failures)
         epochs = [(epoch.epoch, epoch.first_tick, epoch.last_tick) for epoch in one.epochs]
         assert epochs == [(1, 3, ticks), (2, 1, 1)]
         lost = "left unused in an epoch are charged" in words(text_of(found))
@@ -188,8 +187,8 @@ def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
         ]
         states.append(state(lived[:4], lived[4:]))
     found = budget_of(settings(*CONFIGS), states).total
-    # Cost, delta and the sum of the epsilons.
-    sums: dict[frozenset[tuple[str, int]], tuple[Cost, float, float]] = {}
+    # Rho, failures, delta and the sum of the epsilons.
+    sums: dict[frozenset[tuple[str, int]], tuple[float, float, float, float]] = {}
     # Keys k3 to k6 are undeclared, and lie in both partitions.
     for time, key in product(range(0, 400, 5), ("k1", "k2", "k3", "k4", "k5", "k6")):
         own = states[owner_of(key, len(states))]
@@ -199,22 +198,23 @@ def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
         hit = [(c, one) for going, c, one in lives if _counts(one, going, c.tick_ms, time)]
         who = frozenset((c.name, c.generation) for c, _ in hit)
         if hit and who not in sums:
-            cost = compose(Cost(one.rho, tuple(one.deltas.items())) for _, one in hit)
-            sums[who] = cost, sum(c.delta for c, _ in hit), sum(c.epsilon or 0 for c, _ in hit)
+            failures = sum(failure for _, one in hit for failure in one.deltas.values())
+            rho, delta = sum(one.rho for _, one in hit), sum(c.delta for c, _ in hit)
+            sums[who] = rho, failures, delta, sum(c.epsilon or 0 for c, _ in hit)
     if not sums:
         assert found is None
         return
     assert found is not None and found.epsilon is not None
-    delta = max(one for _, one, _ in sums.values())
+    delta = max(one for _, _, one, _ in sums.values())
     assert found.delta == pytest.approx(delta, rel=1e-12)
     largest = max(
-        min(summed, epsilon_of(cost.rho, delta - cost.delta)) for cost, _, summed in sums.values()
+        min(added, epsilon_of(rho, delta - failures)) for rho, failures, _, added in sums.values()
     )
     assert found.epsilon == pytest.approx(largest, rel=1e-3)
     # The stated cost suffices for every event, by the accountant's other direction.
-    for cost, _, summed in sums.values():
-        enough = delta_of(cost.rho, found.epsilon) <= (delta - cost.delta) * (1 + 1e-6)
-        assert enough or summed <= found.epsilon * (1 + 1e-9)
+    for rho, failures, _, added in sums.values():
+        enough = delta_of(rho, found.epsilon) <= (delta - failures) * (1 + 1e-6)
+        assert enough or added <= found.epsilon * (1 + 1e-9)
 
 
 def _counts(one: HistogramProgress, running: bool, tick_ms: int, time: int) -> bool:
@@ -275,11 +275,11 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
     assert found is not None and found.epsilon is not None
     epochs = {(part.histogram, part.generation): part.epochs for part in found.parts}
     assert epochs == {("a", 1): 4, ("a", 2): 5, ("b", 1): 1}
-    cost = compose(build(one, "user").cost() for one in (*[old] * 4, *[a] * 5, b))
+    rho, failures = summed(build(one, "user").cost() for one in (*[old] * 4, *[a] * 5, b))
     delta = 4 * 1e-7 + 5 * 1e-6 + 1e-9
     assert found.delta == pytest.approx(delta, rel=1e-12)
-    assert found.rho == pytest.approx(cost.rho, rel=1e-12)
-    assert found.epsilon == pytest.approx(epsilon_of(cost.rho, delta - cost.delta), rel=1e-6)
+    assert found.rho == pytest.approx(rho, rel=1e-12)
+    assert found.epsilon == pytest.approx(epsilon_of(rho, delta - failures), rel=1e-6)
     assert found.epsilon_of_the_sum == pytest.approx(4 * 0.5 + 5 * 1.0 + 2.0)
 
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from workers.mechanisms.accounting import float_up
-from workers.mechanisms.budget import OnSplit, Split, split
+from workers.mechanisms.accounting import PrivacyCost, float_up
+from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, tick_block
@@ -66,7 +66,7 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
     return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
 
 
-class CounterMechanism(OnSplit):
+class CounterMechanism(Budgeted):
     _counter: Counter
 
     def sd(self, t: int) -> float:
@@ -91,8 +91,8 @@ class OnCounters(CounterMechanism):
     def __init__(
         self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1
     ) -> None:
-        self._split = split(config, discovers=discovers)
-        rho_item = rho_of_item(config, self._split)
+        self._budget = split(config, discovers=discovers)
+        rho_item = rho_of_item(config, self._budget)
         self._counter = counter = counter_of(config, rho_item)
         events = config.max_items * config.max_count**2
         spent = math.nextafter(counter.rho_item * events, math.inf)
@@ -101,7 +101,7 @@ class OnCounters(CounterMechanism):
         # Parts of a user's item at different ticks use different cells.
         tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
         # Suggest a change to the larger part of `sampler_delta`.
-        of_counts = (1 + math.exp(self._split.epsilon)) * tv
+        of_counts = (1 + math.exp(self._budget.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
         self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
 
@@ -118,6 +118,6 @@ def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
     return tuple(map(counter.sd, ticks))
 
 
-def rho_of_item(config: HistogramConfig, own: Split) -> float:
+def rho_of_item(config: HistogramConfig, own: PrivacyCost) -> float:
     """Return the budget for one unit of change of one item's counter, rounded down."""
     return math.nextafter(float(Fraction(own.rho) / (config.max_items * config.max_count**2)), 0.0)

@@ -60,13 +60,19 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.arrays.texts import Texts
-from workers.mechanisms.accounting import Cost, check_sampler_delta, float_up, sampler_delta
-from workers.mechanisms.budget import OnSplit, split
+from workers.mechanisms.accounting import (
+    Guarantee,
+    PrivacyCost,
+    check_sampler_delta,
+    float_up,
+    sampler_delta,
+)
+from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Domained, Guarantee, Items, Noise, State, head
+from workers.mechanisms.mechanism import Domained, Items, Noise, State, head
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -223,7 +229,7 @@ class Tree(Frozen):
         return {"kind": "tree", **shape}
 
 
-class MisraGries(OnSplit, Domained):
+class MisraGries(Budgeted, Domained):
     """Running counts of the frequent items.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
@@ -257,9 +263,9 @@ class MisraGries(OnSplit, Domained):
             exposed = size if config.max_count == 1 else 2 * size
             self.sensitivity_squared, self.largest = size * config.max_count**2, config.max_count
             concerned = size + exposed
-        self._split = split(config, discovers=True)
+        self._budget = split(config, discovers=True)
         total = levels * self.sensitivity_squared
-        sigma_squared = Fraction(total) / (2 * Fraction(self._split.rho))
+        sigma_squared = Fraction(total) / (2 * Fraction(self._budget.rho))
         self.sigma_squared = round_up_sigma_squared(sigma_squared)
         table = gaussian.integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
@@ -267,7 +273,7 @@ class MisraGries(OnSplit, Domained):
         self._promise(unit, rho, table.tv, times=levels * concerned)
         self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
         self._terms = ((Fraction(1), self.sigma_squared),) * noises
-        self.delta_counter = self._split.delta_discovery / (levels * exposed) * (1 - 1e-12)
+        self.delta_counter = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
 
     @property
@@ -277,7 +283,7 @@ class MisraGries(OnSplit, Domained):
 
     def public(self) -> Mapping[str, object]:
         law = {"sigma_squared": str(self.sigma_squared), "table_version": gaussian.TABLE_VERSION}
-        discovery = {"delta": repr(self._split.delta_discovery), "threshold": self._threshold}
+        discovery = {"delta": repr(self.delta_discovery), "threshold": self._threshold}
         return self._public(law, discovery=discovery)
 
     def _public(self, law: dict[str, object], **further: object) -> dict[str, object]:
@@ -421,8 +427,12 @@ class PureMisraGries(MisraGries):
         self.cell_variance = table.variance / units
         self.rounding = (1 - 1 / units) / 12
 
-    def cost(self) -> Cost:
-        return Cost(rho=self._guarantee.rho, deltas=(("numerical", self.config.delta),))
+    def cost(self) -> PrivacyCost:
+        promise = self._guarantee
+        failures = (("numerical", promise.delta),)
+        return PrivacyCost(
+            promise.rho, promise.epsilon, promise.delta, failures=failures, pure=True
+        )
 
     def public(self) -> Mapping[str, object]:
         law = {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from workers.mechanisms.budget import OnSplit, split
+from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.ledger import Parts, tick_rows
 from workers.mechanisms.mechanism import Domained, Items, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -25,7 +25,7 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.runtime.errors import HorizonExceeded
 
 
-class OneShot(OnSplit, Domained):
+class OneShot(Budgeted, Domained):
     """Counts per tick, by any of the one-shot algorithms.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
@@ -36,9 +36,9 @@ class OneShot(OnSplit, Domained):
         self.config = config
         self._name = config.algorithm
         self._domain = tuple(label.encode() for label in config.declared())
-        self._split = split(config, discovers=not self._domain)
+        self._budget = split(config, discovers=not self._domain)
         parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
-        budget = self._split.rho, self._split.delta_discovery
+        budget = self._budget.rho, self.delta_discovery
         self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
         self._promise(unit, self.algorithm.rho, self.algorithm.tv)
@@ -51,7 +51,7 @@ class OneShot(OnSplit, Domained):
         return {
             **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
-            "discovery": {"delta": repr(self._split.delta_discovery)},
+            "discovery": {"delta": repr(self.delta_discovery)},
             "algorithm": self.algorithm.public(),
             "domain": domain_hash(self._name, self._domain),
         }

@@ -19,7 +19,7 @@ import numpy as np
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.budget import OnSplit, split
+from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Domained, Noise, State, head
 from workers.mechanisms.noise import selection
@@ -84,7 +84,7 @@ class PayState(State):
         self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
-class PayWhatYouGet(OnSplit, Domained):
+class PayWhatYouGet(Budgeted, Domained):
     """Top labels of running counts under a budget of returned labels.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
@@ -97,11 +97,11 @@ class PayWhatYouGet(OnSplit, Domained):
 
     def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
         self.config = config
-        self._split = split(config, discovers=True)
+        self._budget = split(config, discovers=True)
         parameters = config.parameters()
         picks = Fraction(config.labels * config.max_count**2, 8)
-        self.scale = scale_for(picks, self._split.rho)
-        self._delta = self._split.delta_discovery / config.queries * (1 - 1e-12)
+        self.scale = scale_for(picks, self._budget.rho)
+        self._delta = self.delta_discovery / config.queries * (1 - 1e-12)
         self._bottom = Bottom(parameters, self.scale, self._delta)
         self._extra = int(parameters.private)
         tv = selection.selection_tv(parameters.kbar + 1, config.labels)
@@ -111,7 +111,7 @@ class PayWhatYouGet(OnSplit, Domained):
         return {
             **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
-            "discovery": {"delta": repr(self._split.delta_discovery)},
+            "discovery": {"delta": repr(self.delta_discovery)},
             "k": self.config.k,
             "labels": self.config.labels,
             "queries": self.config.queries,

@@ -33,10 +33,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from workers.mechanisms import accounting
-from workers.mechanisms.accounting import Cost, float_up
+from workers.mechanisms.accounting import PrivacyCost, float_up
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
-from workers.mechanisms.mechanism import Guarantee
 from workers.runtime.frozen import Frozen, read_only
 
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
@@ -197,13 +196,9 @@ def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict
 
 
 def settle(
-    config: MaxConfig,
-    unit: str,
-    shares: Mapping[str, Fraction],
-    spent: Mapping[str, Fraction],
-    tv: float,
-) -> tuple[Guarantee, Cost]:
-    """Return the combined guarantee and cost of the parts, after their noise was rounded up.
+    config: MaxConfig, shares: Mapping[str, Fraction], spent: Mapping[str, Fraction], tv: float
+) -> PrivacyCost:
+    """Return the combined cost of the parts, after their noise was rounded up.
 
     `spent` is the rho (or pure epsilon) of each part; `tv` the total variation distance from their
     laws of all noise covering one event's true values. Raises ValueError if delta does not cover
@@ -222,8 +217,8 @@ def settle(
     numerical = accounting.sampler_delta(epsilon or 0.0, 1, tv)
     share = 1.0 if config.pure else NUMERICAL_SHARE
     accounting.check_sampler_delta(config.delta, epsilon or 0.0, numerical, share)
-    guarantee = Guarantee(unit=unit, rho=rho, epsilon=epsilon or 0.0, delta=config.delta)
-    return guarantee, Cost(rho=rho, deltas=(("numerical", config.delta * share),))
+    failures = (("numerical", config.delta * share),)
+    return PrivacyCost(rho, epsilon or 0.0, config.delta, failures=failures, pure=config.pure)
 
 
 def domain_hash(domain: tuple[str, ...]) -> str:

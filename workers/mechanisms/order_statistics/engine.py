@@ -78,10 +78,10 @@ from types import MappingProxyType
 import numpy as np
 
 from workers.arrays.tag_index import Tags
-from workers.mechanisms.accounting import Cost
+from workers.mechanisms.accounting import Guarantee, PrivacyCost
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Domained, Guarantee, Noise, State, head
+from workers.mechanisms.mechanism import Answers, Domained, Noise, State, head
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
@@ -483,7 +483,7 @@ class OrderStatistics(Domained):
             test, sums, updates = share["test"], share["sums"], share.get("updates")
             self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
-        self._guarantee, self._cost = settings.settle(config, unit, share, spent, tv)
+        self._unit, self._cost = unit, settings.settle(config, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
@@ -510,9 +510,10 @@ class OrderStatistics(Domained):
 
     @property
     def guarantee(self) -> Guarantee:
-        return self._guarantee
+        cost = self._cost
+        return Guarantee(unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta)
 
-    def cost(self) -> Cost:
+    def cost(self) -> PrivacyCost:
         return self._cost
 
     def public(self) -> Mapping[str, object]:

@@ -42,7 +42,7 @@ class UnkBase(OnCounters, Domained):
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         self.config = config
         super().__init__(config, unit, discovers=True, every=config.every or 1)
-        delta = self._split.delta_discovery
+        delta = self.delta_discovery
         self._discovery = make_discovery(
             self._counter, config.max_items, config.max_count, delta, config.threshold, config.every
         )

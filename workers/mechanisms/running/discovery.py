@@ -55,7 +55,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workers.arrays.types import Floats, Longs
-from workers.mechanisms.accounting import Cost, float_up
+from workers.mechanisms.accounting import float_up
 from workers.mechanisms.counters.levels import Counter, check_tick, tick_block
 from workers.mechanisms.noise.gaussian import exact_quantile_of
 from workers.runtime.frozen import Frozen, memoized, read_only
@@ -105,9 +105,6 @@ class Discovery(Frozen):
         self.counter, self.max_items, self.max_count = counter, max_items, max_count
         self.delta, self._every = delta, every
         self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
-
-    def cost(self) -> Cost:
-        return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
         if self._every is None:

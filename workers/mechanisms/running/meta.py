@@ -43,7 +43,7 @@ import numpy as np
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
-from workers.mechanisms.budget import OnSplit, split
+from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.counters.tree import best_radix, blocks_up_to, digits_of
 from workers.mechanisms.ledger import Parts, with_capacity
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head, ticks_of_item
@@ -157,7 +157,7 @@ class MetaState(State):
         self._dirty.update((kind, level, block) for block in np.flatnonzero(blocks).tolist())
 
 
-class Meta(OnSplit, Domained):
+class Meta(Budgeted, Domained):
     """Running counts from one-shot releases.
 
     Guarantee: as `running.base.UnkBase`.
@@ -174,12 +174,12 @@ class Meta(OnSplit, Domained):
         self._domain = tuple(label.encode() for label in config.domain or ())
         self.radix = config.radix or best_radix(self._horizon)
         self.levels = digits_of(self._horizon, self.radix)
-        self._split = split(config, discovers=not self._known)
+        self._budget = split(config, discovers=not self._known)
         self.algorithm = make_algorithm(
             config.algorithm,
             replace(config.parameters(), releases=ticks_of_item(config, unit)),
-            math.nextafter(self._split.rho / self.levels, 0.0),
-            self._split.delta_discovery / self.levels * (1 - 1e-12),
+            math.nextafter(self._budget.rho / self.levels, 0.0),
+            self.delta_discovery / self.levels * (1 - 1e-12),
         )
         spent = math.nextafter(self.levels * self.algorithm.rho, math.inf)
         tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
@@ -189,7 +189,7 @@ class Meta(OnSplit, Domained):
         return {
             **head(self.kind, self.config, self.guarantee),
             "horizon": self._horizon,
-            "discovery": {"delta": repr(self._split.delta_discovery)},
+            "discovery": {"delta": repr(self.delta_discovery)},
             "radix": self.radix,
             "levels": self.levels,
             "algorithm": self.algorithm.public(),

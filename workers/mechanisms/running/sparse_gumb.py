@@ -56,8 +56,8 @@ from msgspec import Meta
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.accounting import float_up
-from workers.mechanisms.budget import Split, split
+from workers.mechanisms.accounting import PrivacyCost, float_up
+from workers.mechanisms.budget import split
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
@@ -191,8 +191,8 @@ class SparseGumb(CounterMechanism, Domained):
         self._domain = tuple(label.encode() for label in config.domain)
         tight = config.accounting == "tight"
         k, s = config.top_k, config.switches
-        self._split = split(config, discovers=False)
-        tau_squared = tau_squared_of(config, self._split)
+        self._budget = split(config, discovers=False)
+        tau_squared = tau_squared_of(config, self._budget)
         tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
         rho_item = rho_of_item(config, tau_squared)
         self._counter = counter_of(config, rho_item)
@@ -291,7 +291,7 @@ class SparseGumb(CounterMechanism, Domained):
         return float_up(tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k)))
 
 
-def tau_squared_of(config: SparseGumbConfig, own: Split) -> Fraction:
+def tau_squared_of(config: SparseGumbConfig, own: PrivacyCost) -> Fraction:
     kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else Fraction(2))
     return kappa * config.max_count**2 / Fraction(own.rho)
 

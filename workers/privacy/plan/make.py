@@ -113,8 +113,8 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
-    named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
-    spent = sum(Fraction(delta) for _, delta in cost.deltas)
+    named = [Share(name=name, delta=delta) for name, delta in cost.failures]
+    spent = sum(Fraction(delta) for _, delta in cost.failures)
     left = float(Fraction(mechanism.guarantee.delta) - spent)
     if left > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))

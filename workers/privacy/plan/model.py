@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from workers.mechanisms.mechanism import Guarantee
+from workers.mechanisms.accounting import Guarantee
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True): ...

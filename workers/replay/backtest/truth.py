@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from workers.arrays.tag_index import Rows, Tags
 from workers.arrays.texts import Texts
 from workers.events.columns import AMOUNT_MAX
-from workers.mechanisms.accounting import Cost
+from workers.mechanisms.accounting import Guarantee, PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
-from workers.mechanisms.mechanism import Guarantee, Items, Mechanism, Noise, Release, State
+from workers.mechanisms.mechanism import Items, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.offline import ReplayHistogram
@@ -80,8 +80,8 @@ class Exact:
     def guarantee(self) -> Guarantee:
         return Guarantee(unit="none", rho=float("inf"), epsilon=float("inf"), delta=1.0)
 
-    def cost(self) -> Cost:
-        return Cost(rho=float("inf"), deltas=())
+    def cost(self) -> PrivacyCost:
+        return PrivacyCost(float("inf"), float("inf"), 1.0)
 
     def public(self) -> Mapping[str, object]:
         return {"mechanism": self.kind}

@@ -22,9 +22,10 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from workers.mechanisms.accounting import PrivacyCost
 from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.model import Span
-from workers.privacy.total import NUMERICAL, Charge, PrivacyCost, rows_of, spans_of, stated
+from workers.privacy.total import NUMERICAL, Charge, rows_of, spans_of, stated
 from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING, Chart
 
@@ -53,7 +54,7 @@ def _part(run: Outcome) -> PrivacyCost:
     row, settings = run.row, run.settings
     rho, epsilon, delta = row.rho, row.epsilon, row.delta
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        failures = {NUMERICAL: delta}
+        failures = ((NUMERICAL, delta),)
         return PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, failures=failures, pure=True)
     return stated(row.mechanism, rho, epsilon, delta)
 
