@@ -18,14 +18,14 @@ def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     out = pairs, labels, counts = kernels.LabelRows(
         np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     )
-    keys = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, out)
-    used = int(keys.starts[-1])
+    names, _, starts = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, out)
+    used = int(starts[-1])
     rows = zip(pairs[:used].tolist(), labels[:used].tolist(), strict=True)
     of_rows = [(pair >> 32, label) for pair, label in rows]
     found = Counter(dict(zip(of_rows, counts[:used].tolist(), strict=True)))
-    assert len(found) == used == n - len(keys.names)
-    places = np.repeat(np.arange(len(keys.names)), np.diff(keys.starts)).tolist()
-    named = [keys.names[place] for place in places]
+    assert len(found) == used == n - len(names)
+    places = np.repeat(np.arange(len(names)), np.diff(starts)).tolist()
+    named = [names[place] for place in places]
     assert named == [tally.key_names.name(key) for key, _ in of_rows]
     return found
 

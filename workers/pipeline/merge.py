@@ -66,7 +66,7 @@ class Waiting:
         now_s = time.monotonic()
         if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
             return None
-        text = part.encoded()
+        text = msgspec.msgpack.encode(part)
         try:
             if self._file is None:
                 # Lives as long as this object. Unbuffered, so that a full disk fails here.
