@@ -287,9 +287,7 @@ class Merge:
                 tick = min(h.next for h in self._lanes[lane] if h.next is not None)
                 users = [histogram for histogram in self._lanes[lane] if histogram.next == tick]
                 if self.reserving:
-                    released.beginning = [
-                        histogram for histogram in users if not histogram.reserved
-                    ]
+                    released.beginning = [h for h in users if not h.reserved]
                     if released.beginning:
                         break
                 waiting = self.waiting.get(lane, tick)
