@@ -255,7 +255,6 @@ class Merge:
         self,
         *,
         ticks_max: int = TICKS_MAX,
-        bytes_max: int = BYTES_MAX,
         after_tick: Callable[[], object] = lambda: None,
         by_lane: bool = False,
     ) -> Released:
@@ -277,7 +276,7 @@ class Merge:
         row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size, lane, in_a_row = 0, None, 0
         with self.turns.several() as turn:
-            while released.ticks < ticks_max and size < bytes_max:
+            while released.ticks < ticks_max and size < BYTES_MAX:
                 due = {lane: at for lane, end in until.items() if (at := self._due(lane, end))}
                 if not due:
                     break

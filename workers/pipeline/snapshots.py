@@ -173,7 +173,7 @@ class Numeric(Frozen):
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
         """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
-        from workers.arrays import buckets as kernels
+        from workers.arrays import quantiles as kernels
 
         bucket, at, lowest, low_at, highest, high_at = kernels.quantile(
             readonly_contiguous(counts), float(sd), float(q), NORMAL_95, np.empty(len(self.edges))
@@ -191,7 +191,7 @@ class Numeric(Frozen):
         return none | {"bucket": self.labels[bucket], "value": value, "low": low, "high": high}
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        from workers.arrays.buckets import EDGE
+        from workers.arrays.quantiles import EDGE
 
         return edge if bucket == EDGE else self._at(bucket, fraction) if bucket > 0 else None
 
