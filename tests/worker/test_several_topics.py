@@ -81,20 +81,13 @@ def test_another_set_of_topics_is_refused(site: Site) -> None:
     site.run_once(sources=range(site.partitions))
     enlarge(site, us, 3)
     assert_refused(site.run_to_end(), f"{eu}, {us} together have 4 partitions", "made for 3")
-
-
-def test_a_topic_of_several_that_was_made_anew_is_refused(site: Site) -> None:
-    """Its offsets mean other events now."""
-    us = list(site.topics)[1]
-    site.run_once(sources=range(site.partitions))
     site.delete_topic(us)
     assert_refused(site.run_to_end(), f"events.topic = '{us}': no such topic")
-    site.create_topic(us, 2)
+    site.create_topic(us, 2)  # its offsets mean other events now
     for source in (1, 2):
         site.produce(source, [sale("b", 1)] * 10)
-    assert_refused(
-        site.run_to_end(), f"the events topic {us} was deleted and created again", "new worker name"
-    )
+    made_anew = f"the events topic {us} was deleted and created again"
+    assert_refused(site.run_to_end(), made_anew, "new worker name")
 
 
 def test_a_regular_expression_means_what_it_matched_at_first(

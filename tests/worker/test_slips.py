@@ -30,10 +30,6 @@ RUNNING = (
     "workers of … are running (… of them): stop all first, and start all with the new settings after it (one that "
     "was killed counts for 10 s more)"
 )
-CHANGED = (
-    "histogram …: its state belongs to another mechanism (…): change the settings back, or set generation = … to "
-    "begin a new one, which is charged again"
-)
 MISSING_KEY = (
     "…: no such key file, and the state of worker … was made with the key of fingerprint …: restore that file; "
     "a new key cannot continue the stream (quietcount key fingerprint FILE shows the fingerprint of a file)"
@@ -124,15 +120,6 @@ def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
             site.document | {"histogram": site.document["histogram"][:1]}, "without.toml"
         )
         refused(quietcount("retire", "-c", str(other), "known"), RUNNING)
-
-
-def test_a_changed_epsilon_is_answered_in_epsilon(site: Site) -> None:
-    """Operators who write epsilon in the settings need not know rho or its consequences."""
-    histogram: dict[str, Any] = site.document["histogram"][1]
-    epsilon = histogram["epsilon"]
-    histogram["epsilon"] = 2.5
-    assert "(epsilon = 20.0 became 2.5)" in refused(site.run_to_end(), CHANGED)
-    histogram["epsilon"] = epsilon
 
 
 def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(site: Site) -> None:
