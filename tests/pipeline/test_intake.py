@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.bounding import Items, bound
 from tests.events.reading import columns
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import Contributed, contents
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import tallies
@@ -28,22 +29,18 @@ EVENT = st.tuples(
 )
 
 
-def by_hand(
-    events: list[tuple[str, object, int]], grace: int
-) -> dict[Lane, Counter[tuple[int, str, str]]]:
+def by_hand(events: list[tuple[str, Items, int]], grace: int) -> Counter[Contributed]:
     """Process one event at a time: the watermark closes ticks; late events go to the open one."""
-    out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    total: Counter[Contributed] = Counter()
     mark = None
     for key, items, time in events:
         mark = time if mark is None else max(mark, time - grace)
-        counts: dict[str, int] = dict(items) if isinstance(items, dict) else Counter(items)  # type: ignore[call-overload]  # a list, as drawn
         for lane in LANES:
-            if time < lane.start_ms:
-                continue
-            tick = max((max(time, mark) - lane.start_ms) // lane.tick_ms + 1, 1)
-            for label in list(counts)[: lane.max_items]:
-                out[lane][tick, key, label] += min(counts[label], lane.max_count)
-    return {lane: Counter({k: n for k, n in c.items() if n}) for lane, c in out.items()}
+            if time >= lane.start_ms:
+                tick = (max(time, mark) - lane.start_ms) // lane.tick_ms + 1
+                for label, n in bound(items, lane.max_items, lane.max_count).items():
+                    total[Contributed(lane, tick, key, label)] += n
+    return +total
 
 
 @given(
@@ -53,7 +50,7 @@ def by_hand(
     st.data(),
 )
 def test_where_batches_and_commits_end_changes_nothing(
-    events: list[tuple[str, object, int]], grace: int, together: int, data: st.DataObject
+    events: list[tuple[str, Items, int]], grace: int, together: int, data: st.DataObject
 ) -> None:
     """A restart re-reads from the last commit; its place and batched ticks must not matter."""
     with patch.object(tallies, "TOGETHER_ROWS", together):
@@ -61,12 +58,12 @@ def test_where_batches_and_commits_end_changes_nothing(
 
 
 def check_where_they_end(
-    events: list[tuple[str, object, int]], grace: int, data: st.DataObject
+    events: list[tuple[str, Items, int]], grace: int, data: st.DataObject
 ) -> None:
     """Commit wherever the data say, and sum up the owners' messages."""
     intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
-    got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    got: Counter[Contributed] = Counter()
     marks: list[int | None] = [None] * owners
     expected_sequence = [0] * owners
     at = 0
@@ -90,9 +87,8 @@ def check_where_they_end(
                     assert part.tags.tolist() == [
                         KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named
                     ]
-                    for name, text, n in rows_of(section):
-                        assert owner_of(name, owners) == owner
-                        got[section.lane][section.tick, name, text] += n
+                    assert {owner_of(name, owners) for name in section.keys} <= {owner}
+                got += contents([message])
                 marks[owner] = message.watermark
             assert not closes or told == {0, 1, 2}
             again = Intake(LANES, grace, KEY)  # a restart

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.events import reading
 from tests.events.reading import ANY, event_reader, one
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import Contributed, contents, of_users
 from workers.events.columns import Events
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
@@ -28,7 +29,6 @@ from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseCo
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
 from workers.pipeline import users as module
-from workers.pipeline.contributions import Message
 from workers.pipeline.intake import Intake
 from workers.pipeline.users import Batch, Users
 from workers.runtime.errors import StateRefused
@@ -50,13 +50,11 @@ def columns(visits: Sequence[Visit]) -> Events:
     )
 
 
-def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int, str, str]]:
-    total: Counter[tuple[Lane, int, str, str]] = Counter()
-    for _, message in messages:
-        for section in message.sections:
-            for key, label, n in rows_of(section):
-                total[section.lane, section.tick, key, label] += n
-    return total
+def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[Contributed]:
+    """Return what counts of visits, whose times are relative to the lane's start."""
+    marks = accumulate((lane.start_ms + time for *_, time in visits), max)
+    events = ({"who": user, "key": key, "items": items} for user, key, items, _ in visits)
+    return of_users([lane], zip(events, marks, strict=True))
 
 
 class Source:
@@ -64,7 +62,7 @@ class Source:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes, self.store, self.offset = lanes, Store(None, Changelog("state", 0)).open(), 0
-        self.total: Counter[tuple[Lane, int, str, str]] = Counter()
+        self.total: Counter[Contributed] = Counter()
         self.watermark: int | None = None
         self.first: int | None = None
         self.restart()
@@ -75,32 +73,17 @@ class Source:
 
     def commit(self) -> None:
         changes = self.intake.user_changes()
-        self.total += tallies(self.intake.commit(source=0, sequences=[0], offset=0))
+        self.total += contents(
+            message for _, message in self.intake.commit(source=0, sequences=[0], offset=0)
+        )
         self.offset += 1
         self.store.write(changes, self.offset)
         self.watermark, self.first = self.intake.watermark, self.intake.first
 
-    def run(self, visits: Sequence[Visit]) -> Counter[tuple[Lane, int, str, str]]:
+    def run(self, visits: Sequence[Visit]) -> Counter[Contributed]:
         self.intake.add(columns(visits))
         self.commit()
         return self.total
-
-
-def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str, str]]:
-    total: Counter[tuple[Lane, int, str, str]] = Counter()
-    counted: dict[tuple[int, str], Counter[tuple[str, str]]] = defaultdict(Counter)
-    mark = 0
-    for user, key, items, time in visits:
-        mark = max(mark, time)
-        tick = mark // lane.tick_ms + 1
-        epoch = 0 if lane.horizon is None else (tick - 1) // lane.horizon
-        for label in list(dict.fromkeys(items))[: lane.max_items]:
-            pairs = counted[epoch, user]
-            if (key, label) in pairs or len(pairs) < (lane.max_items_per_user or 0):
-                added = min(items.count(label), lane.max_count - pairs[key, label])
-                pairs[key, label] += added
-                total[lane, tick, key, label] += added
-    return +total
 
 
 @pytest.mark.slow
@@ -169,12 +152,12 @@ def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
         (f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)
     ]
     stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0, KEY)
-    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    total: Counter[Contributed] = Counter()
     for at in range(0, len(visits), 700):
         stored.run(visits[at : at + 700])
         stored.restart()
         held.add(columns(visits[at : at + 700]))
-        total += tallies(held.commit(source=0, sequences=[0], offset=0))
+        total += contents(message for _, message in held.commit(source=0, sequences=[0], offset=0))
     assert stored.total == total == by_hand(visits, WEIGHTED)
     users: Any = held._users  # only those of the epoch that is open
     assert [epoch for _, epoch in users._epochs] == [7]
@@ -218,7 +201,7 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
     for left in (8, 4, 1):
         source.run([("v", "k", ["a"], 40)])
         assert len(list(source.store.items(b"U"))) == left
-    assert source.total[LANE, 5, "k", "a"] == 1
+    assert source.total[Contributed(LANE, 5, "k", "a")] == 1
     monkeypatch.setattr(module, "FORGOTTEN_BYTES_AT_ONCE", 40)
     for i in range(4):
         source.run([(f"u{i}", "k", ["a"], 79)])

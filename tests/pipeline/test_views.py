@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.events.reading import one
 from tests.events.shapes_corpus import document
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import contents
 from workers.events.columns import Events
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import SourceReader
@@ -41,12 +41,10 @@ def worker(
 
 def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
     found = [Counter[tuple[str, str]]() for _ in given.histograms]
-    for _, message in messages:
-        for section in message.sections:
-            for histogram, config in enumerate(given.histograms):
-                if config.lane == section.lane:
-                    for key, label, count in rows_of(section):
-                        found[histogram][key, label] += count
+    for what, n in contents(message for _, message in messages).items():
+        for histogram, config in enumerate(given.histograms):
+            if config.lane == what.lane:
+                found[histogram][what.key, what.label] += n
     return found
 
 

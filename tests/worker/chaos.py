@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bounding import bound
 from tests.broker import LASTING, broker
-from tests.worker.harness import Contributed, Site, assert_contiguous, known, now_ms, sale, unk
+from tests.pipeline.pipeline import Contributed
+from tests.worker.harness import Site, assert_contiguous, known, now_ms, sale, unk
 from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
@@ -53,12 +55,9 @@ class Oracle:
         self.watermarks[partition] = mark
         for lane in self.lanes:
             tick = (max(at, mark) - lane.start_ms) // lane.tick_ms + 1
-            items = event["items"]
-            counts = items if isinstance(items, dict) else Counter(items)
-            for label, n in list(counts.items())[: lane.max_items]:
+            for label, n in bound(event["items"], lane.max_items, lane.max_count).items():
                 if n:
-                    what = Contributed(lane, tick, event["key"], label)
-                    self.total[what] += min(n, lane.max_count)
+                    self.total[Contributed(lane, tick, event["key"], label)] += n
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
@@ -28,14 +28,12 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests import ROOT
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import Contributed, contents
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
-from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import Message as Contributions
 from workers.pipeline.contributions import decode
 from workers.pipeline.rejected import OWN
 from workers.settings.durations import parse_duration
@@ -48,15 +46,6 @@ HORIZON, OTHER_HORIZONS, CALM_TICKS = 65_536, (61_001, 54_001, 47_017), 4_096
 
 T = TypeVar("T")
 Toml = Mapping[str, object]
-
-
-class Contributed(NamedTuple):
-    """Contents of the contributions topic for one item in one tick."""
-
-    lane: Lane
-    tick: int
-    key: str
-    label: str
 
 
 def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
@@ -91,31 +80,6 @@ def unk(name: str = "items", **changes: object) -> dict[str, object]:
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
     return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
-
-
-def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counter[Contributed]:
-    """Return what counts of events, given the time at which each does, where users are bounded."""
-    total: Counter[Contributed] = Counter()
-    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for (event, at), lane in product(events, list(lanes)):
-        tick = (at - lane.start_ms) // lane.tick_ms + 1
-        used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
-        for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
-            pair = event["key"], label
-            if pair in used or len(used) < (lane.max_items_per_user or 0):
-                added = min(event["items"].count(label), lane.max_count - used[pair])
-                used[pair] += added
-                total[Contributed(lane, tick, *pair)] += added
-    return +total
-
-
-def contents(messages: Iterable[Contributions]) -> Counter[Contributed]:
-    """Add up the contributions in messages."""
-    total: Counter[Contributed] = Counter()
-    for section in (section for message in messages for section in message.sections):
-        for key, label, count in rows_of(section):
-            total[Contributed(section.lane, section.tick, key, label)] += count
-    return total
 
 
 class Worker:

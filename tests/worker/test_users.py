@@ -16,19 +16,8 @@ import msgspec
 import pytest
 from aiokafka.partitioner import murmur2
 
-from tests.worker.harness import (
-    Bare,
-    Contributed,
-    Site,
-    contents,
-    known,
-    now_ms,
-    of_users,
-    quietcount,
-    sale,
-    unk,
-    until,
-)
+from tests.pipeline.pipeline import Contributed, contents, of_users
+from tests.worker.harness import Bare, Site, known, now_ms, quietcount, sale, unk, until
 from tests.worker.test_refusals import assert_refused
 from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
