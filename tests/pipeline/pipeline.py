@@ -46,7 +46,8 @@ def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counte
     pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
     for (event, at), lane in product(events, list(lanes)):
         tick = (at - lane.start_ms) // lane.tick_ms + 1
-        used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
+        epoch = 0 if lane.horizon is None else (tick - 1) // lane.horizon
+        used = pairs[lane, epoch, event["who"]]
         for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
             pair = event["key"], label
             if pair in used or len(used) < (lane.max_items_per_user or 0):
