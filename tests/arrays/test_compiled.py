@@ -125,7 +125,6 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
 )

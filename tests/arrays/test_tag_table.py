@@ -1,6 +1,5 @@
 """The table finds exactly the entered tags, compiled or not, also under collisions."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,6 @@ Tags = NDArray[np.uint64]
 # Halves that share a slot, or a fingerprint, or both, with others that differ from them.
 HALVES = st.sampled_from([0, 1, 2, 15, 16, 17, 1 << 33, 5 << 33, (1 << 64) - 1])
 TAGS = st.lists(st.tuples(HALVES, HALVES), unique=True, min_size=1, max_size=40)
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """Choose the compiled or the plain Python form."""
-    found: Callable[[Any], Any] = request.param
-    return found
 
 
 @pytest.mark.slow
@@ -51,7 +43,8 @@ def test_a_tag_has_the_row_that_a_dictionary_says(
         assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * left]
 
 
-def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_free_slot_is_named_where_there_is_no_row(way: Any) -> None:
     """It is the first free one from the tag's own slot on, wrapping at the end."""
     slots = np.zeros(8, dtype=np.uint32)
     of_rows = np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)

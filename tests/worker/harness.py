@@ -87,9 +87,15 @@ class Worker:
 
     process: subprocess.Popen[bytes] | Started
 
-    def __init__(self, config: Path, log: Path, runner: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        config: Path,
+        log: Path,
+        runner: Sequence[str] | None = None,
+        options: Sequence[str] = ("run",),
+    ) -> None:
         self.log = log
-        arguments = ["run", "-c", str(config)]
+        arguments = [*options, "-c", str(config)]
         with log.open("ab") as output:
             if runner is None:
                 self.process = launch(arguments, output, output)

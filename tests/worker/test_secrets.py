@@ -73,13 +73,9 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     return made
 
 
-class Run(Worker):
-    def __init__(self, site: Site, name: str, *arguments: str, code: str | None = None) -> None:
-        self.log = site.directory / f"{name}.log"
-        start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "workers.cli"]
-        with self.log.open("ab") as output:
-            command = [*start, *arguments, "-c", str(site.config)]
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+def start(site: Site, name: str, *options: str, code: str | None = None) -> Worker:
+    runner = ("-c", code) if code else ("-m", "workers.cli")
+    return Worker(site.config, site.directory / f"{name}.log", runner, options)
 
 
 def assert_silent(site: Site, text: str) -> None:
@@ -104,7 +100,7 @@ def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_d
     site: Site,
 ) -> None:
     """The log goes to machines that may not hold exact data."""
-    with Run(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
+    with start(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
         until(lambda: ready(worker) or not worker.running(), "it is ready")
         until(lambda: "rejected" in worker.output(), "it rejects")
         until(site.snapshots, "it publishes")
@@ -130,7 +126,7 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     """Library exceptions quote their input; readers of the log need the location, not the data."""
     at = now_ms()
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
-    with Run(
+    with start(
         site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING
     ) as worker:
         assert worker.ended() == 70
@@ -146,10 +142,8 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
 
 def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
     """Foreign records in a topic may be anything, including data."""
-    producer = site.connection.producer()
-    producer.produce(f"{site.name}.contributions", b'{"PlantedForeign": %d}' % COUNT, partition=0)
-    assert producer.flush(120) == 0
-    with Run(site, "refused", "--debug", "run", "--log-format", "json") as worker:
+    site.produce(0, [b'{"PlantedForeign": %d}' % COUNT], topic=f"{site.name}.contributions")
+    with start(site, "refused", "--debug", "run", "--log-format", "json") as worker:
         assert worker.ended() == 2
     assert_silent(site, worker.output())
     last = [entry for entry in objects(worker.output()) if entry["level"] == "critical"]

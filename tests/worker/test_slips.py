@@ -190,9 +190,8 @@ def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
         )
         at = now_ms()
         site.produce(0, [sale("a", at)])
-        with site.worker() as worker:
+        with site.running() as worker:
             site.wait_published(at)
-            assert worker.stop() == 0
-            lines = [json.loads(line) for line in worker.output().splitlines()]
+        lines = [json.loads(line) for line in worker.output().splitlines()]
     [place, *_] = [i for i, line in enumerate(lines) if "took over" in line["message"]]
     assert not [line for line in lines[: place + 1] if line["level"] in ("error", "critical")]

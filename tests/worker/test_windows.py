@@ -46,10 +46,8 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
     said = f"audit: {others} snapshots with other windows than now, compared without them"
     assert said in done.stdout
 
-    producer = site.connection.producer(None)
     forged = bodies[-1] | {"items": [["a", bodies[-1]["items"][0][1] + 1]]}
     topic = site.settings.output_topic(site.settings.histograms[0])
-    producer.produce(topic, json.dumps(forged, separators=(",", ":")).encode(), b"k", 0)
-    assert producer.flush(60) == 0
+    site.produce(0, [json.dumps(forged, separators=(",", ":")).encode()], key=b"k", topic=topic)
     done = site.audit()
     assert done.returncode == 1 and "does not follow from the contributions" in done.stdout
