@@ -57,12 +57,6 @@ def test_key_file_that_is_missing_or_readable_by_others_is_refused(bare: Site) -
     assert_refused(bare.run_to_end(), "quietcount key new")
 
 
-def test_unknown_setting_is_refused(bare: Site) -> None:
-    """A typing error in the privacy budget must not pass for the default."""
-    bare.document["histogram"][0]["epsilom"] = 0.1
-    assert_refused(bare.run_to_end(), "epsilom", 'did you mean "epsilon"')
-
-
 def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) -> None:
     """Starting on a mistyped topic would silently publish nothing."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
@@ -88,13 +82,17 @@ def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_r
         assert worker.ended() == 0
 
 
-def test_a_mechanism_that_is_not_supported_is_refused_before_kafka_is_asked(bare: Site) -> None:
-    """If it looked like an absent Kafka, the worker would wait forever."""
+def test_wrong_settings_are_refused_before_kafka_is_asked(bare: Site) -> None:
+    """If they looked like an absent Kafka, the worker would wait forever. A typing error in the
+    privacy budget must not pass for the default.
+    """
     table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER" }'
     bare.document["kafka"] = {"bootstrap": "127.0.0.1:1", "client": Bare(table)}
     assert_refused(
         bare.run_to_end(), "kafka.client.sasl.mechanism = 'OAUTHBEARER'", "SCRAM-SHA-512"
     )
+    bare.document["histogram"][0]["epsilom"] = 0.1
+    assert_refused(bare.run_to_end(), "epsilom", 'did you mean "epsilon"')
 
 
 def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:

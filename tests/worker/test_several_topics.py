@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.chaos import SOURCES, chaos
 from tests.worker.harness import Site, now_ms, quietcount, sale, unk, until
 from tests.worker.test_refusals import assert_refused, enlarge
 from workers.agents import topics as module
@@ -18,23 +17,10 @@ from workers.runtime.metrics import Metrics
 
 pytestmark = pytest.mark.waits
 
-TOPICS = (1, SOURCES - 1)
-
 
 @pytest.fixture
 def site(bootstrap: str, tmp_path: Path) -> Site:
     return Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1)
-
-
-def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
-    bootstrap: str, tmp_path: Path
-) -> None:
-    """Mixed-up numbers would count twice, or resume at another's position."""
-    figures = chaos(
-        bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS
-    )
-    assert figures["kills"] == 2
-    assert figures["snapshots"] > 200
 
 
 def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(site: Site) -> None:
