@@ -73,9 +73,7 @@ def quantile_in_columns(
 @example([100, 0, 0, 5], 1.0, 0.01)  # below the first edge
 @example([1, 0, 0, 500], 1.0, 0.95)  # beyond the last
 @example([1, 0, 1], 0.0, 0.5)  # at an edge, exactly
-def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
-    counts: list[int], sd: float, q: float
-) -> None:
+def test_a_quantile_is_the_same_to_the_last_bit(counts: list[int], sd: float, q: float) -> None:
     """Snapshot bytes must not depend on how quantiles are computed."""
     column = np.array(counts, dtype=np.float64)
     wanted = quantile_in_columns(column, sd, q, 1.96)

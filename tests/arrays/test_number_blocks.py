@@ -1,6 +1,7 @@
 """Blocks of numbers keep their stored format; look-up, sums and thresholds match arrays."""
 
 import struct
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,8 @@ def test_each_block_has_the_bytes_that_it_has_alone(
     kind: Any, numbers: list[int], data: st.DataObject
 ) -> None:
     """The narrowest width for its largest number, independent of neighbours."""
-    column = np.array(
-        data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=30)), dtype=kind
-    )
+    drawn = data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=30))
+    column = np.array(drawn, dtype=kind)
     rows = data.draw(st.integers(1, 8))
     of_column = range(-(-len(column) // rows))
     blocks = np.array(sorted(data.draw(st.sets(st.sampled_from(of_column)))), dtype=np.int64)
@@ -44,10 +44,8 @@ def test_each_block_has_the_bytes_that_it_has_alone(
         ends = np.empty(len(blocks), dtype=np.int64)
         packed = np.empty((HEAD_BYTES + 8 * rows) * len(blocks), dtype=np.uint8)
         way(pack_blocks)(column, blocks, rows, 7, ends, packed)
-        starts = [0, *ends.tolist()]
-        assert [
-            packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)
-        ] == expected
+        spans = pairwise([0, *ends.tolist()])
+        assert [packed[start:end].tobytes() for start, end in spans] == expected
 
 
 def test_a_head_says_how_many_rows_a_block_of_more_than_a_byte_of_them_has() -> None:
@@ -76,21 +74,17 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
     rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
     shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
     drawn_low = [[0, *rng.integers(0, 2**64, 3, dtype=np.uint64)] for _ in shared]
-    edges = sorted(
-        {u + int(low) for u, lows in zip(shared, drawn_low, strict=True) for low in lows}
-    )
+    pairs = zip(shared, drawn_low, strict=True)
+    edges = sorted({upper + int(low) for upper, lows in pairs for low in lows})
     halves = np.array([(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64)
-    guide = np.array(
-        [_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)], dtype=kind
-    )
+    decided = [_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)]
+    guide = np.array(decided, dtype=kind)
     uppers_and_lows = rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
     drawn = [int(upper) << 64 | int(low) for upper, low in uppers_and_lows]
-    numbers = (
-        [*drawn, *(edge + beside for edge in edges for beside in (-1, 0, 1))] if number else []
-    )
-    words = np.array(
-        [(each >> 64, each & (1 << 64) - 1) for each in numbers], dtype=np.uint64
-    ).reshape(-1, 2)
+    beside_edges = [edge + beside for edge in edges for beside in (-1, 0, 1)]
+    numbers = [*drawn, *beside_edges] if number else []
+    of_numbers = [(each >> 64, each & (1 << 64) - 1) for each in numbers]
+    words = np.array(of_numbers, dtype=np.uint64).reshape(-1, 2)
     expected = [lowest + sum(edge <= each for edge in edges) for each in numbers]
     for way in WAYS:
         out = np.empty(len(words), dtype=kind)
@@ -115,9 +109,8 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
     for way in WAYS:
         out = np.empty((3 * number, 2), dtype=np.uint64)
         way(xor)(readonly_contiguous(words), cells, out)
-        assert out.tolist() == [
-            [int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words
-        ]
+        pairs = product(cells.tolist(), words.tolist())
+        assert out.tolist() == [[a ^ upper, b ^ lower] for (upper, lower), (a, b) in pairs]
 
 
 @pytest.mark.parametrize("tile", [1, 2, 5, 8])

@@ -1,5 +1,7 @@
 """A column of texts equals a list of bytes; lines are split exactly at newlines."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,9 +33,7 @@ def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.D
 
 @given(st.lists(LISTS, max_size=4))
 def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
-    assert list(Texts.concat([Texts.of(part) for part in parts])) == [
-        text for part in parts for text in part
-    ]
+    assert list(Texts.concat([Texts.of(part) for part in parts])) == [*chain.from_iterable(parts)]
 
 
 def test_a_row_that_is_none_is_refused() -> None:

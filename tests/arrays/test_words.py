@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -38,19 +40,17 @@ def texts() -> list[NDArray[np.uint8]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("past", "wanted"), [(past_plain, PLAIN), (past_digits, DIGITS)])
-def test_a_run_ends_where_its_bytes_do_or_less_than_a_word_before_the_end(
-    past: object, wanted: frozenset[int]
-) -> None:
+def test_a_run_ends_at_most_a_word_early_near_the_end(past: Any, wanted: frozenset[int]) -> None:
     """Callers continue byte by byte, so the result must never pass the end."""
     for text in texts():
         for at in range(len(text) + 1):
             for stop in range(at, len(text) + 1):
                 end = next((place for place in range(at, stop) if text[place] not in wanted), stop)
-                found = past(text, at, stop)  # type: ignore[operator]  # a kernel
+                found = past(text, at, stop)
                 assert found <= end
                 # Where whole words fit in the array, it is exact.
                 assert found == end or found > len(text) - 8
-    assert past(np.zeros(8, dtype=np.uint8), -3, 4) == -3  # type: ignore[operator]  # a kernel
+    assert past(np.zeros(8, dtype=np.uint8), -3, 4) == -3
 
 
 def test_the_first_mark_is_that_of_the_first_byte_that_is_meant() -> None:
@@ -81,9 +81,8 @@ def test_same_bytes_are_the_same_and_others_are_not() -> None:
         for before, behind in ((0, 0), (0, 9), (3, 0), (5, 12)):
             text = rng.integers(0, 256, before + length + behind).astype(np.uint8)
             more = rng.integers(0, 256, behind).astype(np.uint8)
-            other = np.concatenate(
-                [np.zeros(2, dtype=np.uint8), text[before : before + length], more]
-            )
+            parts = np.zeros(2, dtype=np.uint8), text[before : before + length], more
+            other = np.concatenate(parts)
             assert same_bytes(text, before, other, 2, length)
             for place in range(length):
                 other[2 + place] ^= 1 << int(rng.integers(8))

@@ -187,11 +187,13 @@ class Partition:
         return out
 
 
-def exact(
-    partitions: Sequence[Sequence[Event]], config: HistogramConfig
-) -> dict[int, Counter[tuple[str, str]]]:
+# By global tick: counts by stream key and label.
+Sums = Counter[tuple[str, str]]
+
+
+def exact(partitions: Sequence[Sequence[Event]], config: HistogramConfig) -> dict[int, Sums]:
     """Return each global tick's contributions, from events in order within their partition."""
-    out: dict[int, Counter[tuple[str, str]]] = {}
+    out: dict[int, Sums] = {}
     for events in partitions:
         for key, items, time in events:
             tick = (time - config.start_ms) // config.tick_ms + 1

@@ -24,7 +24,10 @@ COUNTS = st.dictionaries(st.text(max_size=40), st.integers(0, 2**62), max_size=3
 TALLY = st.dictionaries(st.text(max_size=8), COUNTS, max_size=12)
 
 
-def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[bytes]:
+Counts = dict[str, dict[str, int]]  # by stream key and label
+
+
+def encoded(tallies: list[Counts], max_bytes: int) -> list[bytes]:
     counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
     numbers = {"source": 3, "sequence": 70, "offset": 12, "watermark": 5}
     key = KEY.fingerprint
@@ -34,9 +37,7 @@ def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[by
 
 @pytest.mark.slow
 @given(st.lists(TALLY, max_size=4), st.sampled_from([1_700, 2_500, 5_000, 900_000]))
-def test_what_is_decoded_is_what_was_counted(
-    tallies: list[dict[str, dict[str, int]]], max_bytes: int
-) -> None:
+def test_what_is_decoded_is_what_was_counted(tallies: list[Counts], max_bytes: int) -> None:
     values = encoded(tallies, max_bytes)
     got: dict[tuple[int, str, str], int] = {}
     seen_keys: set[tuple[int, str]] = set()
@@ -59,7 +60,7 @@ def test_what_is_decoded_is_what_was_counted(
 
 @pytest.mark.slow
 @given(TALLY)
-def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, int]]) -> None:
+def test_tags_are_those_of_the_stream_key_and_label(tally: Counts) -> None:
     """A tag is a row's identity and noise: a wrong tag would merge two items."""
     for value in encoded([tally], 900_000):
         for section in decode(value).sections:
@@ -80,7 +81,10 @@ NUMBER = st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
 ROWS = st.lists(st.tuples(st.integers(0, 1024), NUMBER), max_size=20)
 
 
-def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[bool, list[list[int]]]:
+Row = tuple[int, int]  # length of the label, count
+
+
+def columns(way: Any, rows: list[Row], keys: list[int]) -> tuple[bool, list[list[int]]]:
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
     lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
@@ -90,9 +94,7 @@ def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[boo
 
 
 @given(ROWS, st.data())
-def test_columns_are_those_that_were_packed(
-    rows: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_columns_are_those_that_were_packed(rows: list[Row], data: st.DataObject) -> None:
     """A wrong row would be published under a wrong name."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     keys = np.diff([0, *cuts, len(rows)]).tolist()

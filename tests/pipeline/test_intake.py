@@ -29,7 +29,10 @@ EVENT = st.tuples(
 )
 
 
-def by_hand(events: list[tuple[str, Items, int]], grace: int) -> Counter[Contributed]:
+Event = tuple[str, Items, int]
+
+
+def by_hand(events: list[Event], grace: int) -> Counter[Contributed]:
     """Process one event at a time: the watermark closes ticks; late events go to the open one."""
     total: Counter[Contributed] = Counter()
     mark = None
@@ -50,16 +53,14 @@ def by_hand(events: list[tuple[str, Items, int]], grace: int) -> Counter[Contrib
     st.data(),
 )
 def test_where_batches_and_commits_end_changes_nothing(
-    events: list[tuple[str, Items, int]], grace: int, together: int, data: st.DataObject
+    events: list[Event], grace: int, together: int, data: st.DataObject
 ) -> None:
     """A restart re-reads from the last commit; its place and batched ticks must not matter."""
     with patch.object(tallies, "TOGETHER_ROWS", together):
         check_where_they_end(events, grace, data)
 
 
-def check_where_they_end(
-    events: list[tuple[str, Items, int]], grace: int, data: st.DataObject
-) -> None:
+def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -> None:
     """Commit wherever the data say, and sum up the owners' messages."""
     intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
@@ -84,9 +85,8 @@ def check_where_they_end(
                     assert before is None or end > before, "added to a closed tick"
                     part = section.contributions()
                     named = zip(part.key_of_row.tolist(), part.labels, strict=True)
-                    assert part.tags.tolist() == [
-                        KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named
-                    ]
+                    tags = [KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named]
+                    assert part.tags.tolist() == tags
                     assert {owner_of(name, owners) for name in section.keys} <= {owner}
                 got += contents([message])
                 marks[owner] = message.watermark
@@ -119,9 +119,8 @@ def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
     lane = Lane(10, 0, 1, 1)
     for ahead in (13, 40, 10**9):
         intake = Intake([lane], grace_ms=0, key=KEY)
-        intake.add(
-            columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14
-        )
+        events = [("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]
+        intake.add(columns(events), read_ms=14)
         assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
         intake.add(columns([("k", ["c"], 12)]), read_ms=19)
         [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)

@@ -21,12 +21,10 @@ from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
-VISIT = st.tuples(
-    st.sampled_from(["k1", "k2", "k3"]),
-    st.lists(st.sampled_from("abcde"), max_size=3),
-    st.integers(0, 150),
-)
+KEYS, LABELS = st.sampled_from(["k1", "k2", "k3"]), st.sampled_from("abcde")
+VISIT = st.tuples(KEYS, st.lists(LABELS, max_size=3), st.integers(0, 150))
 EVENTS = st.lists(VISIT, max_size=30).map(lambda events: sorted(events, key=lambda e: e[2]))
+Partitions = list[list[Event]]
 BOUNDED: dict[str, Any] = {"tick_ms": 20, "horizon": 4, "max_items": 1, "rho": 2.0, "delta": 1e-6}
 DOMAIN: dict[str, Any] = {"keys": ("k1", "k2"), "domain": ("a", "zz"), "counter": "tree"}
 KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
@@ -34,9 +32,7 @@ KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
-def test_crashes_anywhere_change_no_byte(
-    partitions: list[list[Event]], data: st.DataObject
-) -> None:
+def test_crashes_anywhere_change_nothing(partitions: Partitions, data: st.DataObject) -> None:
     """A restarted owner must publish its predecessor's bytes, in every histogram's order."""
     wide = unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH)
     configs = [unk(), KNOWN, wide]
@@ -71,9 +67,7 @@ def test_crashes_anywhere_change_no_byte(
 
 @settings(max_examples=40)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(1, 3))
-def test_released_minus_noise_is_the_exact_bounded_count(
-    partitions: list[list[Event]], owners: int
-) -> None:
+def test_released_minus_noise_is_the_exact_count(partitions: Partitions, owners: int) -> None:
     """Nothing lost or doubled, and the counter's own noise at every tick."""
     config = unk()
     mechanism = build(config)

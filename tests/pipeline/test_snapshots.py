@@ -42,9 +42,8 @@ def columns(labels: list[tuple[int, str]]) -> Ledger:
     out = Ledger()
     for key, label in labels:
         text = label.encode()
-        out.append(
-            NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), Texts.of([text])
-        )
+        tags = NoiseKey(bytes(32)).tags(str(key), [text])
+        out.append(tags, np.array([key], np.int32), Texts.of([text]))
     return out
 
 
@@ -107,9 +106,8 @@ def in_order(rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: 
 def test_the_order_is_the_same_however_labels_were_met() -> None:
     """Labels arrive singly and in bulk, under several stream keys, with counts too wide to pack."""
     rng = random.Random(3)
-    names = [
-        rng.choice("abcxyzé") * rng.randint(1, 4) + str(rng.randint(0, 30)) for _ in range(400)
-    ]
+    lengths = [rng.randint(1, 4) for _ in range(400)]
+    names = [rng.choice("abcxyzé") * n + str(rng.randint(0, 30)) for n in lengths]
     rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
     table, cache = columns(rows), LabelCache()
     known: list[int] = []

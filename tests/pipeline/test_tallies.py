@@ -43,9 +43,8 @@ def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> N
             names.codes_of(Texts.of(str(i).encode() for i in range(len(names), number)))
         of_keys = rng.integers(0, n_keys, n).astype(np.int32)
         of_labels = rng.integers(0, n_labels, n).astype(np.int32)
-        columns = EventColumns(
-            of_keys, keys, np.arange(1, n + 1), of_labels, NO_AMOUNTS, labels, None
-        )
+        ends = np.arange(1, n + 1)
+        columns = EventColumns(of_keys, keys, ends, of_labels, NO_AMOUNTS, labels, None)
         tally.add(columns, np.arange(n), NO_AMOUNTS, 1, 1)
         expected.update(zip(of_keys.tolist(), of_labels.tolist(), strict=True))
         tables.add(tally._table.bits >= 0)

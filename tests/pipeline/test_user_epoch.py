@@ -16,9 +16,8 @@ from workers.pipeline import users as kernels
 from workers.pipeline.users import Batch, UserEpoch
 
 Event = tuple[int, list[tuple[int, int]]]  # user, rows of pair and amount
-EVENT = st.tuples(
-    st.integers(0, 5), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=6)
-)
+ROW = st.tuples(st.integers(0, 7), st.integers(0, 4))
+EVENT = st.tuples(st.integers(0, 5), st.lists(ROW, max_size=6))
 
 
 def lane(most: int, max_count: int) -> Lane:

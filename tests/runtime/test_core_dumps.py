@@ -39,9 +39,8 @@ from workers.cli import main
 main(sys.argv[1:])
 """
 OFF = "dumpable 0, limits (0, 0)"
-SETTINGS = GOOD.replace("secrets/noise.key", "noise.key").replace(
-    'key = "shop"', 'key = "shop"\ntimestamp = "ts"'
-)
+SETTINGS = GOOD.replace("secrets/noise.key", "noise.key")
+SETTINGS = SETTINGS.replace('key = "shop"', 'key = "shop"\ntimestamp = "ts"')
 
 
 def told(directory: Path, *arguments: str) -> list[str]:
@@ -67,9 +66,8 @@ def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None
     times = range(1_795_300_000_000, 1_795_300_100_000, 1_000)
     content = [json.dumps({"shop": "s1", "products": ["p"], "ts": at}) + "\n" for at in times]
     (tmp_path / "events.jsonl").write_text("".join(content))
-    settings, events, report = (
-        str(tmp_path / name) for name in ("orders.toml", "events.jsonl", "report")
-    )
+    names = "orders.toml", "events.jsonl", "report"
+    settings, events, report = (str(tmp_path / name) for name in names)
     arguments = ["--input", events, "--report", report, "--seeds", "4"]
     lines = told(tmp_path, "replay", "-c", settings, *arguments)
     of_key = [line for line in lines if line.startswith("key: ")]

@@ -100,9 +100,8 @@ class Worker:
             if runner is None:
                 self.process = launch(arguments, output, output)
             else:
-                self.process = subprocess.Popen(
-                    [sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output
-                )
+                command = [sys.executable, *runner, *arguments]
+                self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
 
     def __enter__(self) -> Self:
         return self
@@ -165,9 +164,8 @@ class Site:
         self.name = f"t{uuid.uuid4().hex[:12]}"
         self._made_ms = now_ms()
         self.topic = f"{self.name}-events"
-        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {
-            self.topic: partitions
-        }
+        several = {f"{self.topic}-{i}": n for i, n in enumerate(topics)}
+        self.topics = several or {self.topic: partitions}
         self.places = [(topic, i) for topic, n in self.topics.items() for i in range(n)]
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
@@ -262,9 +260,8 @@ class Site:
         `runner` is the code that a new Python process runs as `quietcount`; None forks a process
         that has already imported it.
         """
-        config = self.write(
-            self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml"
-        )
+        section = self.document["worker"] | {"data_dir": data}
+        config = self.write(self.document | {"worker": section}, f"{data}.toml")
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 

@@ -10,6 +10,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -114,9 +115,8 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     options = ["dashboard", "-c", str(site.config), "--port", "0"]
     command = [sys.executable, "-m", "workers.cli", *options]
     with log.open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": errors}
+        process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().split()[-1], log
@@ -127,13 +127,12 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
 
 def away_seconds(url: str) -> float:
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
-        [value] = re.findall(
-            r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE
-        )
+        text, name = answer.read().decode(), r"quietcount_kafka_away_seconds\{.*\}"
+        [value] = re.findall(f"^{name} (.*)$", text, re.MULTILINE)
     return float(value)
 
 
-def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
+def test_a_killed_kafka_is_waited_for_and_events_count_once(
     kafka: OwnBroker, tmp_path: Path
 ) -> None:
     """The kill hits commits and a rebalance; one worker starts without Kafka."""
@@ -238,9 +237,8 @@ class Slow:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         yield b"first", b"k", 0, 1, None
         connection, topic = self.cluster.connection, self.cluster.output
-        until(
-            lambda: read(connection, topic, isolation="read_uncommitted"), "the first is in the log"
-        )
+        uncommitted = partial(read, connection, topic, isolation="read_uncommitted")
+        until(uncommitted, "the first is in the log")
         settled(connection, topic)
         yield b"second", b"k", 0, 1, None
 

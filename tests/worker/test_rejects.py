@@ -63,9 +63,8 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 ) -> None:
     """One bad producer must not stop the histograms of all others, nor lose a good event."""
     histograms = [unk(), known(max_items=3, max_count=5)]
-    site = Site(
-        bootstrap, tmp_path, histograms, partitions=2, owners=1, events={"max_bytes": 10_000}
-    )
+    kinds: dict[str, Any] = {"partitions": 2, "owners": 1, "events": {"max_bytes": 10_000}}
+    site = Site(bootstrap, tmp_path, histograms, **kinds)
     at = now_ms()
     bad = broken(at)
     good = {"key": "k", "items": ["a", "a", "b"], "ts": at, "unknown": {"more": [1, None]}}
@@ -91,9 +90,8 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 
 def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Path) -> None:
     """With `$key` and without a time field, the record itself can be invalid."""
-    site = Site(
-        bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"key": "$key"}
-    )
+    kinds: dict[str, Any] = {"partitions": 1, "owners": 1, "events": {"key": "$key"}}
+    site = Site(bootstrap, tmp_path, [known(keys=["k"])], **kinds)
     del site.document["events"]["timestamp"]
     site.rewrite()
     for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
@@ -106,9 +104,7 @@ def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Pa
     assert site.contributed().total() == 2
 
 
-def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_rejects_nearly_all_says_so(bootstrap: str, tmp_path: Path) -> None:
     """`/readyz`, the metric and the log agree, and the command that they name exists."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
     begin = now_ms() - 1_000

@@ -28,9 +28,8 @@ COUNT, EVENTS = 25_307, 3
 SECRETS = ("Planted", "PLANTED", "Zm9yLXlvdXI")
 # As whole numbers only: a long fraction, or a random name, may hold any digits. Prometheus writes 5
 # as 5.0.
-COUNTS = re.compile(
-    "|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in (1, EVENTS, 2 * EVENTS))
-)
+SUMS = (COUNT, EVENTS * COUNT, 2 * EVENTS * COUNT)
+COUNTS = re.compile("|".join(rf"(?<![\w.]){n}(?:\.0)?(?![\w.])" for n in SUMS))
 
 # A worker whose stage 1 fails over an event, with the event's label in the message of the
 # exception.
@@ -96,9 +95,7 @@ def objects(text: str) -> list[dict[str, object]]:
     return found
 
 
-def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(
-    site: Site,
-) -> None:
+def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing(site: Site) -> None:
     """The log goes to machines that may not hold exact data."""
     with start(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
         until(lambda: ready(worker) or not worker.running(), "it is ready")
@@ -113,9 +110,8 @@ def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_d
         assert worker.stop() == 0
         entries = objects(worker.output())
     assert_silent(site, worker.output())
-    assert {"rejected", "fenced", "acquired", "given_up"} <= {
-        entry.get("event") for entry in entries
-    }
+    happened = {entry.get("event") for entry in entries}
+    assert {"rejected", "fenced", "acquired", "given_up"} <= happened
     assert {"debug", "info", "warning"} <= {entry["level"] for entry in entries}
 
 
@@ -126,9 +122,8 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     """Library exceptions quote their input; readers of the log need the location, not the data."""
     at = now_ms()
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
-    with start(
-        site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING
-    ) as worker:
+    arguments = *options, "run", "--log-format", form
+    with start(site, f"failing-{form}", *arguments, code=FAILING) as worker:
         assert worker.ended() == 70
     text = worker.output()
     assert_silent(site, text)

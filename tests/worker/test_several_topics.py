@@ -38,13 +38,10 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
     assert f"{us}[1]: records rejected: not JSON" in log
     assert f"source partitions 1 to 2 are those of topic {us}" in log
     assert site.counted() == {"from-0": 1, "from-1": 1, "from-2": 1}
-    keys = [
-        (message.partition() or 0, message.key())
-        for message in site.read(f"{site.name}.contribute-state")
-    ]
-    assert sorted(where for where, key in keys if key == SET) == [0, 1, 2], (
-        "once for each source partition"
-    )
+    state = site.read(f"{site.name}.contribute-state")
+    keys = [(message.partition() or 0, message.key()) for message in state]
+    # Once for each source partition.
+    assert sorted(where for where, key in keys if key == SET) == [0, 1, 2]
     site.assert_clean()
 
 
@@ -93,9 +90,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     site.run_once(sources=range(site.partitions))
     assert site.counted() == {"a": 3}
     shown = names_on(site.connection)
-    assert site.topic + "-0" in shown and "__transaction_state" not in shown, (
-        "Kafka's own are no events"
-    )
+    # Kafka's own topics are no events.
+    assert site.topic + "-0" in shown and "__transaction_state" not in shown
     early, late = f"{site.topic}-05", f"{site.topic}-late"
     monkeypatch.setattr(module, "LOOK_S", 0.2)
     metrics = Metrics()

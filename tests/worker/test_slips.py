@@ -61,9 +61,8 @@ def refused(done: subprocess.CompletedProcess[str], message: str) -> str:
 @pytest.fixture(scope="module")
 def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Two histograms with state. The tests below change the settings in turn and restore them."""
-    site = Site(
-        bootstrap, tmp_path_factory.mktemp("slips"), [unk(), known()], partitions=2, owners=2
-    )
+    directory = tmp_path_factory.mktemp("slips")
+    site = Site(bootstrap, directory, [unk(), known()], partitions=2, owners=2)
     site.run_once()
     return site
 
@@ -84,9 +83,7 @@ def ends(site: Site) -> dict[str, list[int]]:
     }
 
 
-def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_written(
-    without: Site,
-) -> None:
+def test_a_histogram_that_left_the_settings_is_refused_before_any_write(without: Site) -> None:
     """Stage 1 must not continue without it until stage 2 of another worker notices."""
     before = ends(without)
     without.produce(0, [sale("b", now_ms())])
@@ -100,9 +97,8 @@ def test_put_back_it_goes_on_where_it_was(site: Site) -> None:
     """Nothing was counted without it, and no tick is missing; the audit recomputes all of it."""
     site.run_once("c")
     site.assert_clean()
-    assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2, (
-        "one for each owner"
-    )
+    # One id for each owner.
+    assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2
     counted = {item.label for item in site.contributed()}
     assert counted >= {"a", "b", "c"}, "the event of the time without it too"
 
@@ -111,14 +107,12 @@ def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
     """Retiring by mistake would end a published histogram and charge it again."""
     assert_refused(quietcount("retire", "-c", str(site.config), "known"), "'known'")
     refused(quietcount("retire", "-c", str(site.config), "known"), THERE)
-    assert refused(quietcount("retire", "-c", str(site.config), "knwon"), UNKNOWN).endswith(
-        "it has items, known"
-    )
+    unknown = refused(quietcount("retire", "-c", str(site.config), "knwon"), UNKNOWN)
+    assert unknown.endswith("it has items, known")
     with site.running() as worker:
         worker.at_work()
-        other = site.write(
-            site.document | {"histogram": site.document["histogram"][:1]}, "without.toml"
-        )
+        one = {"histogram": site.document["histogram"][:1]}
+        other = site.write(site.document | one, "without.toml")
         refused(quietcount("retire", "-c", str(other), "known"), RUNNING)
 
 
@@ -144,9 +138,8 @@ def test_durations_count_ticks_where_they_are_whole(site: Site) -> None:
         changed = {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]}
         return site.write(site.document | changed, "ticks.toml")
 
-    assert 'nearest: "5999s" and "6006s"' in refused(
-        quietcount("run", "-c", str(with_horizon("100m"))), STEPS
-    )
+    done = quietcount("run", "-c", str(with_horizon("100m")))
+    assert 'nearest: "5999s" and "6006s"' in refused(done, STEPS)
     planned = quietcount("plan", "-c", str(with_horizon("7d")), "--json")
     assert json.loads(planned.stdout)["histograms"][0]["horizon"] == 86_400
 
@@ -156,9 +149,8 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
     done = quietcount("retire", "-c", str(without.config), "known")
     assert done.returncode == 0, done.stderr
     assert "generation 1 is over" in done.stdout and "generation = 2" in done.stdout
-    assert quietcount("retire", "-c", str(without.config), "known").returncode == 2, (
-        "there is nothing more to end"
-    )
+    # There is nothing more to end.
+    assert quietcount("retire", "-c", str(without.config), "known").returncode == 2
     without.run_once("d")
     without.assert_clean()
     spent = json.loads(quietcount("budget", "-c", str(without.config), "--json").stdout)
@@ -182,12 +174,10 @@ def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) 
 
 def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
     """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
-    with local_broker(
-        "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
-    ) as address:
-        site = Site(
-            address, tmp_path, [unk()], partitions=2, owners=1, worker={"log_format": "json"}
-        )
+    many = "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
+    with local_broker(many) as address:
+        own: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"log_format": "json"}}
+        site = Site(address, tmp_path, [unk()], **own)
         at = now_ms()
         site.produce(0, [sale("a", at)])
         with site.running() as worker:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import resource
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,7 @@ def burst(site: Site) -> None:
     site.wait_published(now_ms())
 
 
-def test_state_is_recovered_without_and_from_an_old_local_copy(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_state_is_recovered_without_or_from_an_old_copy(bootstrap: str, tmp_path: Path) -> None:
     """After a replaced machine or restored disk the output must be the same bytes."""
     site = Site(bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])])
     data, old = tmp_path / "data", tmp_path / "old"
@@ -45,10 +44,8 @@ def test_state_is_recovered_without_and_from_an_old_local_copy(
     assert counted.total() == 3 * site.partitions * 3_000 * 2
 
 
-WITHOUT, AGAIN = (
-    "Going on without this local copy, in memory",
-    "can be written again: the local copy is there",
-)
+WITHOUT = "Going on without this local copy, in memory"
+AGAIN = "can be written again: the local copy is there"
 # More than the log of a worker, and less than the log of RocksDB for the labels below.
 FULL_BYTES = 200_000
 LABELS = 10_000
@@ -56,9 +53,8 @@ LABELS = 10_000
 
 def limit(worker: Worker, most_bytes: int) -> None:
     """Limit the file size; the system's error differs from a full disk's in wording only."""
-    resource.prlimit(
-        worker.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY)
-    )
+    limits = most_bytes, resource.RLIM_INFINITY
+    resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, limits)
 
 
 def send(site: Site, number: int) -> int:
@@ -71,13 +67,10 @@ def send(site: Site, number: int) -> int:
     return at
 
 
-def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_full_or_lost_disk_costs_only_the_copy(bootstrap: str, tmp_path: Path) -> None:
     """A worker that ended because of its copy would end again at every restart."""
-    site = Site(
-        bootstrap, tmp_path, [unk(max_items=10)], partitions=2, owners=1, worker={"metrics_port": 0}
-    )
+    kinds: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
+    site = Site(bootstrap, tmp_path, [unk(max_items=10)], **kinds)
     data = tmp_path / "data"
     data.mkdir()
     (data / "contribute-1").write_text("in the way")  # at the start already
@@ -85,10 +78,7 @@ def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(
         site.wait_published(send(site, 1))
         assert f"{data}/contribute-1 cannot be opened: File exists. {WITHOUT}" in worker.output()
         (data / "contribute-1").unlink()
-        until(
-            lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(),
-            "the copy in whose way something was is made",
-        )
+        until(lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(), "its copy is made")
         limit(worker, FULL_BYTES)
         site.wait_published(send(site, 2))
         full = f"{data}/release-0 cannot be written: IO error: "

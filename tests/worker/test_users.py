@@ -61,9 +61,7 @@ def counts(site: Site) -> dict[Contributed, int]:
     return {what: n for what, n in site.contributed().items() if n}
 
 
-def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_each_user_counts_at_most_m_times_through_kills(bootstrap: str, tmp_path: Path) -> None:
     """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
     kinds: dict[str, Any] = {"events": {"user": "who"}, "worker": {"commit_interval": "100ms"}}
@@ -123,9 +121,8 @@ def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]
 
 
 def by_user(site: Site) -> list[Any]:
-    return [
-        message for message in site.read(site.settings.by_user_topic) if message.value() is not None
-    ]
+    messages = site.read(site.settings.by_user_topic)
+    return [message for message in messages if message.value() is not None]
 
 
 def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Contributed]:
@@ -159,9 +156,7 @@ def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
     assert not number and len(found) == len(sent)
 
 
-def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_rekeyed_events_count_once_in_their_own_tick(bootstrap: str, tmp_path: Path) -> None:
     """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
@@ -216,9 +211,7 @@ def event(who: object, label: object, at: int, **more: object) -> dict[str, obje
     return sale(label, at, who=who, **more)
 
 
-def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: Path) -> None:
     """Record keys used as stream keys must survive; unused events need no user."""
     where = Bare('[{ field = "type", not_in = ["ping"] }]')
     kinds: dict[str, Any] = {
@@ -253,9 +246,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     ]
     for topic, partition, key, value, headers in sent:
         encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
-        site.producer.produce(
-            topic, encoded, key, partition, headers=headers, timestamp=at - 60_000
-        )
+        extra: Any = {"headers": headers, "timestamp": at - 60_000}
+        site.producer.produce(topic, encoded, key, partition, **extra)
     site.produce(0, [])  # flush
     with site.running():
         until(lambda: len(site.rejects()) == 10, "all rejects")
@@ -296,9 +288,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     site.assert_clean()
 
 
-def test_a_state_of_other_topics_or_without_this_stage_is_refused(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_state_of_other_topics_or_without_rekey_is_refused(bootstrap: str, tmp_path: Path) -> None:
     """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
     at = now_ms() - 5_000
@@ -306,9 +296,8 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     with site.running():
         until(lambda: len(site.contributed()) > 0, "something is contributed")
     site.set("worker", user_partitions=5)
-    assert_refused(
-        site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them"
-    )
+    said = "worker.user_partitions = 5", "has 3 partitions", "hashed onto them"
+    assert_refused(site.run_to_end(), *said)
     del site.document["worker"]["user_partitions"]
     events = site.document["events"]["topic"]
     site.set("events", topic=events[1])

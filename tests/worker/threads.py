@@ -93,9 +93,8 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
     for body in site.snapshots():
         if base <= body["start"] < base + 1000 * TICKS:
             found.update((body["histogram"], label) for label in _labels(body))
-    return {
-        str(h["name"]): (found[str(h["name"]), "a"], found[str(h["name"]), "b"]) for h in picking()
-    }
+    names = [str(histogram["name"]) for histogram in picking()]
+    return {name: (found[name, "a"], found[name, "b"]) for name in names}
 
 
 def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
