@@ -20,9 +20,7 @@ MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).ma
 
 @settings(max_examples=80)
 @given(MANY, st.integers(-201, 201))
-def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
-    edges: list[int], value: int
-) -> None:
+def test_edges_at_most_the_number_are_counted(edges: list[int], value: int) -> None:
     """Bisection ends in a linear scan; other views' edges lie around them."""
     around = readonly_contiguous(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:

@@ -13,8 +13,8 @@ import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -27,10 +27,8 @@ NUMBERS = Numeric(Buckets(EDGES), (0.5,))
 Q = st.sampled_from([0.01, 0.1, 0.25, 0.5, 0.75, 0.95, 0.999])
 
 
-def quantile(
-    counts: Sequence[float], sd: float = 0.0, q: float = 0.5, numbers: Numeric = NUMBERS
-) -> dict[str, Any]:
-    return numbers.quantile(np.array(counts, dtype=np.float64), sd, q)
+def quantile(counts: Sequence[float], sd: float = 0.0, q: float = 0.5) -> dict[str, Any]:
+    return NUMBERS.quantile(np.array(counts, dtype=np.float64), sd, q)
 
 
 def interpolated(counts: Sequence[int], q: float) -> float | None:
@@ -92,9 +90,7 @@ def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float)
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
-def test_the_interval_is_what_the_test_does_not_reject(
-    counts: list[int], q: float, sd: float
-) -> None:
+def test_the_interval_is_what_no_test_rejects(counts: list[int], q: float, sd: float) -> None:
     """Against the definition: every x of a fine grid, tested by itself."""
     found = quantile(counts, sd, q)
     assume(found["bucket"] is not None)
@@ -125,9 +121,7 @@ DRAWS = 4_000
 TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 
 
-def covered(
-    counts: NDArray[np.float64], numbers: Numeric, q: float, drawn: float, sd: float
-) -> float:
+def covered(counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float) -> float:
     """Return the share of draws whose interval holds the noiseless quantile."""
     truth = numbers.quantile(counts, 0.0, q)["value"]
     rng, hits = np.random.default_rng(20_261_122), 0

@@ -251,13 +251,8 @@ def users_of(events: Events) -> list[bytes]:
 
 def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
     for counter in ("haar", "tree"):
-        shared: Any = {
-            "name": "h",
-            "tick_ms": 10,
-            "horizon": 8,
-            "keys": "public",
-            "counter": counter,
-        }
+        shared: Any = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public"}
+        shared["counter"] = counter
         shared |= {"max_items": 1, "max_items_per_user": 7, "epsilon": 1.0, "delta": 1e-6}
         yield UnkBaseConfig(**shared)
         yield KnownBaseConfig(domain=("a", "b"), **shared)

@@ -35,10 +35,8 @@ GRACE_MS = 8_000
 AHEAD_MS = 20_000
 KEYS = [f"k{i}" for i in range(10)]
 LABELS = [f"item-{i}" for i in range(2_000)]
-HISTOGRAMS = (
-    unk("unknown", tick="1s", max_items=2),
-    known("known", tick="2s", max_items=3, max_count=2, keys=KEYS, domain=LABELS[:50]),
-)
+BOUNDED = {"max_items": 3, "max_count": 2, "domain": LABELS[:50]}
+HISTOGRAMS = unk("unknown"), known("known", tick="2s", keys=KEYS, **BOUNDED)
 
 
 @dataclass

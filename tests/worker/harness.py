@@ -353,10 +353,8 @@ class Site:
 
     def published_or_ended(self, worker: Worker, time_ms: int) -> None:
         """Wait for snapshots up to a time, or for the end of the worker."""
-        until(
-            lambda: not worker.running() or min(self.published_to().values()) >= time_ms,
-            "all is published",
-        )
+        ends = self.published_to
+        until(lambda: not worker.running() or min(ends().values()) >= time_ms, "all is published")
 
     def contributed(self) -> Counter[Contributed]:
         values = (message.value() for message in self.read(self.settings.contributions_topic))

@@ -15,11 +15,8 @@ pytestmark = pytest.mark.waits
 
 # Every fifth commit is requested twice, and most duplicates arrive again in the middle of a later
 # transaction.
-LATE = {
-    END_TXN: {Fate.HOLD: 0.2, Fate.LOSE: 0.04},
-    PRODUCE: FATES[PRODUCE],
-    ADD_PARTITIONS: FATES[ADD_PARTITIONS],
-}
+LATE = {kind: FATES[kind] for kind in (PRODUCE, ADD_PARTITIONS)}
+LATE[END_TXN] = {Fate.HOLD: 0.2, Fate.LOSE: 0.04}
 
 
 def test_after_kills_at_random_moments_every_event_counts_once_and_every_tick_is_published_once(

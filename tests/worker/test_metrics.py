@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,9 @@ def test_figures_stay_exact_when_partitions_move(bootstrap: str, tmp_path: Path)
                     lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,  # type: ignore[misc]  # bound now
                     "each is shown by one",
                 )
-            until(
-                lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8,
-                "and what is broken",
-            )
-            assert total("quietcount_rejects_total", one, two, reason="not JSON") == 8
+            rejected = partial(total, "quietcount_rejects_total", one, two, reason="not JSON")
+            until(lambda: rejected() >= 8, "and what is broken")
+            assert rejected() == 8
             assert total("quietcount_events_total", one, two) == sent
             assert total("quietcount_partitions_given_up_total", one) >= 6
             assert total("quietcount_recovery_seconds_count", one) >= 2

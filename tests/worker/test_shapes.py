@@ -145,10 +145,8 @@ def test_every_way_in_counts_what_plain_python_counts(
     site = Site(bootstrap, tmp_path, HISTOGRAMS, partitions=PARTITIONS, events=given)
     rng = random.Random(7)
     events = list(generated(rng, unit, now_ms()))
-    broken = [
-        {**events[0], "order": {**events[0]["order"], "shop": 1.5}},
-        {**events[0], "type": "purchase", "order": {"shop": 17}},
-    ]
+    bad_shop = events[0] | {"order": events[0]["order"] | {"shop": 1.5}}
+    broken = [bad_shop, events[0] | {"type": "purchase", "order": {"shop": 17}}]
     for partition in range(PARTITIONS):
         site.produce(partition, events[partition::PARTITIONS] + broken[partition : partition + 1])
     wanted = reference(events)

@@ -214,10 +214,8 @@ def event(who: object, label: object, at: int, **more: object) -> dict[str, obje
 def test_keys_times_and_headers_go_along_when_rekeyed(bootstrap: str, tmp_path: Path) -> None:
     """Record keys used as stream keys must survive; unused events need no user."""
     where = Bare('[{ field = "type", not_in = ["ping"] }]')
-    kinds: dict[str, Any] = {
-        "events": {"user": "who", "key": "$key", "where": where},
-        "privacy": {"unit": "user", "rekey": True},
-    }
+    kinds: dict[str, Any] = {"events": {"user": "who", "key": "$key", "where": where}}
+    kinds["privacy"] = {"unit": "user", "rekey": True}
     histograms = [unk(max_items_per_user=50)]
     site = Site(bootstrap, tmp_path, histograms, topics=(1, 2), owners=1, **kinds)
     at = now_ms() - 5_000
