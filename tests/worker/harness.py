@@ -298,8 +298,7 @@ class Site:
 
     def assert_clean(self, *further: str) -> None:
         """Assert that audit finds nothing, and no page or tick is missing or repeated."""
-        done = self.audit(*further)
-        assert done.returncode == 0, done.stdout + done.stderr
+        succeed("audit", "-c", str(self.config), *further)
         assert_contiguous(self.snapshots())
 
     def produce(
@@ -423,6 +422,13 @@ def quietcount(
     *arguments: str, patience_s: float = 2 * PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     return run(arguments, patience_s)
+
+
+def succeed(*arguments: str) -> str:
+    """Run a command that exits 0; return what it prints."""
+    done = quietcount(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def toml(document: Mapping[str, Any]) -> str:

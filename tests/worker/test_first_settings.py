@@ -19,7 +19,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
-from tests.worker.harness import Site, Worker, now_ms, quietcount, unk
+from tests.worker.harness import Site, Worker, now_ms, succeed, unk
 from workers.events.project import time_ms
 from workers.settings.settings import Settings
 
@@ -126,19 +126,16 @@ def test_what_init_writes_counts_right(
     events = fill(site, kind, encode)
     site.config = file = tmp_path / "first.toml"
     new = "--bootstrap", bootstrap, "--topic", site.topic, "--output", str(file)
-    done = quietcount("init", *new, *options)
-    assert done.returncode == 0, done.stderr
+    succeed("init", *new, *options)
     text = file.read_text()
     file.write_text(text.replace("epsilon = 1.0\n", "epsilon = 8.0\n"))
     settings = site.settings
     assert {name: getattr(settings.events, name) for name in guessed} == guessed
     assert settings.histograms[0].tick_ms <= AGO_MS
 
-    assert quietcount("key", "new", str(tmp_path / "first.key")).returncode == 0
-    checked = quietcount("check", "-c", str(file))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    made = quietcount("topics", "-c", str(file), "--create")
-    assert made.returncode == 0, made.stderr
+    succeed("key", "new", str(tmp_path / "first.key"))
+    succeed("check", "-c", str(file))
+    succeed("topics", "-c", str(file), "--create")
     counted = list(reference(settings, events))
     with Worker(file, tmp_path / "worker.log") as worker:
         site.published_or_ended(worker, max(at for at, *_ in counted) + 1)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.worker.harness import Site, assert_contiguous, known, quietcount, unk
+from tests.worker.harness import Site, assert_contiguous, known, succeed, unk
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings.settings import Settings
@@ -80,8 +80,7 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     lines, out = tmp_path / "departures.jsonl", tmp_path / "snapshots.jsonl"
     lines.write_text("".join(json.dumps(event) + "\n" for event in departures))
     paths = "--input", str(lines), "--snapshots", str(out)
-    done = quietcount("replay", "-c", str(site.config), *paths)
-    assert done.returncode == 0, done.stderr
+    succeed("replay", "-c", str(site.config), *paths)
     replayed = [json.loads(line) for line in out.read_text().splitlines()]
     assert not ids & check(site.settings, site.key, departures, replayed)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.broker import local_broker
 from tests.deploy.messages import GUIDE, HOLE, rows
-from tests.worker.harness import Site, known, now_ms, quietcount, sale, unk
+from tests.worker.harness import Site, known, now_ms, quietcount, sale, succeed, unk
 from tests.worker.test_refusals import assert_refused
 
 pytestmark = pytest.mark.waits
@@ -119,14 +119,14 @@ def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
 def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(site: Site) -> None:
     """On a new machine, the operator must know which key file to copy."""
     key, elsewhere = site.directory / "key", site.directory / "elsewhere"
-    own = quietcount("key", "fingerprint", str(key))
-    assert own.returncode == 0 and re.fullmatch("[0-9a-f]{32}\n", own.stdout)
+    own = succeed("key", "fingerprint", str(key))
+    assert re.fullmatch("[0-9a-f]{32}\n", own)
     key.rename(elsewhere)
-    assert own.stdout.strip() in refused(site.run_to_end(), MISSING_KEY)
-    assert quietcount("key", "new", str(key)).returncode == 0
-    other = quietcount("key", "fingerprint", str(key)).stdout.strip()
+    assert own.strip() in refused(site.run_to_end(), MISSING_KEY)
+    succeed("key", "new", str(key))
+    other = succeed("key", "fingerprint", str(key)).strip()
     line = refused(site.run_to_end(), OTHER_KEY)
-    assert line.index(other) < line.index(own.stdout.strip())
+    assert line.index(other) < line.index(own.strip())
     elsewhere.replace(key)
 
 
@@ -140,20 +140,19 @@ def test_durations_count_ticks_where_they_are_whole(site: Site) -> None:
 
     done = quietcount("run", "-c", str(with_horizon("100m")))
     assert 'nearest: "5999s" and "6006s"' in refused(done, STEPS)
-    planned = quietcount("plan", "-c", str(with_horizon("7d")), "--json")
-    assert json.loads(planned.stdout)["histograms"][0]["horizon"] == 86_400
+    planned = json.loads(succeed("plan", "-c", str(with_horizon("7d")), "--json"))
+    assert planned["histograms"][0]["horizon"] == 86_400
 
 
 def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> None:
     """Retiring is final: the other histograms continue, and a new one of that name starts over."""
-    done = quietcount("retire", "-c", str(without.config), "known")
-    assert done.returncode == 0, done.stderr
-    assert "generation 1 is over" in done.stdout and "generation = 2" in done.stdout
+    retired = succeed("retire", "-c", str(without.config), "known")
+    assert "generation 1 is over" in retired and "generation = 2" in retired
     # There is nothing more to end.
     assert quietcount("retire", "-c", str(without.config), "known").returncode == 2
     without.run_once("d")
     without.assert_clean()
-    spent = json.loads(quietcount("budget", "-c", str(without.config), "--json").stdout)
+    spent = json.loads(succeed("budget", "-c", str(without.config), "--json"))
     [one] = [h for h in spent["histograms"] if h["name"] == "known"]
     assert [(g["generation"], g["status"]) for g in one["generations"]] == [(1, "ended")]
     assert {part["histogram"] for part in spent["total"]["parts"]} == {"items", "known"}
@@ -168,8 +167,8 @@ def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) 
     shown = quietcount("topics", "-c", str(bare.config))
     assert shown.returncode == 3, shown.stderr
     assert f"{bare.name}.release-state" in said(shown.stderr, ABSENT)
-    assert quietcount("topics", "-c", str(bare.config), "--create").returncode == 0
-    assert quietcount("topics", "-c", str(bare.config)).returncode == 0
+    succeed("topics", "-c", str(bare.config), "--create")
+    succeed("topics", "-c", str(bare.config))
 
 
 def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:

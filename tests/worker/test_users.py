@@ -17,7 +17,7 @@ import pytest
 from aiokafka.partitioner import murmur2
 
 from tests.pipeline.pipeline import Contributed, contents, of_users
-from tests.worker.harness import Bare, Site, known, now_ms, quietcount, sale, unk, until
+from tests.worker.harness import Bare, Site, known, now_ms, sale, succeed, unk, until
 from tests.worker.test_refusals import assert_refused
 from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
@@ -94,8 +94,7 @@ def test_each_user_counts_at_most_m_times_through_kills(bootstrap: str, tmp_path
     lines = tmp_path / "events.jsonl"
     of_0 = (event for event, _ in accepted if hash_of(event["who"]) % SOURCES == 0)
     lines.write_text("".join(json.dumps(event) + "\n" for event in of_0))
-    done = quietcount("replay", "-c", str(site.config), "--input", str(lines))
-    assert done.returncode == 0, done.stderr
+    succeed("replay", "-c", str(site.config), "--input", str(lines))
 
 
 def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
@@ -319,8 +318,7 @@ def test_state_of_other_topics_or_without_rekey_is_refused(bootstrap: str, tmp_p
     # Deleting the state of the stage makes it send everything again.
     state = f"{site.name}.rekey-state"
     site.delete_topic(state)
-    refused = quietcount("replay", "-c", str(site.config), "--topic")
-    assert refused.returncode == 0, refused.stderr
+    succeed("replay", "-c", str(site.config), "--topic")
     assert_refused(site.run_to_end(), f"missing topics: {state}")
     site.create_topics()
     assert_refused(site.run_to_end(), "mark 0 of partition", "events were lost or sent on twice")
