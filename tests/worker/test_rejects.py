@@ -16,43 +16,31 @@ GOOD_BETWEEN = 5
 
 
 def broken(at: int) -> list[tuple[object, str]]:
+    """Return a record for each reason; `tests/events/test_reader.py` has more of each kind."""
+
     def event(**changes: Any) -> dict[str, Any]:
         made = sale(["a"], at) | changes
         return {name: value for name, value in made.items() if value is not ...}
 
     return [
         (None, "no value"),
-        (b"", "not JSON"),
         (b"{", "not JSON"),
         (b"\xff\xfe{}", "not JSON"),
-        (b'{"key":"k","items":["\xff"],"ts":%d}' % at, "not JSON"),
         (b'{"key":"k","items":["a"],"ts":NaN}', "not JSON"),
         (b"[" * 2_000, "not JSON"),
         (b"[1]", "not a JSON object"),
-        (b'"text"', "not a JSON object"),
-        (b"null", "not a JSON object"),
         (event(key=...), "missing field 'key'"),
-        (event(items=...), "missing field 'items'"),
-        (event(ts=...), "missing field 'ts'"),
         (event(key=7.5), "field 'key' is not a string, whole number or boolean"),
-        (event(key=None), "field 'key' is not a string, whole number or boolean"),
         (event(items=7.5), "field 'items' is not a string, list or object"),
         (
             event(items=["a", 7.5]),
             "field 'items' has an item that is not a string, whole number or boolean",
         ),
         (event(items={"a": -1}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": 1.5}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": True}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": "1"}), "a count in 'items' is not a non-negative integer"),
         (event(ts="yesterday"), "field 'ts' is not a time in ms"),
-        (event(ts=-1), "field 'ts' is not a time in ms"),
-        (event(ts=at + 0.5), "field 'ts' is not a time in ms"),
         (event(ts=2**60), "field 'ts' is not a time in ms: nanoseconds?"),
         (event(ts=at + 3_600_000), "dated too far ahead"),
-        (event(items="x" * 1_025), "label too long"),
         (event(items=["ä" * 513]), "label too long"),
-        (event(items={"x" * 1_025: 1}), "label too long"),
         (event(key="x" * 1_025), "label too long"),
         (event(note="x" * 20_000), "record too large"),
     ]
