@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.worker.harness import Site, known, now_ms, sale, succeed
-from workers.mechanisms.registry import build
 
 pytestmark = pytest.mark.waits
 
@@ -28,13 +27,6 @@ def test_windows_may_change_and_audit_compares_the_rest(bootstrap: str, tmp_path
     assert seen == [(), (1_000,), (2_000, 5_000)]
     bodies = site.snapshots()
     assert len({body["id"] for body in bodies}) == 1
-    mechanism = build(site.settings.histograms[0])
-    for body in bodies:
-        for window in body.get("windows", []):
-            assert window["ticks"] == min(window["ms"] // 1_000, body["tick"])
-            sd = mechanism.difference_sd(body["tick"], body["tick"] - window["ticks"])  # type: ignore[attr-defined]  # known_base has it
-            assert window["sd"] == round(sd, 4)
-
     audited = succeed("audit", "-c", str(site.config))
     others = sum(tuple(w["ms"] for w in body.get("windows", ())) != seen[-1] for body in bodies)
     assert 0 < others < len(bodies)
