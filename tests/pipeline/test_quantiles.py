@@ -121,6 +121,12 @@ DRAWS = 4_000
 TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 
 
+def counts_of(seed: int, values: int, buckets: Buckets) -> Floats:
+    """Return the buckets' counts of values of a skewed distribution."""
+    drawn = np.random.default_rng(seed).gamma(2, 60, values)
+    return np.histogram(drawn, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(np.float64)
+
+
 def covered(counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float) -> float:
     """Return the share of draws whose interval holds the noiseless quantile."""
     truth = numbers.quantile(counts, 0.0, q)["value"]
@@ -138,9 +144,7 @@ def covered(counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float)
 def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) -> None:
     """With the stated noise; half or double must fail."""
     buckets = parse_buckets({"from": 1, "to": 500, "count": 25, "scale": scale})
-    values = np.random.default_rng(1).gamma(2, 60, 400_000)
-    counts = np.histogram(values, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(np.float64)
-    numbers, sd = Numeric(buckets, (q,)), 200.0
+    counts, numbers, sd = counts_of(1, 400_000, buckets), Numeric(buckets, (q,)), 200.0
     assert abs(covered(counts, numbers, q, sd, sd) - 0.95) < TOLERANCE
     assert covered(counts, numbers, q, sd / 2, sd) > 0.95 + TOLERANCE
     assert covered(counts, numbers, q, 2 * sd, sd) < 0.95 - TOLERANCE
@@ -154,15 +158,14 @@ def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     config |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-9, "counter": counter}
     config |= {"buckets": buckets, "domain": buckets.labels}
     mechanism = build(KnownBaseConfig(**config))
-    values, edges = np.random.default_rng(2).gamma(2, 60, 20_000), [-np.inf, *buckets.edges, np.inf]
-    counts = np.histogram(values, bins=edges)[0]
+    counts = counts_of(2, 20_000, buckets)
     key, keys, tick = NoiseKey(bytes(range(32))), 1_500, 21
     tags = np.concatenate([key.tags(f"k{i}", mechanism.domain()) for i in range(keys)])
     noise = mechanism.noise(key.stream(bytes(16))).at(tick, tags).reshape(keys, -1)
     numbers, sd, hits = Numeric(buckets, (0.5,)), round(mechanism.sd(tick), 4), 0
-    truth = numbers.quantile(counts.astype(np.float64), 0.0, 0.5)["value"]
+    truth = numbers.quantile(counts, 0.0, 0.5)["value"]
     for row in noise:
-        found = numbers.quantile((counts + row).astype(np.float64), sd, 0.5)
+        found = numbers.quantile(counts + row, sd, 0.5)
         hits += found["low"] <= truth <= found["high"]
     # Four standard errors.
     assert abs(hits / keys - 0.95) < 4 * math.sqrt(0.95 * 0.05 / keys)

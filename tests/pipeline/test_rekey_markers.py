@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.arrays.uncompiled import uncompiled
 from tests.kafka.bombs import columns
-from workers.events.columns import Events, LabelEncoder, Names
+from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names
 from workers.events.reader import Reject
 from workers.events.user_reader import NO_TIME, origins
 from workers.kafka.records import Records
@@ -118,8 +118,8 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
         names = coder.labels.vocabulary
         spans = np.stack((np.arange(n), np.arange(n) + 1), 1)
         codes = names.codes(np.frombuffer(b"a" * n, np.uint8), spans)
-        rows, none = (np.arange(n), np.ones(n, np.int64)), np.empty(0, np.int64)
-        columns = coder.columns(codes, names, *rows, codes, none)
+        first, number = np.arange(n), np.ones(n, np.int64)
+        columns = coder.columns(codes, names, first, number, codes, NO_AMOUNTS)
         times, late = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
         intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
 

@@ -109,9 +109,8 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     """Python source and compiled code agree; a hash affects look-up time only."""
     monkeypatch.setattr(kernels, "_ROOM", 1)
     if not compiled:
-        for name in ("mark", "user_slot", "pair_slot", "number_users", "count_pairs"):
-            monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
-        for name in ("index_users", "index_pairs", "entries"):
+        indexing = "user_slot", "pair_slot", "index_users", "index_pairs"
+        for name in ("mark", "number_users", "count_pairs", "entries", *indexing):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
     rng = np.random.default_rng(4)
 
