@@ -22,6 +22,7 @@ from workers.arrays import compiled
 from workers.arrays.texts import readonly_contiguous
 from workers.commands.compiling import _flags_at_once
 
+Patch = pytest.MonkeyPatch
 COUNTED = """
 import sys
 from numba.core import event
@@ -125,7 +126,6 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
 )
@@ -135,9 +135,8 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     (tmp_path / "noise.key").chmod(0o600)
     text = (ROOT / "examples" / f"{example}.toml").read_text()
     (tmp_path / "settings.toml").write_text(text)
-    line = (
-        b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, "customer": "u%d", "user": "u%d"}\n'
-    )
+    users = b'"customer": "u%d", "user": "u%d"}\n'
+    line = b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, ' + users
     begin = 1_800_000_000_000
     events = [line % (i % 2 + 1, i % 90, begin + 100 * i, i % 40, i % 40) for i in range(3_000)]
     (tmp_path / "events.jsonl").write_bytes(b"".join(events))
@@ -149,9 +148,7 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     assert (tmp_path / "out.jsonl").stat().st_size > 10_000
 
 
-def test_the_text_of_every_kernel_names_the_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_kernels_text_names_the_directory(monkeypatch: Patch, tmp_path: Path) -> None:
     """numba checks only the outermost function's file; inner loops elsewhere must count too."""
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -163,9 +160,7 @@ def test_the_text_of_every_kernel_names_the_directory(
     assert compiled._name() != before
 
 
-def test_what_other_versions_compiled_stays_up_to_a_number(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_some_other_versions_directories_stay(monkeypatch: Patch, tmp_path: Path) -> None:
     """Two interpreters on one checkout must not evict each other's cache at every start."""
     monkeypatch.setattr(compiled, "_HERE", tmp_path)
     others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
@@ -180,9 +175,7 @@ def test_what_other_versions_compiled_stays_up_to_a_number(
     assert kept == {own.name, *(path.name for path in others[3:])}
 
 
-def test_a_complete_directory_need_not_be_writable(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_complete_directory_need_not_be_writable(monkeypatch: Patch, tmp_path: Path) -> None:
     """In an image root owns the cache, and the worker may not write."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")

@@ -24,13 +24,13 @@ sys.exit(f"imported: {found}" if found else 0)
 """
 
 
-def python(
-    code: str, *arguments: str, cwd: Path = ROOT, timeout: int = 120, **more: Any
-) -> subprocess.CompletedProcess[str]:
+Done = subprocess.CompletedProcess[str]
+
+
+def python(code: str, *arguments: str, cwd: Path = ROOT, timeout: int = 120, **more: Any) -> Done:
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=timeout, **more
-    )
+    more |= {"cwd": cwd, "timeout": timeout}
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
 
 
 @pytest.mark.slow

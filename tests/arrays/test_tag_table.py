@@ -1,6 +1,5 @@
 """The table finds exactly the entered tags, compiled or not, also under collisions."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,25 +12,17 @@ from tests.arrays.uncompiled import WAYS
 from workers.arrays import tag_table
 from workers.arrays.tag_index import TagIndex
 
+Tag = tuple[int, int]
 Tags = NDArray[np.uint64]
 # Halves that share a slot, or a fingerprint, or both, with others that differ from them.
 HALVES = st.sampled_from([0, 1, 2, 15, 16, 17, 1 << 33, 5 << 33, (1 << 64) - 1])
 TAGS = st.lists(st.tuples(HALVES, HALVES), unique=True, min_size=1, max_size=40)
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """Choose the compiled or the plain Python form."""
-    found: Callable[[Any], Any] = request.param
-    return found
-
-
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(tags=TAGS, entered=st.integers(0, 40), bits=st.sampled_from([6, 7, 12]))
-def test_a_tag_has_the_row_that_a_dictionary_says(
-    tags: list[tuple[int, int]], entered: int, bits: int
-) -> None:
+def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[Tag], entered: int, bits: int) -> None:
     """A lost row would start a second count of an item; a wrong one would count another item."""
     entered = min(entered, len(tags))
     of_rows = np.array(tags, dtype=np.uint64)
@@ -51,7 +42,8 @@ def test_a_tag_has_the_row_that_a_dictionary_says(
         assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * left]
 
 
-def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_free_slot_is_named_where_there_is_no_row(way: Any) -> None:
     """It is the first free one from the tag's own slot on, wrapping at the end."""
     slots = np.zeros(8, dtype=np.uint32)
     of_rows = np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)
@@ -66,9 +58,8 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -
 @given(st.lists(st.integers(0, 3_000), max_size=5), st.integers(0, 1 << 32))
 def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> None:
     """A full table re-enters all rows, with shorter fingerprints."""
-    of_rows = np.random.default_rng(seed).integers(
-        0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64
-    )
+    rng = np.random.default_rng(seed)
+    of_rows = rng.integers(0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64)
     index, n = TagIndex(), 0
     for part in parts:
         n += part

@@ -99,9 +99,8 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         of_labels = [(*row, count) for row, count in counted if row[1] >= 0]
         assert found == [row for key in order for row in of_labels if row[0] == key]
         assert [int(pair) & tallies.NO_LABEL for pair in of_rows] == labels.tolist()
-        assert starts.tolist() == [
-            sum(row[0] in order[:place] for row in found) for place in range(len(keys) + 1)
-        ]
+        met_before = [order[:place] for place in range(len(keys) + 1)]
+        assert starts.tolist() == [sum(row[0] in some for row in found) for some in met_before]
 
 
 @pytest.mark.slow

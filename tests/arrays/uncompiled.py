@@ -39,16 +39,10 @@ def plain_python(
     for module in modules:
         namespace = dict(vars(module))
         for known in made.values():
-            namespace |= {
-                name: each
-                for name, each in known.items()
-                if inspect.isfunction(each) and name in namespace
-            }
-        own = [
-            each
-            for each in vars(module).values()
-            if hasattr(each, "py_func") and each.__module__ == module.__name__
-        ]
+            plain = {name: each for name, each in known.items() if inspect.isfunction(each)}
+            namespace |= {name: each for name, each in plain.items() if name in namespace}
+        kernels = [each for each in vars(module).values() if hasattr(each, "py_func")]
+        own = [each for each in kernels if each.__module__ == module.__name__]
         for kernel in own:
             _, source = inspect.getsource(kernel.py_func).split("\n", 1)
             changed += bool(old) and source.count(old)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tests.bounding import Items, bound
 from tests.events.reading import columns, reader
-from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig, Lane, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.pipeline.contributions import Section
+from workers.pipeline.contributions import Message, Section
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
@@ -28,6 +29,41 @@ def rows_of(section: Section) -> Iterator[tuple[str, str, int]]:
     found = section.contributions()
     rows = zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True)
     return ((found.keys[key], label.decode(), count) for key, label, count in rows)
+
+
+class Contributed(NamedTuple):
+    """Contents of the contributions topic for one item in one tick."""
+
+    lane: Lane
+    tick: int
+    key: str
+    label: str
+
+
+def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counter[Contributed]:
+    """Return what counts of events, given the time at which each does, where users are bounded."""
+    total: Counter[Contributed] = Counter()
+    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for (event, at), lane in product(events, list(lanes)):
+        tick = (at - lane.start_ms) // lane.tick_ms + 1
+        epoch = 0 if lane.horizon is None else (tick - 1) // lane.horizon
+        used = pairs[lane, epoch, event["who"]]
+        for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
+            pair = event["key"], label
+            if pair in used or len(used) < (lane.max_items_per_user or 0):
+                added = min(event["items"].count(label), lane.max_count - used[pair])
+                used[pair] += added
+                total[Contributed(lane, tick, *pair)] += added
+    return +total
+
+
+def contents(messages: Iterable[Message]) -> Counter[Contributed]:
+    """Add up the contributions in messages."""
+    total: Counter[Contributed] = Counter()
+    for section in (section for message in messages for section in message.sections):
+        for key, label, count in rows_of(section):
+            total[Contributed(section.lane, section.tick, key, label)] += count
+    return total
 
 
 Event = tuple[str, Items, int]
@@ -151,11 +187,13 @@ class Partition:
         return out
 
 
-def exact(
-    partitions: Sequence[Sequence[Event]], config: HistogramConfig
-) -> dict[int, Counter[tuple[str, str]]]:
+# By global tick: counts by stream key and label.
+Sums = Counter[tuple[str, str]]
+
+
+def exact(partitions: Sequence[Sequence[Event]], config: HistogramConfig) -> dict[int, Sums]:
     """Return each global tick's contributions, from events in order within their partition."""
-    out: dict[int, Counter[tuple[str, str]]] = {}
+    out: dict[int, Sums] = {}
     for events in partitions:
         for key, items, time in events:
             tick = (time - config.start_ms) // config.tick_ms + 1

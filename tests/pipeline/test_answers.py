@@ -39,9 +39,8 @@ def numbered(values: list[Any]) -> list[dict[str, Any]]:
 
 CONSUMERS = example()
 LABELS = st.lists(st.text(max_size=12), max_size=30)
-ITEMS = st.lists(
-    st.tuples(st.text(max_size=12), st.integers(-(2**53) + 1, 2**53 - 1)).map(list), max_size=30
-)
+ITEM = st.tuples(st.text(max_size=12), st.integers(-(2**53) + 1, 2**53 - 1)).map(list)
+ITEMS = st.lists(ITEM, max_size=30)
 NUMBERS = st.lists(st.integers(-9, 9), max_size=30)
 VALUE = st.one_of(st.none(), st.integers(-5, 5), st.text(max_size=12), LABELS, ITEMS, NUMBERS)
 FIELDS = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,10 +21,8 @@ EXAMPLES = ROOT / "examples" / "mechanisms"
 def histogram(path: Path) -> Histogram:
     """Return a settings file's histogram, before its first tick."""
     settings = load(path)
-    key = NoiseKey(bytes(32))
-    [found] = histograms(
-        Histogram, settings, mechanisms(settings), key=key, stream="test", owner=0, owners=1
-    )
+    own: dict[str, Any] = {"key": NoiseKey(bytes(32)), "stream": "test", "owner": 0, "owners": 1}
+    [found] = histograms(Histogram, settings, mechanisms(settings), **own)
     return found
 
 

@@ -1,17 +1,22 @@
 """Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.arrays.uncompiled import WAYS
 from tests.events.reading import rows
 from tests.pipeline.pipeline import rows_of
+from workers.arrays.text_columns import columns_of
+from workers.arrays.texts import readonly_contiguous
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode, messages
+from workers.pipeline.ledger_blocks import pack
 from workers.runtime.errors import StateRefused
-
-pytestmark = pytest.mark.slow
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(1000, 0, 3, 1)
@@ -19,7 +24,10 @@ COUNTS = st.dictionaries(st.text(max_size=40), st.integers(0, 2**62), max_size=3
 TALLY = st.dictionaries(st.text(max_size=8), COUNTS, max_size=12)
 
 
-def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[bytes]:
+Counts = dict[str, dict[str, int]]  # by stream key and label
+
+
+def encoded(tallies: list[Counts], max_bytes: int) -> list[bytes]:
     counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
     numbers = {"source": 3, "sequence": 70, "offset": 12, "watermark": 5}
     key = KEY.fingerprint
@@ -27,10 +35,9 @@ def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[by
     return [message.encoded() for message in found]
 
 
+@pytest.mark.slow
 @given(st.lists(TALLY, max_size=4), st.sampled_from([1_700, 2_500, 5_000, 900_000]))
-def test_what_is_decoded_is_what_was_counted(
-    tallies: list[dict[str, dict[str, int]]], max_bytes: int
-) -> None:
+def test_what_is_decoded_is_what_was_counted(tallies: list[Counts], max_bytes: int) -> None:
     values = encoded(tallies, max_bytes)
     got: dict[tuple[int, str, str], int] = {}
     seen_keys: set[tuple[int, str]] = set()
@@ -51,8 +58,9 @@ def test_what_is_decoded_is_what_was_counted(
     assert seen_keys == {(t, key) for t, tally in ticks for key in tally}
 
 
+@pytest.mark.slow
 @given(TALLY)
-def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, int]]) -> None:
+def test_tags_are_those_of_the_stream_key_and_label(tally: Counts) -> None:
     """A tag is a row's identity and noise: a wrong tag would merge two items."""
     for value in encoded([tally], 900_000):
         for section in decode(value).sections:
@@ -67,3 +75,39 @@ def test_what_is_no_message_is_refused(value: bytes) -> None:
     """Skipping an unreadable message would lose events silently."""
     with pytest.raises(StateRefused, match="contributions topic"):
         decode(value)
+
+
+NUMBER = st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+ROWS = st.lists(st.tuples(st.integers(0, 1024), NUMBER), max_size=20)
+
+
+Row = tuple[int, int]  # length of the label, count
+
+
+def columns(way: Any, rows: list[Row], keys: list[int]) -> tuple[bool, list[list[int]]]:
+    width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
+    out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
+    lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
+    counts = readonly_contiguous(np.frombuffer(packed, dtype=np.uint8))
+    said = way(columns_of)(lengths, counts, width, np.array(keys, dtype=np.int64), *out)
+    return bool(said), [column.tolist() for column in out]
+
+
+@given(ROWS, st.data())
+def test_columns_are_those_that_were_packed(rows: list[Row], data: st.DataObject) -> None:
+    """A wrong row would be published under a wrong name."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
+    keys = np.diff([0, *cuts, len(rows)]).tolist()
+    ends = np.cumsum([length for length, _ in rows], dtype=np.int64).tolist()
+    of_row = [key for key, number in enumerate(keys) for _ in range(number)]
+    for way in WAYS:
+        assert columns(way, rows, keys) == (True, [ends, [count for _, count in rows], of_row])
+
+
+@pytest.mark.parametrize(
+    "keys", [[], [1], [2, 2], [4, -1], [2**62, 2**62, 2**62, 2**62, 3], [-3, 6]]
+)
+def test_keys_that_do_not_have_as_many_rows_are_refused(keys: list[int]) -> None:
+    """Also where their sum would match but for its sign or 64-bit overflow."""
+    for way in WAYS:
+        assert columns(way, [(1, 1)] * 3, keys)[0] is False

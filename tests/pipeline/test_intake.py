@@ -4,17 +4,24 @@ from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.bounding import Items, bound
 from tests.events.reading import columns
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import Contributed, contents
+from workers.arrays import tallies as kernels
+from workers.arrays.texts import Texts
+from workers.events.columns import NO_AMOUNTS, EventColumns
+from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import tallies
 from workers.pipeline.contributions import Section
 from workers.pipeline.histogram import owner_of
 from workers.pipeline.intake import Intake
+from workers.pipeline.tallies import Tally
 
 KEY = NoiseKey(bytes(32))
 LANES = [Lane(10, 0, 2, 1), Lane(10, 20, 1, 3), Lane(7, 3, 2, 1)]
@@ -28,22 +35,21 @@ EVENT = st.tuples(
 )
 
 
-def by_hand(
-    events: list[tuple[str, object, int]], grace: int
-) -> dict[Lane, Counter[tuple[int, str, str]]]:
+Event = tuple[str, Items, int]
+
+
+def by_hand(events: list[Event], grace: int) -> Counter[Contributed]:
     """Process one event at a time: the watermark closes ticks; late events go to the open one."""
-    out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    total: Counter[Contributed] = Counter()
     mark = None
     for key, items, time in events:
         mark = time if mark is None else max(mark, time - grace)
-        counts: dict[str, int] = dict(items) if isinstance(items, dict) else Counter(items)  # type: ignore[call-overload]  # a list, as drawn
         for lane in LANES:
-            if time < lane.start_ms:
-                continue
-            tick = max((max(time, mark) - lane.start_ms) // lane.tick_ms + 1, 1)
-            for label in list(counts)[: lane.max_items]:
-                out[lane][tick, key, label] += min(counts[label], lane.max_count)
-    return {lane: Counter({k: n for k, n in c.items() if n}) for lane, c in out.items()}
+            if time >= lane.start_ms:
+                tick = (max(time, mark) - lane.start_ms) // lane.tick_ms + 1
+                for label, n in bound(items, lane.max_items, lane.max_count).items():
+                    total[Contributed(lane, tick, key, label)] += n
+    return +total
 
 
 @given(
@@ -53,20 +59,18 @@ def by_hand(
     st.data(),
 )
 def test_where_batches_and_commits_end_changes_nothing(
-    events: list[tuple[str, object, int]], grace: int, together: int, data: st.DataObject
+    events: list[Event], grace: int, together: int, data: st.DataObject
 ) -> None:
     """A restart re-reads from the last commit; its place and batched ticks must not matter."""
     with patch.object(tallies, "TOGETHER_ROWS", together):
         check_where_they_end(events, grace, data)
 
 
-def check_where_they_end(
-    events: list[tuple[str, object, int]], grace: int, data: st.DataObject
-) -> None:
+def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -> None:
     """Commit wherever the data say, and sum up the owners' messages."""
     intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
-    got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    got: Counter[Contributed] = Counter()
     marks: list[int | None] = [None] * owners
     expected_sequence = [0] * owners
     at = 0
@@ -87,12 +91,10 @@ def check_where_they_end(
                     assert before is None or end > before, "added to a closed tick"
                     part = section.contributions()
                     named = zip(part.key_of_row.tolist(), part.labels, strict=True)
-                    assert part.tags.tolist() == [
-                        KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named
-                    ]
-                    for name, text, n in rows_of(section):
-                        assert owner_of(name, owners) == owner
-                        got[section.lane][section.tick, name, text] += n
+                    tags = [KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named]
+                    assert part.tags.tolist() == tags
+                    assert {owner_of(name, owners) for name in section.keys} <= {owner}
+                got += contents([message])
                 marks[owner] = message.watermark
             assert not closes or told == {0, 1, 2}
             again = Intake(LANES, grace, KEY)  # a restart
@@ -123,9 +125,8 @@ def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
     lane = Lane(10, 0, 1, 1)
     for ahead in (13, 40, 10**9):
         intake = Intake([lane], grace_ms=0, key=KEY)
-        intake.add(
-            columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14
-        )
+        events = [("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]
+        intake.add(columns(events), read_ms=14)
         assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
         intake.add(columns([("k", ["c"], 12)]), read_ms=19)
         [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
@@ -160,3 +161,43 @@ def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:
 def test_owners_of_stream_keys_never_change() -> None:
     """The owner is part of the stored format: another hash would split a key's ledger."""
     assert [owner_of(key, 7) for key in ("s1", "JFK", "é", "")] == [1, 4, 4, 0]
+
+
+def count_of(tally: Tally) -> Counter[tuple[int, int]]:
+    """Return the tally's counts by the codes of key and label, each from one row."""
+    n = len(tally)
+    out = pairs, labels, counts = kernels.LabelRows(
+        np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    )
+    names, _, starts = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, out)
+    used = int(starts[-1])
+    rows = zip(pairs[:used].tolist(), labels[:used].tolist(), strict=True)
+    of_rows = [(pair >> 32, label) for pair, label in rows]
+    found = Counter(dict(zip(of_rows, counts[:used].tolist(), strict=True)))
+    assert len(found) == used == n - len(names)
+    places = np.repeat(np.arange(len(names)), np.diff(starts)).tolist()
+    named = [names[place] for place in places]
+    assert named == [tally.key_names.name(key) for key, _ in of_rows]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> None:
+    """Few events among many labels use a hash, many use an index; switching loses nothing."""
+    rng = np.random.default_rng(seed)
+    keys, labels = Vocabulary(), Vocabulary()
+    tally, expected, tables = Tally(keys, labels), Counter[tuple[int, int]](), set()
+    n_keys, n_labels = 3, 300
+    for n in (1, 3, 200, 5, 40_000, 2, 3_000):
+        n_keys, n_labels = n_keys + int(rng.integers(0, 5)), n_labels * int(rng.integers(1, 3))
+        for names, number in ((keys, n_keys), (labels, n_labels)):
+            names.codes_of(Texts.of(str(i).encode() for i in range(len(names), number)))
+        of_keys = rng.integers(0, n_keys, n).astype(np.int32)
+        of_labels = rng.integers(0, n_labels, n).astype(np.int32)
+        ends = np.arange(1, n + 1)
+        columns = EventColumns(of_keys, keys, ends, of_labels, NO_AMOUNTS, labels, None)
+        tally.add(columns, np.arange(n), NO_AMOUNTS, 1, 1)
+        expected.update(zip(of_keys.tolist(), of_labels.tolist(), strict=True))
+        tables.add(tally._table.bits >= 0)
+        assert count_of(tally) == expected
+    assert tables == {True, False}

@@ -16,6 +16,7 @@ from workers.pipeline.ledger_blocks import pages
 from workers.pipeline.progress import PROGRESS
 from workers.runtime.errors import StateRefused
 
+Patch = pytest.MonkeyPatch
 WHERE = ("state", 0)
 
 
@@ -25,7 +26,7 @@ def record(offset: int, size: int) -> list[tuple[bytes, bytes | None]]:
     return pages(PROGRESS, msgspec.json.encode(changed), max_bytes=900)
 
 
-def newest(monkeypatch: pytest.MonkeyPatch, log: list[tuple[bytes, bytes | None] | None]) -> Any:
+def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> Any:
     """Read a log in which None is a marker, in chunks of seven records."""
 
     def take(_: object, spans: dict[Any, tuple[int, int]]) -> Iterator[SimpleNamespace]:
@@ -42,9 +43,7 @@ def newest(monkeypatch: pytest.MonkeyPatch, log: list[tuple[bytes, bytes | None]
     return module._newest(SimpleNamespace(), [WHERE]).get(WHERE)  # type: ignore[arg-type]
 
 
-def test_the_newest_whole_record_is_read_and_pages_of_an_unfinished_one_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_newest_whole_record_is_read_not_unfinished_pages(monkeypatch: Patch) -> None:
     """An older record would hide an epoch that was charged."""
     rng = random.Random(1)
     for _ in range(200):
@@ -59,7 +58,7 @@ def test_the_newest_whole_record_is_read_and_pages_of_an_unfinished_one_are_not(
         assert (None if found is None else found.offset) == last
 
 
-def test_a_record_with_a_page_missing_for_good_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_with_a_page_missing_for_good_is_refused(monkeypatch: Patch) -> None:
     """It must not pass for a partition that has released nothing."""
     with pytest.raises(StateRefused, match="a page of progress is missing"):
         newest(monkeypatch, [*record(1, 2_000)[1:]])

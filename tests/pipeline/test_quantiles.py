@@ -13,8 +13,8 @@ import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from workers.arrays.types import Floats
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -27,10 +27,8 @@ NUMBERS = Numeric(Buckets(EDGES), (0.5,))
 Q = st.sampled_from([0.01, 0.1, 0.25, 0.5, 0.75, 0.95, 0.999])
 
 
-def quantile(
-    counts: Sequence[float], sd: float = 0.0, q: float = 0.5, numbers: Numeric = NUMBERS
-) -> dict[str, Any]:
-    return numbers.quantile(np.array(counts, dtype=np.float64), sd, q)
+def quantile(counts: Sequence[float], sd: float = 0.0, q: float = 0.5) -> dict[str, Any]:
+    return NUMBERS.quantile(np.array(counts, dtype=np.float64), sd, q)
 
 
 def interpolated(counts: Sequence[int], q: float) -> float | None:
@@ -92,9 +90,7 @@ def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float)
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
-def test_the_interval_is_what_the_test_does_not_reject(
-    counts: list[int], q: float, sd: float
-) -> None:
+def test_the_interval_is_what_no_test_rejects(counts: list[int], q: float, sd: float) -> None:
     """Against the definition: every x of a fine grid, tested by itself."""
     found = quantile(counts, sd, q)
     assume(found["bucket"] is not None)
@@ -106,12 +102,9 @@ def test_the_interval_is_what_the_test_does_not_reject(
         return float(weights @ size), NORMAL_95 * sd * math.sqrt(float(weights @ weights))
 
     first, last = tested(1, 0), tested(3, 1)
-    assert (found["low"] is None) is (first[0] >= -first[1]), (
-        "open where the first edge is not clearly too low"
-    )
-    assert (found["high"] is None) is (last[0] <= last[1]), (
-        "open where the last edge is not clearly too high"
-    )
+    # Open where the first edge is not clearly too low, or the last one not clearly too high.
+    assert (found["low"] is None) is (first[0] >= -first[1])
+    assert (found["high"] is None) is (last[0] <= last[1])
     low, high = found["low"] or EDGES[0], EDGES[-1] if found["high"] is None else found["high"]
     for b in (1, 2, 3):
         for f in np.linspace(0, 1, 201).tolist():
@@ -128,18 +121,21 @@ DRAWS = 4_000
 TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 
 
-def covered(
-    counts: NDArray[np.float64], numbers: Numeric, q: float, drawn: float, sd: float
-) -> float:
+def counts_of(seed: int, values: int, buckets: Buckets) -> Floats:
+    """Return the buckets' counts of values of a skewed distribution."""
+    drawn = np.random.default_rng(seed).gamma(2, 60, values)
+    return np.histogram(drawn, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(np.float64)
+
+
+def covered(counts: Floats, numbers: Numeric, q: float, drawn: float, sd: float) -> float:
     """Return the share of draws whose interval holds the noiseless quantile."""
     truth = numbers.quantile(counts, 0.0, q)["value"]
     rng, hits = np.random.default_rng(20_261_122), 0
     for _ in range(DRAWS):
         found = numbers.quantile(np.round(counts + rng.normal(0, drawn, len(counts))), sd, q)
         assert found["bucket"] is not None
-        hits += (found["low"] is None or found["low"] <= truth) and (
-            found["high"] is None or truth <= found["high"]
-        )
+        reaches_down = found["low"] is None or found["low"] <= truth
+        hits += reaches_down and (found["high"] is None or truth <= found["high"])
     return hits / DRAWS
 
 
@@ -148,9 +144,7 @@ def covered(
 def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) -> None:
     """With the stated noise; half or double must fail."""
     buckets = parse_buckets({"from": 1, "to": 500, "count": 25, "scale": scale})
-    values = np.random.default_rng(1).gamma(2, 60, 400_000)
-    counts = np.histogram(values, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(np.float64)
-    numbers, sd = Numeric(buckets, (q,)), 200.0
+    counts, numbers, sd = counts_of(1, 400_000, buckets), Numeric(buckets, (q,)), 200.0
     assert abs(covered(counts, numbers, q, sd, sd) - 0.95) < TOLERANCE
     assert covered(counts, numbers, q, sd / 2, sd) > 0.95 + TOLERANCE
     assert covered(counts, numbers, q, 2 * sd, sd) < 0.95 - TOLERANCE
@@ -164,16 +158,14 @@ def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     config |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-9, "counter": counter}
     config |= {"buckets": buckets, "domain": buckets.labels}
     mechanism = build(KnownBaseConfig(**config))
-    counts = np.histogram(
-        np.random.default_rng(2).gamma(2, 60, 20_000), bins=[-np.inf, *buckets.edges, np.inf]
-    )[0]
+    counts = counts_of(2, 20_000, buckets)
     key, keys, tick = NoiseKey(bytes(range(32))), 1_500, 21
     tags = np.concatenate([key.tags(f"k{i}", mechanism.domain()) for i in range(keys)])
     noise = mechanism.noise(key.stream(bytes(16))).at(tick, tags).reshape(keys, -1)
     numbers, sd, hits = Numeric(buckets, (0.5,)), round(mechanism.sd(tick), 4), 0
-    truth = numbers.quantile(counts.astype(np.float64), 0.0, 0.5)["value"]
+    truth = numbers.quantile(counts, 0.0, 0.5)["value"]
     for row in noise:
-        found = numbers.quantile((counts + row).astype(np.float64), sd, 0.5)
+        found = numbers.quantile(counts + row, sd, 0.5)
         hits += found["low"] <= truth <= found["high"]
     # Four standard errors.
     assert abs(hits / keys - 0.95) < 4 * math.sqrt(0.95 * 0.05 / keys)

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.arrays.uncompiled import uncompiled
 from tests.kafka.bombs import columns
-from workers.events.columns import Events, LabelEncoder, Names
+from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names
 from workers.events.reader import Reject
 from workers.events.user_reader import NO_TIME, origins
 from workers.kafka.records import Records
@@ -37,9 +37,7 @@ def keys(records: Records) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_headers_are_read_as_they_were_written_and_others_say_nothing(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_our_headers_are_read(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer's own header of any name or length must not be taken for ours."""
     if not compiled:
         monkeypatch.setattr("workers.pipeline.rekey_markers.origins", uncompiled(origins))
@@ -59,14 +57,11 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
     found, late = arrived(records, user_is_key=False)
     assert keys(found) == [key for _, _, key in cases] + [b"mark"]
     assert late.tolist() == [time for _, time, _ in cases] + [NO_TIME]
-    assert [read_headers(headers) for headers, _, _ in cases] == [
-        (time, key) for _, time, key in cases
-    ]
+    expected = [(time, key) for _, time, key in cases]
+    assert [read_headers(headers) for headers, _, _ in cases] == expected
     assert keys(arrived(records, user_is_key=True)[0]) == [b"ann"] * len(cases) + [b"mark"]
     plain = Records.of([b"{}"], [b"ann"])
-    assert keys(arrived(plain, user_is_key=False)[0]) == [None], (
-        "without Kafka's bytes nothing is known"
-    )
+    assert keys(arrived(plain, user_is_key=False)[0]) == [None], "nothing known: not Kafka's bytes"
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
@@ -121,12 +116,10 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
         coder = LabelEncoder(Names())
         n = len(events)
         names = coder.labels.vocabulary
-        codes = names.codes(
-            np.frombuffer(b"a" * n, np.uint8), np.stack((np.arange(n), np.arange(n) + 1), 1)
-        )
-        columns = coder.columns(
-            codes, names, np.arange(n), np.ones(n, np.int64), codes, np.empty(0, np.int64)
-        )
+        spans = np.stack((np.arange(n), np.arange(n) + 1), 1)
+        codes = names.codes(np.frombuffer(b"a" * n, np.uint8), spans)
+        first, number = np.arange(n), np.ones(n, np.int64)
+        columns = coder.columns(codes, names, first, number, codes, NO_AMOUNTS)
         times, late = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
         intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
 

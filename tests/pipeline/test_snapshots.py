@@ -24,12 +24,8 @@ from workers.runtime.sizes import VALUE_BYTES
 
 
 def tick(release: Any) -> ReleasedTick:
-    times: dict[str, Any] = {
-        "epoch": 3,
-        "tick": 42,
-        "start_ms": 1795219200000,
-        "end_ms": 1795219210000,
-    }
+    times: dict[str, Any] = {"epoch": 3, "tick": 42, "start_ms": 1795219200000}
+    times["end_ms"] = 1795219210000
     names: dict[str, Any] = {"histogram": "products", "mechanism": "unk_base", "id": "ab" * 16}
     guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
     return ReleasedTick(guarantee=guarantee, release=release, **times, **names)
@@ -47,9 +43,8 @@ def columns(labels: list[tuple[int, str]]) -> Ledger:
     out = Ledger()
     for key, label in labels:
         text = label.encode()
-        out.append(
-            NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), Texts.of([text])
-        )
+        tags = NoiseKey(bytes(32)).tags(str(key), [text])
+        out.append(tags, np.array([key], np.int32), Texts.of([text]))
     return out
 
 
@@ -96,13 +91,10 @@ def test_a_histogram_of_numbers_says_its_edges_and_quantiles() -> None:
 def test_items_stand_largest_first_and_ties_by_label() -> None:
     """Any other order could reveal the items' order of arrival."""
     names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
-    table = columns([(0, name) for name in names])
-    counts = np.array([5, 5, 5, 5, 5, -3, 9])
+    rows = [(0, name) for name in names]
+    table, counts = columns(rows), np.array([5, 5, 5, 5, 5, -3, 9])
     [value] = pages(Release(np.arange(7), counts, 1.0, None), table)
-    expected = sorted(
-        zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0])
-    )
-    assert json.loads(value)["items"] == [list(item) for item in expected]
+    assert json.loads(value)["items"] == in_order(rows, [*range(7)], counts, "0")
 
 
 def in_order(rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: str) -> list[Any]:
@@ -115,9 +107,8 @@ def in_order(rows: list[tuple[int, str]], shown: list[int], counts: Longs, key: 
 def test_the_order_is_the_same_however_labels_were_met() -> None:
     """Labels arrive singly and in bulk, under several stream keys, with counts too wide to pack."""
     rng = random.Random(3)
-    names = [
-        rng.choice("abcxyzé") * rng.randint(1, 4) + str(rng.randint(0, 30)) for _ in range(400)
-    ]
+    lengths = [rng.randint(1, 4) for _ in range(400)]
+    names = [rng.choice("abcxyzé") * n + str(rng.randint(0, 30)) for n in lengths]
     rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
     table, cache = columns(rows), LabelCache()
     known: list[int] = []
@@ -192,13 +183,10 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
 def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
     """A running histogram is written whole first, and cut only then."""
     names = [f"label-{i:03}" for i in range(200)]
-    table, counts = columns([(0, name) for name in names]), np.arange(200) % 7
-    values = pages(Release(np.arange(200), counts, 1.0, 5), table, 1_000)
+    rows, counts = [(0, name) for name in names], np.arange(200) % 7
+    values = pages(Release(np.arange(200), counts, 1.0, 5), columns(rows), 1_000)
     assert len(values) > 3 and max(map(len, values)) <= 1_000
-    expected = sorted(
-        zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0])
-    )
-    assert [tuple(item) for item in items_of(values)] == expected
+    assert items_of(values) == in_order(rows, [*range(200)], counts, "0")
 
 
 @pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])

@@ -26,9 +26,8 @@ def test_partitions_are_numbered_topic_by_topic() -> None:
     places = [(place.number, *place.log) for place in BOTH]
     logs = [("orders-eu", 0), ("orders-eu", 1), *(("orders-us", i) for i in range(3))]
     assert places == [(number, *log) for number, log in enumerate(logs)]
-    assert [place.number for place in Sources((US,))] == [0, 1, 2], (
-        "one topic: the partition's own number"
-    )
+    # Of one topic, a partition's own number.
+    assert [place.number for place in Sources((US,))] == [0, 1, 2]
 
 
 def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> None:
@@ -56,9 +55,7 @@ def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> No
     ],
     ids=["fewer", "more", "another", "partitions", "id"],
 )
-def test_every_other_set_is_refused_by_what_differs(
-    now: tuple[SourceTopic, ...], words: str
-) -> None:
+def test_another_set_is_refused_by_what_differs(now: tuple[SourceTopic, ...], words: str) -> None:
     """Numbers would mean other partitions, or offsets other events."""
     then = stored_set(BOTH.encoded())
     refuse_other_set(BOTH, then)
@@ -93,7 +90,6 @@ def test_state_of_one_topic_goes_on_under_an_expression_that_means_it_alone(tmp_
 def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) -> None:
     """Its own topic may be unchanged while others' numbers moved."""
     assert restored(tmp_path, BOTH, BOTH, told=True)._set_stored
+    other = Sources((EU, SourceTopic("orders-uz", 3, "uz")), plain=False)
     with pytest.raises(StateRefused, match="another set of topics"):
-        restored(
-            tmp_path, Sources((EU, SourceTopic("orders-uz", 3, "uz")), plain=False), BOTH, told=True
-        )
+        restored(tmp_path, other, BOTH, told=True)

@@ -16,9 +16,8 @@ from workers.pipeline import users as kernels
 from workers.pipeline.users import Batch, UserEpoch
 
 Event = tuple[int, list[tuple[int, int]]]  # user, rows of pair and amount
-EVENT = st.tuples(
-    st.integers(0, 5), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=6)
-)
+ROW = st.tuples(st.integers(0, 7), st.integers(0, 4))
+EVENT = st.tuples(st.integers(0, 5), st.lists(ROW, max_size=6))
 
 
 def lane(most: int, max_count: int) -> Lane:
@@ -110,9 +109,8 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     """Python source and compiled code agree; a hash affects look-up time only."""
     monkeypatch.setattr(kernels, "_ROOM", 1)
     if not compiled:
-        for name in ("mark", "user_slot", "pair_slot", "number_users", "count_pairs"):
-            monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
-        for name in ("index_users", "index_pairs", "entries"):
+        indexing = "user_slot", "pair_slot", "index_users", "index_pairs"
+        for name in ("mark", "number_users", "count_pairs", "entries", *indexing):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
     rng = np.random.default_rng(4)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.events import reading
 from tests.events.reading import ANY, event_reader, one
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import Contributed, contents, of_users
 from workers.events.columns import Events
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
@@ -28,7 +29,6 @@ from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseCo
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
 from workers.pipeline import users as module
-from workers.pipeline.contributions import Message
 from workers.pipeline.intake import Intake
 from workers.pipeline.users import Batch, Users
 from workers.runtime.errors import StateRefused
@@ -45,18 +45,15 @@ VISIT = st.tuples(*NAMES, LABELS, st.integers(0, 150))
 
 
 def columns(visits: Sequence[Visit]) -> Events:
-    return reading.columns(
-        [(key, items, time, user) for user, key, items, time in visits], reading.reader(users=True)
-    )
+    events = [(key, items, time, user) for user, key, items, time in visits]
+    return reading.columns(events, reading.reader(users=True))
 
 
-def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int, str, str]]:
-    total: Counter[tuple[Lane, int, str, str]] = Counter()
-    for _, message in messages:
-        for section in message.sections:
-            for key, label, n in rows_of(section):
-                total[section.lane, section.tick, key, label] += n
-    return total
+def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[Contributed]:
+    """Return what counts of visits, whose times are relative to the lane's start."""
+    marks = accumulate((lane.start_ms + time for *_, time in visits), max)
+    events = ({"who": user, "key": key, "items": items} for user, key, items, _ in visits)
+    return of_users([lane], zip(events, marks, strict=True))
 
 
 class Source:
@@ -64,7 +61,7 @@ class Source:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes, self.store, self.offset = lanes, Store(None, Changelog("state", 0)).open(), 0
-        self.total: Counter[tuple[Lane, int, str, str]] = Counter()
+        self.total: Counter[Contributed] = Counter()
         self.watermark: int | None = None
         self.first: int | None = None
         self.restart()
@@ -75,32 +72,16 @@ class Source:
 
     def commit(self) -> None:
         changes = self.intake.user_changes()
-        self.total += tallies(self.intake.commit(source=0, sequences=[0], offset=0))
+        said = self.intake.commit(source=0, sequences=[0], offset=0)
+        self.total += contents(message for _, message in said)
         self.offset += 1
         self.store.write(changes, self.offset)
         self.watermark, self.first = self.intake.watermark, self.intake.first
 
-    def run(self, visits: Sequence[Visit]) -> Counter[tuple[Lane, int, str, str]]:
+    def run(self, visits: Sequence[Visit]) -> Counter[Contributed]:
         self.intake.add(columns(visits))
         self.commit()
         return self.total
-
-
-def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str, str]]:
-    total: Counter[tuple[Lane, int, str, str]] = Counter()
-    counted: dict[tuple[int, str], Counter[tuple[str, str]]] = defaultdict(Counter)
-    mark = 0
-    for user, key, items, time in visits:
-        mark = max(mark, time)
-        tick = mark // lane.tick_ms + 1
-        epoch = 0 if lane.horizon is None else (tick - 1) // lane.horizon
-        for label in list(dict.fromkeys(items))[: lane.max_items]:
-            pairs = counted[epoch, user]
-            if (key, label) in pairs or len(pairs) < (lane.max_items_per_user or 0):
-                added = min(items.count(label), lane.max_count - pairs[key, label])
-                pairs[key, label] += added
-                total[lane, tick, key, label] += added
-    return +total
 
 
 @pytest.mark.slow
@@ -127,23 +108,19 @@ def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts
             source.commit()
             if data.draw(st.booleans()):
                 source.restart()
-    assert source.total == by_hand(visits, LANE) + by_hand(visits, ENDLESS) + by_hand(
-        visits, WEIGHTED
-    )
+    expected = [by_hand(visits, lane) for lane in (LANE, ENDLESS, WEIGHTED)]
+    assert source.total == sum(expected, Counter())
 
 
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(VISIT, max_size=40))
-def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(
-    visits: list[Visit],
-) -> None:
+def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch(visits: list[Visit]) -> None:
     """Every formula with D0 = m and Dinf = max_count rests on it; times stay, as with events."""
     for lane in (LANE, ENDLESS, WEIGHTED):
         whole = Source([lane]).run(visits)
-        without = Source([lane]).run(
-            [v if v[0] != "u1" else (v[0], v[1], [], v[3]) for v in visits]
-        )
+        others = [v if v[0] != "u1" else (v[0], v[1], [], v[3]) for v in visits]
+        without = Source([lane]).run(others)
         assert not without - whole
         moved: Counter[tuple[int, str, str]] = Counter()
         for (_, tick, key, label), n in (whole - without).items():
@@ -165,16 +142,15 @@ def test_a_cap_that_a_restart_forgets_is_found() -> None:
 def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
     """Tables grow many times, and a restored table equals the counted one."""
     rng = random.Random(5)
-    visits = [
-        (f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)
-    ]
+    names = [f"u{rng.randrange(900)}" for _ in range(6_000)]
+    visits = [(user, "k", rng.choices("abcdefgh", k=3), i // 20) for i, user in enumerate(names)]
     stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0, KEY)
-    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    total: Counter[Contributed] = Counter()
     for at in range(0, len(visits), 700):
         stored.run(visits[at : at + 700])
         stored.restart()
         held.add(columns(visits[at : at + 700]))
-        total += tallies(held.commit(source=0, sequences=[0], offset=0))
+        total += contents(message for _, message in held.commit(source=0, sequences=[0], offset=0))
     assert stored.total == total == by_hand(visits, WEIGHTED)
     users: Any = held._users  # only those of the epoch that is open
     assert [epoch for _, epoch in users._epochs] == [7]
@@ -188,9 +164,8 @@ def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         source.run([(f"u{i}", "k", ["a"], 5)])
         if i % 4 == 0:
             source.restart()
-    assert [len(value) for _, value in source.store.items(b"U")] == [
-        5 + 28 * rows for rows in (10, 10, 10, 5)
-    ]
+    sizes = [5 + 28 * rows for rows in (10, 10, 10, 5)]
+    assert [len(value) for _, value in source.store.items(b"U")] == sizes
     assert sum(source.total.values()) == 35
 
 
@@ -203,9 +178,7 @@ def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
     assert held.take(LANE, np.array([0, 1, -1]), batch).tolist() == [0, 1, 0]
 
 
-def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_of_past_epochs_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unbounded state fills the disk; deleting everything at once exceeds one transaction."""
     monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
     monkeypatch.setattr(module, "TAIL_ROWS", 1)
@@ -218,7 +191,7 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
     for left in (8, 4, 1):
         source.run([("v", "k", ["a"], 40)])
         assert len(list(source.store.items(b"U"))) == left
-    assert source.total[LANE, 5, "k", "a"] == 1
+    assert source.total[Contributed(LANE, 5, "k", "a")] == 1
     monkeypatch.setattr(module, "FORGOTTEN_BYTES_AT_ONCE", 40)
     for i in range(4):
         source.run([(f"u{i}", "k", ["a"], 79)])
@@ -249,22 +222,19 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     bad = [b'{"shop":"s","q":["a"]' + who + b"}" for who in whos]
     found, rejects = one(reader.read(Records.of(good + bad)))
     assert users_of(found) == [digest("ann"), digest("17")]
-    assert [r.reason for r in rejects] == ["missing field 'who'"] + [
-        "field 'who' is not a string or a whole number"
-    ] * 2
+    no_user = "field 'who' is not a string or a whole number"
+    assert [r.reason for r in rejects] == ["missing field 'who'", no_user, no_user]
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
-    placed = SourceReader(
-        event_reader(events, "who"), ANY, Placement("murmur2", at, 64), earliest_ms=0
-    )
+    placement = Placement("murmur2", at, 64)
+    placed = SourceReader(event_reader(events, "who"), ANY, placement, earliest_ms=0)
     found, rejects = one(placed.read(Records.of(good)))
     assert users_of(found) == [digest("17")]
     [elsewhere] = rejects
     assert elsewhere == Reject(0, "user's records belong in another partition")
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
     assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == ["label too long"]
-    keyed = SourceReader(
-        event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY, earliest_ms=0
-    )
+    by_key = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
+    keyed = SourceReader(by_key, ANY, earliest_ms=0)
     found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
     assert users_of(found) == [digest("ann")]
     assert [r.reason for r in rejects] == ["record key is no label"]
@@ -281,13 +251,8 @@ def users_of(events: Events) -> list[bytes]:
 
 def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
     for counter in ("haar", "tree"):
-        shared: Any = {
-            "name": "h",
-            "tick_ms": 10,
-            "horizon": 8,
-            "keys": "public",
-            "counter": counter,
-        }
+        shared: Any = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public"}
+        shared["counter"] = counter
         shared |= {"max_items": 1, "max_items_per_user": 7, "epsilon": 1.0, "delta": 1e-6}
         yield UnkBaseConfig(**shared)
         yield KnownBaseConfig(domain=("a", "b"), **shared)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.events.reading import one
 from tests.events.shapes_corpus import document
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import contents
 from workers.events.columns import Events
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import SourceReader
@@ -31,9 +31,10 @@ OWN: list[dict[str, Any]] = [
 ]
 
 
-def worker(
-    own: list[dict[str, Any]], user: str | None = None, **events: Any
-) -> tuple[Settings, SourceReader, Intake]:
+Worker = tuple[Settings, SourceReader, Intake]
+
+
+def worker(own: list[dict[str, Any]], user: str | None = None, **events: Any) -> Worker:
     given = settings_of(document(EVENTS | events, own, user), Path())
     reader = SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0)
     return given, reader, Intake(lanes(given), 0, KEY)
@@ -41,12 +42,10 @@ def worker(
 
 def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
     found = [Counter[tuple[str, str]]() for _ in given.histograms]
-    for _, message in messages:
-        for section in message.sections:
-            for histogram, config in enumerate(given.histograms):
-                if config.lane == section.lane:
-                    for key, label, count in rows_of(section):
-                        found[histogram][key, label] += count
+    for what, n in contents(message for _, message in messages).items():
+        for histogram, config in enumerate(given.histograms):
+            if config.lane == what.lane:
+                found[histogram][what.key, what.label] += n
     return found
 
 
@@ -66,9 +65,8 @@ PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 def test_each_lane_counts_what_its_own_view_sees() -> None:
     """One pass over the topic; events excluded by a condition count nowhere and are no rejects."""
     given, reader, intake = worker(OWN)
-    events, rejects = read(
-        reader, ORDER, PAGE, ORDER | {"country": "cz", "total": 250.5}, PAGE | {"shop": 1}
-    )
+    abroad = ORDER | {"country": "cz", "total": 250.5}
+    events, rejects = read(reader, ORDER, PAGE, abroad, PAGE | {"shop": 1})
     assert not rejects
     intake.add(events)
     assert counted(intake.commit(source=0, sequences=[0], offset=4), given) == [
@@ -83,9 +81,8 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
     """One view must not count an event that another one looking at it cannot."""
     given, reader, intake = worker(OWN)
     bad = ORDER | {"country": ["at", 1.5]}
-    events, rejects = read(
-        reader, bad, bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5}
-    )
+    others = bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5}
+    events, rejects = read(reader, bad, *others)
     assert [(reject.index, reject.reason) for reject in rejects] == [
         (0, "field 'country' has an item that is not a string, whole number or boolean"),
         (2, "field 'page' is not an object"),
@@ -100,31 +97,27 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
     """Time advances for all; events without a time, or too far ahead, are ignored."""
     given, reader, intake = worker(OWN[1:2])
     other = {"type": "refund", "ts": 25_000}
-    batch = records(
-        {"type": "x", "ts": 3, "country": 1.5}, other, {"type": "refund"}, {"ts": "soon"}
-    )
+    no_time, wrong_time = {"type": "refund"}, {"ts": "soon"}
+    batch = records({"type": "x", "ts": 3, "country": 1.5}, other, no_time, wrong_time)
     events, rejects = one(reader.read(batch, latest_ms=30_000))
     assert (rejects, events.times.tolist()) == ([], [3, 25_000])
     intake.add(events)
     assert intake.watermark == 25_000 and intake.closes()
     messages = intake.commit(source=0, sequences=[0], offset=4)
     assert counted(messages, given) == [{}] and not any(message.sections for _, message in messages)
-    events, rejects = one(
-        reader.read(records(other | {"ts": 30_001}, ORDER | {"ts": 30_001}), latest_ms=30_000)
-    )
+    ahead = records(other | {"ts": 30_001}, ORDER | {"ts": 30_001})
+    events, rejects = one(reader.read(ahead, latest_ms=30_000))
     assert (len(events), [reject.reason for reject in rejects]) == (0, ["dated too far ahead"])
 
 
 def test_each_histogram_serves_its_own_keys() -> None:
     """Keys of another view do not belong here; unserved keys of a looking view are rejects."""
-    own: list[dict[str, Any]] = [
-        {"keys": ["1", "2"], "where": [{"field": "type", "in": ["purchase"]}]}
-    ]
+    purchases = [{"field": "type", "in": ["purchase"]}]
+    own: list[dict[str, Any]] = [{"keys": ["1", "2"], "where": purchases}]
     own.append({"items": "page.type", "keys": ["3"]})
     _, reader, _ = worker(own, missing="empty")
-    events, rejects = read(
-        reader, ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}
-    )
+    shops = PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}
+    events, rejects = read(reader, ORDER, *shops)
     assert rejects == [Reject(index, "key not declared") for index in (2, 3)]
     assert len(events) == 2
 
@@ -140,7 +133,5 @@ def test_users_are_bounded_in_each_lane_by_itself() -> None:
     events, rejects = one(reader.read(shopping))
     assert not rejects
     intake.add(events)
-    assert counted(intake.commit(source=0, sequences=[0], offset=4), given) == [
-        {("1", "a"): 4, ("1", "b"): 3},
-        {("1", "at"): 1, ("1", "cz"): 1},
-    ]
+    found = counted(intake.commit(source=0, sequences=[0], offset=4), given)
+    assert found == [{("1", "a"): 4, ("1", "b"): 3}, {("1", "at"): 1, ("1", "cz"): 1}]

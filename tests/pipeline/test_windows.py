@@ -62,9 +62,7 @@ def counts_at(bodies: Mapping[int, Mapping[str, Any]], tick: int) -> np.ndarray[
     ],
     ids=lambda config: f"{config.mechanism} {config.counter}",
 )
-def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_standard_deviation(
-    config: HistogramConfig,
-) -> None:
+def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_sd(config: HistogramConfig) -> None:
     """Subtract the snapshot `ticks` before, or nothing at the epoch's start."""
     bodies = snapshots(config)
     assert sorted(bodies) == list(range(1, TICKS + 1))
@@ -113,7 +111,6 @@ def test_the_fields_are_those_of_the_reference() -> None:
     made = Windows(config, build(config))
     sd = build(config).difference_sd(31, 1)  # type: ignore[attr-defined]  # known_base has it
     assert made.at(31) == {"windows": [{"ms": 300_000, "ticks": 30, "sd": round(sd, 4)}]}
-    assert made.at(7) == {
-        "windows": [{"ms": 300_000, "ticks": 7, "sd": round(build(config).sd(7), 4)}]
-    }
+    sd = round(build(config).sd(7), 4)
+    assert made.at(7) == {"windows": [{"ms": 300_000, "ticks": 7, "sd": sd}]}
     assert Windows(known(domain=("a", "b")), build(config)).at(7) == {}

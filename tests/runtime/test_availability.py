@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka import outages
 from workers.kafka.clients import Connection
-from workers.kafka.outages import wait_for, without_outages
+from workers.kafka.outages import wait_for
 from workers.runtime.availability import Away
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
-from workers.runtime.logs import log_to_stderr
 
 
 def test_an_outage_is_two_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,37 +82,3 @@ def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
         Connection("127.0.0.1:1").introduce(0.5),
     ):
         pass
-
-
-@pytest.fixture
-def _logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    logging.captureWarnings(False)
-    root.handlers[:], root.level = handlers, level
-
-
-@pytest.mark.usefixtures("_logging")
-def test_only_connection_failures_are_held_back(capfd: pytest.CaptureFixture[str]) -> None:
-    """An outage is two lines, but a wrong password must be visible."""
-    log_to_stderr(debug=False)
-    without_outages()
-    failed = "FAIL [rdkafka#producer-4] [thrd:x]: "
-    shown = [
-        ("librdkafka", failed + "SASL authentication error: Authentication failed"),
-        ("librdkafka", "something else"),
-        ("aiokafka.conn", "Topic x is not authorized for this client"),
-        ("workers.kafka.clients", "Kafka client: _AUTHENTICATION: no"),
-        ("workers.runtime.availability", "Kafka is away: x. Waiting"),
-        ("workers.runtime.availability", "Kafka is away: x. Waiting"),
-    ]
-    held_back = [
-        ("librdkafka", failed + "Connect to ipv4#127.0.0.1:9092 failed: Connection refused"),
-        ("aiokafka.conn", "Unable connect to node with id 1: refused"),
-        ("workers.kafka.clients", "Kafka client: _TRANSPORT: refused"),
-    ]
-    for name, text in held_back + shown:
-        logging.getLogger(name).error("%s", text)
-    lines = [line.split(" ERROR   ")[-1] for line in capfd.readouterr().err.splitlines()]
-    assert lines == [text for _, text in shown]

@@ -39,12 +39,11 @@ from workers.cli import main
 main(sys.argv[1:])
 """
 OFF = "dumpable 0, limits (0, 0)"
-SETTINGS = GOOD.replace("secrets/noise.key", "noise.key").replace(
-    'key = "shop"', 'key = "shop"\ntimestamp = "ts"'
-)
+SETTINGS = GOOD.replace("secrets/noise.key", "noise.key")
+SETTINGS = SETTINGS.replace('key = "shop"', 'key = "shop"\ntimestamp = "ts"')
 
 
-def told(directory: Path, *arguments: str) -> list[str]:
+def told(*arguments: str) -> list[str]:
     """Return a command's reports, and its other lines on stderr."""
     command = [sys.executable, "-c", TELLING, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -55,23 +54,22 @@ def told(directory: Path, *arguments: str) -> list[str]:
 def test_commands_turn_core_dumps_off_before_they_read_the_key(tmp_path: Path) -> None:
     """A resource limit is not enough: a piped dump ignores it."""
     file = str(tmp_path / "noise.key")
-    assert told(tmp_path, "key", "new", file) == [f"key: {OFF}"]
-    assert told(tmp_path, "key", "fingerprint", file) == [f"key: {OFF}"]
+    assert told("key", "new", file) == [f"key: {OFF}"]
+    assert told("key", "fingerprint", file) == [f"key: {OFF}"]
 
 
 @pytest.mark.slow
 def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None:
     """They inherit the key, so they must inherit this too."""
     (tmp_path / "orders.toml").write_text(SETTINGS)
-    told(tmp_path, "key", "new", str(tmp_path / "noise.key"))
+    told("key", "new", str(tmp_path / "noise.key"))
     times = range(1_795_300_000_000, 1_795_300_100_000, 1_000)
     content = [json.dumps({"shop": "s1", "products": ["p"], "ts": at}) + "\n" for at in times]
     (tmp_path / "events.jsonl").write_text("".join(content))
-    settings, events, report = (
-        str(tmp_path / name) for name in ("orders.toml", "events.jsonl", "report")
-    )
+    names = "orders.toml", "events.jsonl", "report"
+    settings, events, report = (str(tmp_path / name) for name in names)
     arguments = ["--input", events, "--report", report, "--seeds", "4"]
-    lines = told(tmp_path, "replay", "-c", settings, *arguments)
+    lines = told("replay", "-c", settings, *arguments)
     of_key = [line for line in lines if line.startswith("key: ")]
     of_children = [line for line in lines if line.startswith("child: ")]
     assert set(of_key) == {f"key: {OFF}"}
@@ -80,7 +78,7 @@ def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None
 
 def test_debug_leaves_core_dumps_on_and_says_so(tmp_path: Path) -> None:
     """Debugging may need a dump, and the user must know its content."""
-    first, key = told(tmp_path, "--debug", "key", "new", str(tmp_path / "noise.key"))
+    first, key = told("--debug", "key", "new", str(tmp_path / "noise.key"))
     assert first == f"quietcount: {CORE_DUMPS_ON}"
     # The initial value: the most this process may allow.
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]

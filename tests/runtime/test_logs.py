@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from workers.kafka.outages import without_outages
 from workers.runtime.errors import StateRefused, describe
 from workers.runtime.logs import about, log_to_stderr
 
@@ -74,3 +75,27 @@ def test_errors_about_kafka_files_and_settings_keep_their_message() -> None:
     assert describe(StateRefused("topic\n was cut")) == "StateRefused: topic was cut"
     assert "timed out" in describe(KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out")))
     assert describe(KeyError("Planted")) == "KeyError"
+
+
+def test_only_connection_failures_are_held_back(capfd: pytest.CaptureFixture[str]) -> None:
+    """An outage is two lines, but a wrong password must be visible."""
+    log_to_stderr(debug=False)
+    without_outages()
+    failed = "FAIL [rdkafka#producer-4] [thrd:x]: "
+    shown = [
+        ("librdkafka", failed + "SASL authentication error: Authentication failed"),
+        ("librdkafka", "something else"),
+        ("aiokafka.conn", "Topic x is not authorized for this client"),
+        ("workers.kafka.clients", "Kafka client: _AUTHENTICATION: no"),
+        ("workers.runtime.availability", "Kafka is away: x. Waiting"),
+        ("workers.runtime.availability", "Kafka is away: x. Waiting"),
+    ]
+    held_back = [
+        ("librdkafka", failed + "Connect to ipv4#127.0.0.1:9092 failed: Connection refused"),
+        ("aiokafka.conn", "Unable connect to node with id 1: refused"),
+        ("workers.kafka.clients", "Kafka client: _TRANSPORT: refused"),
+    ]
+    for name, text in held_back + shown:
+        logging.getLogger(name).error("%s", text)
+    lines = [line.split(" ERROR   ")[-1] for line in capfd.readouterr().err.splitlines()]
+    assert lines == [text for _, text in shown]

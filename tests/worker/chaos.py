@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bounding import bound
 from tests.broker import LASTING, broker
-from tests.worker.harness import Contributed, Site, assert_contiguous, known, now_ms, sale, unk
+from tests.pipeline.pipeline import Contributed
+from tests.worker.harness import Site, assert_contiguous, known, now_ms, sale, unk
 from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
@@ -33,10 +35,8 @@ GRACE_MS = 8_000
 AHEAD_MS = 20_000
 KEYS = [f"k{i}" for i in range(10)]
 LABELS = [f"item-{i}" for i in range(2_000)]
-HISTOGRAMS = (
-    unk("unknown", tick="1s", max_items=2),
-    known("known", tick="2s", max_items=3, max_count=2, keys=KEYS, domain=LABELS[:50]),
-)
+BOUNDED = {"max_items": 3, "max_count": 2, "domain": LABELS[:50]}
+HISTOGRAMS = unk("unknown"), known("known", tick="2s", keys=KEYS, **BOUNDED)
 
 
 @dataclass
@@ -53,12 +53,9 @@ class Oracle:
         self.watermarks[partition] = mark
         for lane in self.lanes:
             tick = (max(at, mark) - lane.start_ms) // lane.tick_ms + 1
-            items = event["items"]
-            counts = items if isinstance(items, dict) else Counter(items)
-            for label, n in list(counts.items())[: lane.max_items]:
+            for label, n in bound(event["items"], lane.max_items, lane.max_count).items():
                 if n:
-                    what = Contributed(lane, tick, event["key"], label)
-                    self.total[what] += min(n, lane.max_count)
+                    self.total[Contributed(lane, tick, event["key"], label)] += n
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:
@@ -173,9 +170,8 @@ def check(site: Site, oracle: Oracle) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)

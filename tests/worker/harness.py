@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
@@ -28,14 +28,12 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests import ROOT
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import Contributed, contents
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
-from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import Message as Contributions
 from workers.pipeline.contributions import decode
 from workers.pipeline.rejected import OWN
 from workers.settings.durations import parse_duration
@@ -48,15 +46,6 @@ HORIZON, OTHER_HORIZONS, CALM_TICKS = 65_536, (61_001, 54_001, 47_017), 4_096
 
 T = TypeVar("T")
 Toml = Mapping[str, object]
-
-
-class Contributed(NamedTuple):
-    """Contents of the contributions topic for one item in one tick."""
-
-    lane: Lane
-    tick: int
-    key: str
-    label: str
 
 
 def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
@@ -93,46 +82,26 @@ def known(name: str = "known", **changes: object) -> dict[str, object]:
     return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
 
 
-def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counter[Contributed]:
-    """Return what counts of events, given the time at which each does, where users are bounded."""
-    total: Counter[Contributed] = Counter()
-    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for (event, at), lane in product(events, list(lanes)):
-        tick = (at - lane.start_ms) // lane.tick_ms + 1
-        used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
-        for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
-            pair = event["key"], label
-            if pair in used or len(used) < (lane.max_items_per_user or 0):
-                added = min(event["items"].count(label), lane.max_count - used[pair])
-                used[pair] += added
-                total[Contributed(lane, tick, *pair)] += added
-    return +total
-
-
-def contents(messages: Iterable[Contributions]) -> Counter[Contributed]:
-    """Add up the contributions in messages."""
-    total: Counter[Contributed] = Counter()
-    for section in (section for message in messages for section in message.sections):
-        for key, label, count in rows_of(section):
-            total[Contributed(section.lane, section.tick, key, label)] += count
-    return total
-
-
 class Worker:
     """A `quietcount run` process; killed at the end of its `with` block if still running."""
 
     process: subprocess.Popen[bytes] | Started
 
-    def __init__(self, config: Path, log: Path, runner: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        config: Path,
+        log: Path,
+        runner: Sequence[str] | None = None,
+        options: Sequence[str] = ("run",),
+    ) -> None:
         self.log = log
-        arguments = ["run", "-c", str(config)]
+        arguments = [*options, "-c", str(config)]
         with log.open("ab") as output:
             if runner is None:
                 self.process = launch(arguments, output, output)
             else:
-                self.process = subprocess.Popen(
-                    [sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output
-                )
+                command = [sys.executable, *runner, *arguments]
+                self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
 
     def __enter__(self) -> Self:
         return self
@@ -195,9 +164,8 @@ class Site:
         self.name = f"t{uuid.uuid4().hex[:12]}"
         self._made_ms = now_ms()
         self.topic = f"{self.name}-events"
-        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {
-            self.topic: partitions
-        }
+        several = {f"{self.topic}-{i}": n for i, n in enumerate(topics)}
+        self.topics = several or {self.topic: partitions}
         self.places = [(topic, i) for topic, n in self.topics.items() for i in range(n)]
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
@@ -292,9 +260,8 @@ class Site:
         `runner` is the code that a new Python process runs as `quietcount`; None forks a process
         that has already imported it.
         """
-        config = self.write(
-            self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml"
-        )
+        section = self.document["worker"] | {"data_dir": data}
+        config = self.write(self.document | {"worker": section}, f"{data}.toml")
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
@@ -331,8 +298,7 @@ class Site:
 
     def assert_clean(self, *further: str) -> None:
         """Assert that audit finds nothing, and no page or tick is missing or repeated."""
-        done = self.audit(*further)
-        assert done.returncode == 0, done.stdout + done.stderr
+        succeed("audit", "-c", str(self.config), *further)
         assert_contiguous(self.snapshots())
 
     def produce(
@@ -386,10 +352,8 @@ class Site:
 
     def published_or_ended(self, worker: Worker, time_ms: int) -> None:
         """Wait for snapshots up to a time, or for the end of the worker."""
-        until(
-            lambda: not worker.running() or min(self.published_to().values()) >= time_ms,
-            "all is published",
-        )
+        ends = self.published_to
+        until(lambda: not worker.running() or min(ends().values()) >= time_ms, "all is published")
 
     def contributed(self) -> Counter[Contributed]:
         values = (message.value() for message in self.read(self.settings.contributions_topic))
@@ -458,6 +422,13 @@ def quietcount(
     *arguments: str, patience_s: float = 2 * PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     return run(arguments, patience_s)
+
+
+def succeed(*arguments: str) -> str:
+    """Run a command that exits 0; return what it prints."""
+    done = quietcount(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def toml(document: Mapping[str, Any]) -> str:

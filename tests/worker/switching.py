@@ -53,9 +53,8 @@ def hold_first_picks(threads: int) -> None:
             try:
                 gate.wait(_HELD_S)
             except threading.BrokenBarrierError:
-                print(
-                    f"not all threads came to a pick of scale {float(scale):.3g}", file=sys.stderr
-                )
+                said = f"not all threads came to a pick of scale {float(scale):.3g}"
+                print(said, file=sys.stderr)
         return peel(counts, bottom, scale, k, words)
 
     selection._peel = held

@@ -1,4 +1,6 @@
-"""`quietcount budget` agrees with the published snapshots, through generations."""
+"""`quietcount budget` agrees with the published snapshots, through generations; a worker with a
+ceiling ends before the epoch that would exceed it, and loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.costs import summed
-from tests.worker.harness import Site, known, now_ms, sale, unk
+from tests.worker.harness import Site, known, now_ms, sale, unk, until
 from workers.cli import execute
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.registry import build
@@ -18,14 +20,14 @@ pytestmark = pytest.mark.waits
 
 
 class Command:
-    """The command in this process, since starting Python takes longer than the work."""
+    """Commands in this process, since starting Python takes longer than the work."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, config: Path, *options: str) -> tuple[int, str, str]:
+    def __call__(self, config: Path, *options: str, name: str = "budget") -> tuple[int, str, str]:
         self._capsys.readouterr()
-        status = execute(["budget", "-c", str(config), *options])
+        status = execute([name, "-c", str(config), *options])
         return status, *self._capsys.readouterr()
 
     def json(self, site: Site) -> dict[str, Any]:
@@ -139,3 +141,49 @@ def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_c
     assert (status, out) == (2, "")
     [line] = err.splitlines()
     assert "127.0.0.1:1" in line
+
+
+def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
+    bootstrap: str, tmp_path: Path, command: Command
+) -> None:
+    """Either histogram fits alone, both are too much. No epoch ends during the test."""
+    privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
+    users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
+    kinds: dict[str, Any] = {"events": {"user": "user"}, "privacy": privacy}
+    site = Site(bootstrap, tmp_path, [unk(**users)], partitions=1, owners=1, **kinds)
+    at = now_ms()
+    site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
+    site.run_until(at)
+    before = site.snapshots()
+    # Alone the other histogram fits; with the releases of this epoch it does not.
+    site.rewrite(histogram=[unk("other", **(users | {"epsilon": 1.6}))])
+    site.create_topics()
+    assert execute(["retire", "-c", str(site.config), "items"]) == 0
+    site.set("privacy", max_epsilon=just_enough(site, command))
+    with site.worker() as worker:
+        site.produce(0, [sale(["a"], now_ms(), user="u")])
+        assert worker.ended() == 2
+        lines = worker.output().splitlines()
+        said = [line for line in lines if "would bring one user to epsilon" in line]
+    assert said and "No tick of it is published, and its contributions wait" in said[0]
+    assert site.snapshots() == []
+    found = command.json(site)
+    assert [part["histogram"] for part in found["ceiling"]["parts"]] == ["items"]
+    assert found["ceiling"]["max_epsilon"] == site.document["privacy"]["max_epsilon"]
+    # With a higher ceiling the worker continues, with the events that came meanwhile.
+    site.set("privacy", max_epsilon=30.0)
+    with site.running() as worker:
+        until(site.snapshots, "the histogram begins")
+    site.assert_clean()
+    assert before
+
+
+def just_enough(site: Site, command: Command) -> float:
+    """Return the ceiling that the settings just reach, from the message about a lower one."""
+    site.set("privacy", max_epsilon=0.5)
+    for name in ("plan", "topics", "run", "check"):
+        status, _, err = command(site.config, name=name)
+        [line] = err.splitlines()[-1:]
+        assert status == 2
+        assert "these settings exceed it by themselves" in line and "would fit" in line
+    return float(line.split("come to epsilon ")[1].split()[0]) * 1.0001

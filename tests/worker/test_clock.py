@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.worker.harness import Site, known, now_ms, sale, until
 
 pytestmark = pytest.mark.waits
-
-
-def one_partition(bootstrap: str, directory: Path, **events: object) -> Site:
-    return Site(bootstrap, directory, [known(keys=["k"])], partitions=1, owners=1, events=events)
 
 
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
@@ -29,74 +26,46 @@ def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path:
         assert len({s["tick"] for s in snapshots if s["key"] == key}) >= 5
 
 
-def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
+def test_wrong_times_are_rejected_late_events_count_in_the_open_tick_and_early_ones_in_their_own(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A closed tick never changes, and one wrong clock must not close the ticks of all."""
-    site = one_partition(bootstrap, tmp_path, max_ahead="10s")
-    at = now_ms()
-    # before the worker is there: it is not late, whatever this machine does
-    site.produce(0, [sale("a", at)])
+    """A closed tick never changes, and one wrong clock must not close the ticks of all.
+
+    First events once stopped a worker, or began its histograms: seconds read as ms, and a time of
+    2001 with ticks of a second. A fast clock once closed the ticks of others early.
+    """
+    histograms = [known(keys=["k"], domain=["first", "late", "ahead", "a", "b", "c"])]
+    kinds: dict[str, Any] = {"partitions": 1, "owners": 1, "events": {"max_ahead": "1m"}}
+    site = Site(bootstrap, tmp_path, histograms, **kinds)
+
+    def contributed() -> set[str]:
+        return {what.label for what in site.contributed()}
+
+    at, in_2001 = now_ms(), 1_000_000_000_000
+    # Before the worker is there, so "first" is not late, whatever this machine does.
+    times = {"s": at // 1_000, "x": in_2001, "first": at, "y": in_2001, "us": at * 1_000}
+    site.produce(0, [sale(label, time) for label, time in times.items()])
     with site.running():
-        site.wait_published(at)
-        site.produce(0, [sale("b", at)])  # its tick is closed
-        site.produce(0, [sale("c", at + 3_600_000)])
-        until(
-            lambda: any(what.label == "b" for what in site.contributed()),
-            "the late event is contributed",
-        )
-        until(site.rejects, "the early event is rejected")
-        site.wait_published(at + 5_000)
-    ticks = {what.label: what.tick for what in site.contributed()}
-    assert ticks["a"] == at // 1_000 + 1
-    assert ticks["b"] > ticks["a"]
-    assert "c" not in ticks
-    assert site.reasons() == ["dated too far ahead"]
-    assert max(s["end"] for s in site.snapshots()) < at + 3_600_000
-    site.assert_clean()
-
-
-def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histograms(
-    bootstrap: str, tmp_path: Path
-) -> None:
-    """First events once did: seconds read as ms, and a time of 2001 with ticks of a second."""
-    site = one_partition(bootstrap, tmp_path)
-    at = now_ms()
-    times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)
-    site.produce(0, [sale(label, ts) for label, ts in zip("abcde", times, strict=True)])
-    site.run_until(at + 2_000)
-    assert {what.label for what in site.contributed()} == {"c"}
-    assert min(snapshot["end"] for snapshot in site.snapshots()) > at
-    assert site.reasons() == [
-        "dated before 2000: seconds instead of ms?",
-        "dated too far behind",
-        "dated too far behind",
-        "dated too far ahead: microseconds instead of ms?",
-    ]
-    site.assert_clean()
-
-
-def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
-    bootstrap: str, tmp_path: Path
-) -> None:
-    """A fast clock must not show in the ticks of others: it once closed them early."""
-    site = one_partition(bootstrap, tmp_path, max_ahead="1m")
-    with site.running():
-        at = now_ms()
-        site.produce(0, [sale("ahead", at + 8_000)])
+        site.wait_published(at + 2_000)
+        site.produce(0, [sale("late", at)])  # its tick is closed
+        begun = now_ms()
+        site.produce(0, [sale("ahead", begun + 8_000), sale("far ahead", at + 3_600_000)])
         latest: dict[str, int] = {}
         for label in ("a", "b", "c"):
-            now = now_ms()
-            site.produce(0, [sale(label, now)])
-            wanted = {"ahead", *latest, label}
-            until(
-                lambda: wanted <= {what.label for what in site.contributed()},  # noqa: B023  # called at once
-                f"{label} is contributed",
-            )
+            site.produce(0, [sale(label, now_ms())])
+            wanted = {"first", "late", "ahead", *latest, label}
+            until(lambda wanted=wanted: wanted <= contributed(), f"{label} is contributed")  # type: ignore[misc]  # bound now
             latest[label] = now_ms() // 1_000 + 1
-        site.wait_published(at + 9_000)
+        site.wait_published(begun + 9_000)
     ticks = {what.label: what.tick for what in site.contributed()}
-    assert ticks.pop("ahead") == (at + 8_000) // 1_000 + 1
+    assert ticks.pop("first") == at // 1_000 + 1 < ticks.pop("late")
+    assert ticks.pop("ahead") == (begun + 8_000) // 1_000 + 1
     # On a slow machine the clock may have closed a tick before its event came; nothing else may.
-    assert all(ticks[label] <= latest[label] for label in latest)
+    assert ticks.keys() == latest.keys() and all(ticks[label] <= latest[label] for label in ticks)
+    ends = [snapshot["end"] for snapshot in site.snapshots()]
+    assert at < min(ends) and max(ends) < at + 3_600_000
+    behind, ahead = "dated too far behind", "dated too far ahead"
+    first = "dated before 2000: seconds instead of ms?"
+    in_us = f"{ahead}: microseconds instead of ms?"
+    assert site.reasons() == [first, behind, behind, in_us, ahead]
     site.assert_clean()

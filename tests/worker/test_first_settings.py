@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from tests.admin import admin_of
 from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
-from tests.worker.harness import Worker, now_ms, quietcount, until
+from tests.worker.harness import Site, Worker, now_ms, succeed, unk
 from workers.events.project import time_ms
-from workers.kafka.clients import Connection
-from workers.kafka.reading import read_partition
-from workers.settings.settings import Settings, load
+from workers.settings.settings import Settings
 
 pytestmark = pytest.mark.waits
 
@@ -76,10 +70,9 @@ def web_log(settings: Settings, events: list[Keyed]) -> Counted:
 def sensors(settings: Settings, events: list[Keyed]) -> Counted:
     buckets = settings.histograms[0].buckets
     assert buckets is not None
-    return (
-        (e["at"] // 1000, e["type"], buckets.labels[bisect_right(buckets.edges, e["value"])], 1)
-        for _, e in events
-    )
+    edges, labels = buckets.edges, buckets.labels
+    for _, event in events:
+        yield event["at"] // 1000, event["type"], labels[bisect_right(edges, event["value"])], 1
 
 
 def users(settings: Settings, events: list[Keyed]) -> Counted:
@@ -120,43 +113,35 @@ def test_what_init_writes_counts_right(
 ) -> None:
     """This is the path of a new user; a day that begins meanwhile begins an epoch."""
     (options, reference), guessed = CASES[kind], GUESSED[kind]
-    topic = f"{kind}-{uuid.uuid4().hex[:8]}"
+    # Its topic, and how to read what is published; `init` writes the settings.
+    site = Site(bootstrap, tmp_path, [unk()], partitions=PARTITIONS, create=False)
+    site.create_events()
     encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
     if kind == "sensors":
         url = request.getfixturevalue("registry_url")
         serializer = AvroSerializer(SchemaRegistryClient({"url": url}), READING)
-        context = SerializationContext(topic, MessageField.VALUE)
+        context = SerializationContext(site.topic, MessageField.VALUE)
         encode = lambda event: serializer(event, context) or b""  # noqa: E731
         options = [*options, "--schema-registry", url]
-    events = fill(bootstrap, topic, kind, encode)
-    file = tmp_path / "first.toml"
-    done = quietcount(
-        "init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options
-    )
-    assert done.returncode == 0, done.stderr
+    events = fill(site, kind, encode)
+    site.config = file = tmp_path / "first.toml"
+    new = "--bootstrap", bootstrap, "--topic", site.topic, "--output", str(file)
+    succeed("init", *new, *options)
     text = file.read_text()
     file.write_text(text.replace("epsilon = 1.0\n", "epsilon = 8.0\n"))
-    settings = load(file)
+    settings = site.settings
     assert {name: getattr(settings.events, name) for name in guessed} == guessed
     assert settings.histograms[0].tick_ms <= AGO_MS
 
-    assert quietcount("key", "new", str(tmp_path / "first.key")).returncode == 0
-    checked = quietcount("check", "-c", str(file))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    made = quietcount("topics", "-c", str(file), "--create")
-    assert made.returncode == 0, made.stderr
+    succeed("key", "new", str(tmp_path / "first.key"))
+    succeed("check", "-c", str(file))
+    succeed("topics", "-c", str(file), "--create")
     counted = list(reference(settings, events))
-    last_ms = max(at for at, *_ in counted)
     with Worker(file, tmp_path / "worker.log") as worker:
-        until(
-            lambda: published_to(settings) > last_ms or not worker.running(),
-            "all ticks are published",
-            120,
-        )
+        site.published_or_ended(worker, max(at for at, *_ in counted) + 1)
         assert worker.stop() == 0
-    audited = quietcount("audit", "-c", str(file))
-    assert audited.returncode == 0, audited.stderr
-    assert_right(settings, counted)
+    site.assert_clean()
+    assert_right(site, counted)
 
 
 @pytest.fixture(scope="module")
@@ -165,46 +150,24 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
-    connection = Connection(bootstrap)
-    admin = admin_of(connection)
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
-        future.result()
-    producer = connection.producer(
-        None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS}
-    )
+def fill(site: Site, kind: str, encode: Encode) -> list[Keyed]:
     rng, found = random.Random(kind), []
     start = now_ms() - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
         key, event = TOPICS[kind](rng, start + i * (SPAN_MS // 2) // EVENTS)
-        producer.produce(topic, encode(event), key, partition_of(key, i, PARTITIONS))
+        place, sent_key = partition_of(key, i, PARTITIONS), None if key is None else key.encode()
+        site.produce(place, [encode(event)], key=sent_key, flush=False)
         found.append((key, event))
-    assert producer.flush(60) == 0
+    site.produce(0, [])  # flush
     return found
 
 
-def snapshots(settings: Settings) -> list[dict[str, Any]]:
-    connection = Connection(settings.kafka.bootstrap)
-    [histogram] = settings.histograms
-    topic = settings.output_topic(histogram)
-    partitions = admin_of(connection).list_topics(topic, timeout=60).topics[topic].partitions
-    values = (read_partition(connection, topic, partition) for partition in partitions)
-    return [json.loads(m.value() or b"") for messages in values for m in messages]
-
-
-def published_to(settings: Settings) -> int:
-    ends: dict[str, int] = {}
-    for snapshot in snapshots(settings):
-        ends[snapshot["key"]] = max(snapshot["end"], ends.get(snapshot["key"], 0))
-    return min(ends.values(), default=0)
-
-
-def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -> None:
+def assert_right(site: Site, counted: list[tuple[int, str, str, int]]) -> None:
     """Assert counts of the epoch within their noise, with no item above threshold missing."""
-    [histogram] = settings.histograms
+    [histogram] = site.settings.histograms
     assert isinstance(histogram.horizon, int)
     epoch_ms, seen, shown = histogram.tick_ms * histogram.horizon, 0, 0
-    for snapshot in snapshots(settings):
+    for snapshot in site.snapshots():
         first, end, sd = snapshot["start"] // epoch_ms * epoch_ms, snapshot["end"], snapshot["sd"]
         exact: Counter[str] = Counter()
         for at, key, label, n in counted:
@@ -215,9 +178,8 @@ def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -
             place = snapshot["key"], snapshot["tick"], label, n, exact[label]
             assert abs(n - exact[label]) <= SDS * sd + 1, place
         passing = snapshot["threshold"] or 0
-        missing = {
-            label for label, n in exact.items() if label not in found and n > passing + SDS * sd
-        }
+        above = {label for label, n in exact.items() if n > passing + SDS * sd}
+        missing = above - found.keys()
         assert not missing, (snapshot["key"], snapshot["tick"], missing)
         seen, shown = seen + 1, shown + len(found)
     assert seen > 2 and shown > 2 * seen

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.worker.harness import Site, assert_contiguous, known, quietcount, unk
+from tests.worker.harness import Site, assert_contiguous, known, succeed, unk
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings.settings import Settings
@@ -79,10 +79,8 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
 
     lines, out = tmp_path / "departures.jsonl", tmp_path / "snapshots.jsonl"
     lines.write_text("".join(json.dumps(event) + "\n" for event in departures))
-    done = quietcount(
-        "replay", "-c", str(site.config), "--input", str(lines), "--snapshots", str(out)
-    )
-    assert done.returncode == 0, done.stderr
+    paths = "--input", str(lines), "--snapshots", str(out)
+    succeed("replay", "-c", str(site.config), *paths)
     replayed = [json.loads(line) for line in out.read_text().splitlines()]
     assert not ids & check(site.settings, site.key, departures, replayed)
 
@@ -111,9 +109,8 @@ def check(
         domain = list(getattr(config, "domain", ()))
         for name in ("EWR", "JFK", "LGA"):
             snapshots = sorted(by_place.pop((config.name, name)), key=lambda s: int(s["start"]))
-            assert [s["start"] for s in snapshots] == [
-                day * DAY_MS for day in range(first, last + 1)
-            ]
+            starts = [day * DAY_MS for day in range(first, last + 1)]
+            assert [s["start"] for s in snapshots] == starts
             running: dict[str, int] = dict.fromkeys(domain, 0)
             shown: set[str] = set(domain)
             epoch = None
@@ -130,9 +127,8 @@ def check(
                 counts = np.array(list(running.values())) + noise.at(snapshot["tick"], tags)
                 noisy = dict(zip(labels, counts.tolist(), strict=True))
                 if not domain:
-                    shown |= {
-                        label for label, count in noisy.items() if count > snapshot["threshold"]
-                    }
+                    threshold = snapshot["threshold"]
+                    shown |= {label for label, count in noisy.items() if count > threshold}
                 wanted = [[label, noisy[label]] for label in shown]
                 wanted.sort(key=lambda item: (-int(item[1]), item[0]))
                 assert snapshot["items"] == wanted, f"{config.name}, {name}, {snapshot['start']}"

@@ -78,18 +78,16 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same tick under other noise is a second measurement of all its events."""
-    site = Site(
-        bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
-    )
+    histograms = [known("items", keys=["k"]), known(keys=["k"])]
+    site = Site(bootstrap, tmp_path, histograms, partitions=1, owners=1)
     at = now_ms()
     site.produce(0, [sale("a", at)])
     site.run_until(at)
     topics = [f"{site.name}.items", f"{site.name}.known"]
     time.sleep(3)  # ticks that nobody has worked on
     before = [ends(site, topic, "read_uncommitted") for topic in topics]
-    factory = Factory(
-        site.settings, site.connection, check_topics(site.settings, site.connection), site.key, None
-    )
+    found = check_topics(site.settings, site.connection)
+    factory = Factory(site.settings, site.connection, found, site.key, None)
     contribute_up_to_now(factory)
     die_before_the_commit(factory, site, monkeypatch)
     raised: dict[str, Any] = site.document["histogram"][0]

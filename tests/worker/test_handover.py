@@ -26,9 +26,7 @@ def total(site: Site) -> int:
     return sum(n for what, n in counted.items() if what.lane == lane)
 
 
-def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_frozen_worker_is_replaced_and_rejoins(bootstrap: str, tmp_path: Path) -> None:
     """A machine that pauses and resumes is the classic way to get two owners of one partition."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     sent = 0
@@ -52,9 +50,7 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(
     site.assert_clean()
 
 
-def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_a_stranger_fences_exits_75(bootstrap: str, tmp_path: Path) -> None:
     """Two owners must not both publish, and a supervisor must learn of it."""
     site = Site(bootstrap, tmp_path, [unk()])
     with site.worker() as worker:

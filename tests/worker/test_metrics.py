@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,13 +54,9 @@ def ready(worker: Worker) -> bool:
     return ask(worker, "/readyz")[0] == 200
 
 
-def test_figures_stay_exact_and_gauges_move_when_partitions_do(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_figures_stay_exact_when_partitions_move(bootstrap: str, tmp_path: Path) -> None:
     """Operators sum over workers: nothing may be counted twice, no partition reported by two."""
-    site = Site(
-        bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0}
-    )
+    site = Site(bootstrap, tmp_path, [unk(), known()], worker={"metrics_port": 0})
     sent = 0
 
     def send(number: int) -> None:
@@ -84,11 +81,9 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
                     lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,  # type: ignore[misc]  # bound now
                     "each is shown by one",
                 )
-            until(
-                lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8,
-                "and what is broken",
-            )
-            assert total("quietcount_rejects_total", one, two, reason="not JSON") == 8
+            rejected = partial(total, "quietcount_rejects_total", one, two, reason="not JSON")
+            until(lambda: rejected() >= 8, "and what is broken")
+            assert rejected() == 8
             assert total("quietcount_events_total", one, two) == sent
             assert total("quietcount_partitions_given_up_total", one) >= 6
             assert total("quietcount_recovery_seconds_count", one) >= 2
@@ -100,9 +95,8 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
         # asked for later: it goes on publishing
         snapshots = Counter(s["histogram"] for s in site.snapshots())
         assert seen["quietcount_snapshots_total"][0][1] <= snapshots["items"]
-        rows = {
-            labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value
-        }
+        ledgers = seen["quietcount_ledger_rows"]
+        rows = {labels["histogram"]: value for labels, value in ledgers if value}
         assert rows == {"items": 1, "known": 3}
         for name in ("quietcount_watermark_lag_seconds", "quietcount_release_lag_seconds"):
             assert all(-1 < value < 600 for _, value in seen[name]), seen[name]  # s, not ms
@@ -111,9 +105,7 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
         assert one.stop() == 0
 
 
-def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_port_in_use_ends_the_second_worker_with_one_line(bootstrap: str, tmp_path: Path) -> None:
     """When two workers share settings and machine, the line names the problem and the remedy."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
     with site.running() as worker:

@@ -16,43 +16,31 @@ GOOD_BETWEEN = 5
 
 
 def broken(at: int) -> list[tuple[object, str]]:
+    """Return a record for each reason; `tests/events/test_reader.py` has more of each kind."""
+
     def event(**changes: Any) -> dict[str, Any]:
         made = sale(["a"], at) | changes
         return {name: value for name, value in made.items() if value is not ...}
 
     return [
         (None, "no value"),
-        (b"", "not JSON"),
         (b"{", "not JSON"),
         (b"\xff\xfe{}", "not JSON"),
-        (b'{"key":"k","items":["\xff"],"ts":%d}' % at, "not JSON"),
         (b'{"key":"k","items":["a"],"ts":NaN}', "not JSON"),
         (b"[" * 2_000, "not JSON"),
         (b"[1]", "not a JSON object"),
-        (b'"text"', "not a JSON object"),
-        (b"null", "not a JSON object"),
         (event(key=...), "missing field 'key'"),
-        (event(items=...), "missing field 'items'"),
-        (event(ts=...), "missing field 'ts'"),
         (event(key=7.5), "field 'key' is not a string, whole number or boolean"),
-        (event(key=None), "field 'key' is not a string, whole number or boolean"),
         (event(items=7.5), "field 'items' is not a string, list or object"),
         (
             event(items=["a", 7.5]),
             "field 'items' has an item that is not a string, whole number or boolean",
         ),
         (event(items={"a": -1}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": 1.5}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": True}), "a count in 'items' is not a non-negative integer"),
-        (event(items={"a": "1"}), "a count in 'items' is not a non-negative integer"),
         (event(ts="yesterday"), "field 'ts' is not a time in ms"),
-        (event(ts=-1), "field 'ts' is not a time in ms"),
-        (event(ts=at + 0.5), "field 'ts' is not a time in ms"),
         (event(ts=2**60), "field 'ts' is not a time in ms: nanoseconds?"),
         (event(ts=at + 3_600_000), "dated too far ahead"),
-        (event(items="x" * 1_025), "label too long"),
         (event(items=["ä" * 513]), "label too long"),
-        (event(items={"x" * 1_025: 1}), "label too long"),
         (event(key="x" * 1_025), "label too long"),
         (event(note="x" * 20_000), "record too large"),
     ]
@@ -63,20 +51,18 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 ) -> None:
     """One bad producer must not stop the histograms of all others, nor lose a good event."""
     histograms = [unk(), known(max_items=3, max_count=5)]
-    site = Site(
-        bootstrap, tmp_path, histograms, partitions=2, owners=1, events={"max_bytes": 10_000}
-    )
+    kinds: dict[str, Any] = {"partitions": 2, "owners": 1, "events": {"max_bytes": 10_000}}
+    site = Site(bootstrap, tmp_path, histograms, **kinds)
     at = now_ms()
     bad = broken(at)
     good = {"key": "k", "items": ["a", "a", "b"], "ts": at, "unknown": {"more": [1, None]}}
     for value, _ in bad:
         site.produce(1, [good] * GOOD_BETWEEN + [value], flush=False)
     site.produce(1, [good])
-    with site.worker() as worker:
+    with site.running() as worker:
         until(lambda: len(site.rejects()) >= len(bad), "all rejects")
         site.wait_published(at)
-        assert worker.stop() == 0
-        assert "Traceback" not in worker.output()
+    assert "Traceback" not in worker.output()
     rejects = site.rejects()
     assert [headers["reason"] for _, headers in rejects] == [reason for _, reason in bad]
     originals = [m.value() for m in site.read(site.topic)]
@@ -92,9 +78,8 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 
 def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Path) -> None:
     """With `$key` and without a time field, the record itself can be invalid."""
-    site = Site(
-        bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"key": "$key"}
-    )
+    kinds: dict[str, Any] = {"partitions": 1, "owners": 1, "events": {"key": "$key"}}
+    site = Site(bootstrap, tmp_path, [known(keys=["k"])], **kinds)
     del site.document["events"]["timestamp"]
     site.rewrite()
     for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
@@ -107,14 +92,12 @@ def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Pa
     assert site.contributed().total() == 2
 
 
-def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_rejects_nearly_all_says_so(bootstrap: str, tmp_path: Path) -> None:
     """`/readyz`, the metric and the log agree, and the command that they name exists."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
     begin = now_ms() - 1_000
     site.produce(0, [sale([f"p{i % 3}"], begin + i, None) for i in range(300)])
-    with site.worker() as worker:
+    with site.running() as worker:
         until(lambda: "nearly all records are rejected (" in worker.output(), "the line")
         worker.at_work()
         assert not ready(worker)
@@ -125,5 +108,4 @@ def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
         site.produce(1, [sale([f"p{i % 3}"], begin + i) for i in range(400)])
         until(lambda: "its records are accepted again" in worker.output(), "the other line")
         until(lambda: ready(worker), "it is ready")
-        assert worker.stop() == 0
-        assert worker.output().count("nearly all records are rejected (") == 1
+    assert worker.output().count("nearly all records are rejected (") == 1

@@ -28,9 +28,8 @@ COUNT, EVENTS = 25_307, 3
 SECRETS = ("Planted", "PLANTED", "Zm9yLXlvdXI")
 # As whole numbers only: a long fraction, or a random name, may hold any digits. Prometheus writes 5
 # as 5.0.
-COUNTS = re.compile(
-    "|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in (1, EVENTS, 2 * EVENTS))
-)
+SUMS = (COUNT, EVENTS * COUNT, 2 * EVENTS * COUNT)
+COUNTS = re.compile("|".join(rf"(?<![\w.]){n}(?:\.0)?(?![\w.])" for n in SUMS))
 
 # A worker whose stage 1 fails over an event, with the event's label in the message of the
 # exception.
@@ -73,13 +72,9 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     return made
 
 
-class Run(Worker):
-    def __init__(self, site: Site, name: str, *arguments: str, code: str | None = None) -> None:
-        self.log = site.directory / f"{name}.log"
-        start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "workers.cli"]
-        with self.log.open("ab") as output:
-            command = [*start, *arguments, "-c", str(site.config)]
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+def start(site: Site, name: str, *options: str, code: str | None = None) -> Worker:
+    runner = ("-c", code) if code else ("-m", "workers.cli")
+    return Worker(site.config, site.directory / f"{name}.log", runner, options)
 
 
 def assert_silent(site: Site, text: str) -> None:
@@ -100,11 +95,9 @@ def objects(text: str) -> list[dict[str, object]]:
     return found
 
 
-def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(
-    site: Site,
-) -> None:
+def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing(site: Site) -> None:
     """The log goes to machines that may not hold exact data."""
-    with Run(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
+    with start(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
         until(lambda: ready(worker) or not worker.running(), "it is ready")
         until(lambda: "rejected" in worker.output(), "it rejects")
         until(site.snapshots, "it publishes")
@@ -117,9 +110,8 @@ def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_d
         assert worker.stop() == 0
         entries = objects(worker.output())
     assert_silent(site, worker.output())
-    assert {"rejected", "fenced", "acquired", "given_up"} <= {
-        entry.get("event") for entry in entries
-    }
+    happened = {entry.get("event") for entry in entries}
+    assert {"rejected", "fenced", "acquired", "given_up"} <= happened
     assert {"debug", "info", "warning"} <= {entry["level"] for entry in entries}
 
 
@@ -130,9 +122,8 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     """Library exceptions quote their input; readers of the log need the location, not the data."""
     at = now_ms()
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
-    with Run(
-        site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING
-    ) as worker:
+    arguments = *options, "run", "--log-format", form
+    with start(site, f"failing-{form}", *arguments, code=FAILING) as worker:
         assert worker.ended() == 70
     text = worker.output()
     assert_silent(site, text)
@@ -146,10 +137,8 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
 
 def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
     """Foreign records in a topic may be anything, including data."""
-    producer = site.connection.producer()
-    producer.produce(f"{site.name}.contributions", b'{"PlantedForeign": %d}' % COUNT, partition=0)
-    assert producer.flush(120) == 0
-    with Run(site, "refused", "--debug", "run", "--log-format", "json") as worker:
+    site.produce(0, [b'{"PlantedForeign": %d}' % COUNT], topic=f"{site.name}.contributions")
+    with start(site, "refused", "--debug", "run", "--log-format", "json") as worker:
         assert worker.ended() == 2
     assert_silent(site, worker.output())
     last = [entry for entry in objects(worker.output()) if entry["level"] == "critical"]

@@ -145,10 +145,8 @@ def test_every_way_in_counts_what_plain_python_counts(
     site = Site(bootstrap, tmp_path, HISTOGRAMS, partitions=PARTITIONS, events=given)
     rng = random.Random(7)
     events = list(generated(rng, unit, now_ms()))
-    broken = [
-        {**events[0], "order": {**events[0]["order"], "shop": 1.5}},
-        {**events[0], "type": "purchase", "order": {"shop": 17}},
-    ]
+    bad_shop = events[0] | {"order": events[0]["order"] | {"shop": 1.5}}
+    broken = [bad_shop, events[0] | {"type": "purchase", "order": {"shop": 17}}]
     for partition in range(PARTITIONS):
         site.produce(partition, events[partition::PARTITIONS] + broken[partition : partition + 1])
     wanted = reference(events)
@@ -167,9 +165,8 @@ def test_every_way_in_counts_what_plain_python_counts(
         body = json.loads(line)
         last[body["histogram"], body["key"]] = {item[0]: item[2] for item in body["items"]}
     # With so little noise nearly all items are shown, with their exact counts.
-    shown = Counter(
-        {(*place, label): n for place, items in last.items() for label, n in items.items()}
-    )
+    named = [(place, label, n) for place, items in last.items() for label, n in items.items()]
+    shown = Counter({(*place, label): n for place, label, n in named})
     assert all(wanted[place] == n for place, n in shown.items())
     assert len(+shown) > 0.8 * len(wanted), (len(+shown), len(wanted))
     no_shop = "field 'order.shop' is not a string, whole number or boolean"
@@ -186,10 +183,8 @@ def test_every_way_in_counts_what_plain_python_counts(
     # A column has one type: the shop that is `true` would be 1 in a column of numbers.
     rows = [event for event in events if event["order"]["shop"] is not True]
     if unit == "s":
-        rows = [
-            event | {"meta": {"created.at": float(event["meta"]["created.at"]), "id": 0}}
-            for event in rows
-        ]
+        metas = [{"created.at": float(event["meta"]["created.at"]), "id": 0} for event in rows]
+        rows = [event | {"meta": meta} for event, meta in zip(rows, metas, strict=True)]
     floats = [row | {"latency": float(row["latency"])} for row in rows]
     pq.write_table(pa.Table.from_pylist(floats), table, row_group_size=97)
     assert counted_from(lambda: open_source(site.settings, str(table))) == (reference(rows), 0)

@@ -33,5 +33,8 @@ def test_no_partition_publishes_a_label_that_is_256_behind_whatever_the_others_d
 def test_every_mechanism_in_eight_partitions_under_random_switch_intervals_is_what_audit_finds_with_one_thread(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Audit proves every snapshot byte for byte, without other threads to interfere."""
+    """Audit proves every snapshot byte for byte, without other threads to interfere.
+
+    A kill in between: state, noise and budget of every mechanism are restored from the changelog.
+    """
     assert audited_run(bootstrap, tmp_path, seed=11) > OWNERS * 18 * 20

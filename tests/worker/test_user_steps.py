@@ -12,7 +12,8 @@ import pytest
 
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
-from tests.pipeline.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
+from tests.pipeline.pipeline import contents
+from tests.pipeline.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand
 from tests.worker.harness import now_ms
 from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.kafka.clients import Connection
@@ -134,8 +135,7 @@ class Source:
     def contributed(self) -> Any:
         topic = f"{self.name}.contributions"
         settled(self.connection, topic)
-        messages = [message.value() or b"" for message in read(self.connection, topic)]
-        return tallies([(0, decode(message)) for message in messages])
+        return contents(decode(message.value() or b"") for message in read(self.connection, topic))
 
     def expected(self) -> Any:
         first, *others = (by_hand(self.visits, lane) for lane in LANES)

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, sale
-from workers.mechanisms.registry import build
+from tests.worker.harness import Site, known, now_ms, sale, succeed
 
 pytestmark = pytest.mark.waits
 
 
-def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_windows_may_change_and_audit_compares_the_rest(bootstrap: str, tmp_path: Path) -> None:
     """Nothing is charged again; forged counts are found; window metadata changes no count."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
     seen: list[tuple[int, ...]] = []
@@ -25,31 +22,19 @@ def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
         reached = now_ms()  # later than every tick that an earlier run has published
         site.produce(0, [sale("a", reached)])
         site.run_until(reached)
-        found = [
-            tuple(window["ms"] for window in body.get("windows", ())) for body in site.snapshots()
-        ]
-        seen.append(found[-1])
+        *_, last = site.snapshots()
+        seen.append(tuple(window["ms"] for window in last.get("windows", ())))
     assert seen == [(), (1_000,), (2_000, 5_000)]
     bodies = site.snapshots()
     assert len({body["id"] for body in bodies}) == 1
-    mechanism = build(site.settings.histograms[0])
-    for body in bodies:
-        for window in body.get("windows", []):
-            assert window["ticks"] == min(window["ms"] // 1_000, body["tick"])
-            sd = mechanism.difference_sd(body["tick"], body["tick"] - window["ticks"])  # type: ignore[attr-defined]  # known_base has it
-            assert window["sd"] == round(sd, 4)
-
-    done = site.audit()
-    assert done.returncode == 0, done.stdout + done.stderr
+    audited = succeed("audit", "-c", str(site.config))
     others = sum(tuple(w["ms"] for w in body.get("windows", ())) != seen[-1] for body in bodies)
     assert 0 < others < len(bodies)
     said = f"audit: {others} snapshots with other windows than now, compared without them"
-    assert said in done.stdout
+    assert said in audited
 
-    producer = site.connection.producer(None)
     forged = bodies[-1] | {"items": [["a", bodies[-1]["items"][0][1] + 1]]}
     topic = site.settings.output_topic(site.settings.histograms[0])
-    producer.produce(topic, json.dumps(forged, separators=(",", ":")).encode(), b"k", 0)
-    assert producer.flush(60) == 0
+    site.produce(0, [json.dumps(forged, separators=(",", ":")).encode()], key=b"k", topic=topic)
     done = site.audit()
     assert done.returncode == 1 and "does not follow from the contributions" in done.stdout

@@ -2,7 +2,8 @@
 
 attack        every mechanism that picks, where one of two labels must never be picked; counts how
 often it was
-audited_run   every mechanism, random events; audit, which has one thread, proves every snapshot
+audited_run   every mechanism, random events, a kill; audit, which has one thread, proves every
+snapshot
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tests import ROOT
-from tests.worker.harness import HORIZON, Site, sale
+from tests.worker.harness import HORIZON, Site, now_ms, sale, until
 from workers.mechanisms.registry import MECHANISMS
 from workers.pipeline.histogram import owner_of
 
@@ -91,13 +93,14 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
     for body in site.snapshots():
         if base <= body["start"] < base + 1000 * TICKS:
             found.update((body["histogram"], label) for label in _labels(body))
-    return {
-        str(h["name"]): (found[str(h["name"]), "a"], found[str(h["name"]), "b"]) for h in picking()
-    }
+    names = [str(histogram["name"]) for histogram in picking()]
+    return {name: (found[name, "a"], found[name, "b"]) for name in names}
 
 
 def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
-    """Run every mechanism under random switch intervals; return the number of audited snapshots."""
+    """Run every mechanism under random switch intervals, and kill the worker halfway; return the
+    number of audited snapshots.
+    """
     keys, weights = one_key_an_owner("k"), [3.0**-i for i in range(len(LABELS))]
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
@@ -105,19 +108,34 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
         histograms.append(histogram | {"tick": "1s", "keys": keys})
     site = Site(bootstrap, directory, histograms, partitions=2, owners=OWNERS)
     rng = random.Random(seed)
-    ticks = rng.randint(20, 70)
+    ticks = rng.randint(66, 80)  # the examples' horizon is 64: an epoch ends within
     base = int(time.time()) * 1000 - 1000 * ticks
-    for tick in range(ticks):
-        for key in keys:
+
+    def send(some: range) -> None:
+        for tick, key in product(some, keys):
             events = []
             for i in range(rng.choice([0, 3, 10, 40])):
                 items = rng.choices(LABELS, weights, k=2)
                 events.append(sale(items, base + 1000 * tick + 10 * i, key))
             site.produce(rng.randrange(2), events, flush=False)
-    site.produce(0, [])
-    with site.running(runner=switching(f"random:{seed}", OWNERS)) as worker:
-        site.published_or_ended(worker, base + 1000 * ticks)
-    site.assert_clean()
+        site.produce(0, [])
+
+    runner = switching(f"random:{seed}", OWNERS)
+    send(range(ticks // 2))
+    with site.worker(runner=runner) as worker:
+        until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
+        # One event counts in all of them: the joint guarantee is logged before anything is
+        # published.
+        said = worker.output()
+        assert "WARNING" in said and "all histograms together: epsilon = " in said
+        assert "is above 5" in said
+        worker.kill()
+    send(range(ticks // 2, ticks))
+    with site.running(runner=runner) as worker:
+        # The killed worker may have published up to now; the next tick is the second one's.
+        site.published_or_ended(worker, now_ms() + 1000)
+    # This audit also writes exact counts; it compares the same.
+    site.assert_clean("--exact", str(directory / "exact.jsonl"))
     snapshots = site.snapshots()
     assert {body["mechanism"] for body in snapshots} == set(MECHANISMS)
     assert {body["key"] for body in snapshots} == set(keys)

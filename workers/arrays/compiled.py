@@ -137,86 +137,47 @@ def mark_all_compiled() -> None:
         (_DIRECTORY / _COMPLETE).touch()
 
 
-def kernel(function: F) -> F:
-    """Compile a loop with indices that follow from its arrays' lengths; it makes no arrays."""
-    return _kept_kernel(function)
-
-
-def kernel_with_arrays(function: F) -> F:
-    """Compile like `kernel` a loop that makes arrays."""
-    return _kept_kernel(function, counts_references=True)
-
-
-def kernel_part(function: F) -> F:
-    """Compile a function that only kernels call, without a Python entry point."""
-    return _part(function)
-
-
-def kernel_inline(function: F) -> F:
-    """Compile like `kernel_part`, inlined at every call."""
-    return _part(function, in_place=True)
-
-
-def checked_kernel(function: F) -> F:
-    """Compile a loop over bytes from outside: an index beyond an array raises IndexError."""
-    return _kept_kernel(function, checked=True)
-
-
-def checked_kernel_with_arrays(function: F) -> F:
-    return _kept_kernel(function, checked=True, counts_references=True)
-
-
-def checked_part(function: F) -> F:
-    """Compile a function called only by kernels that read from outside."""
-    return _part(function, checked=True)
-
-
-def checked_inline(function: F) -> F:
-    """Compile like `checked_part`, inlined: a call costs as much as a short string."""
-    return _part(function, checked=True, in_place=True)
-
-
-def _options(
-    *, checked: bool = False, counts_references: bool = False, in_place: bool = False
-) -> dict[str, Any]:
+def _compiled(
+    *, part: bool = False, checked: bool = False, makes_arrays: bool = False, inline: bool = False
+) -> Callable[[F], F]:
     # The caller of a kernel holds its arguments. Counting references to them anyway takes 10 ns for
     # each call within a kernel: 580 of the 720 ns that the scanner took for an event.
-    return {
+    options: dict[str, Any] = {
         "nogil": True,
         "boundscheck": checked,
-        "_nrt": counts_references,
-        "forceinline": in_place,
+        "_nrt": makes_arrays,
+        "forceinline": inline,
         "no_cfunc_wrapper": True,  # the unused C entry point
     }
 
+    def decorate(function: F) -> F:
+        kept = options | {"cache": _DIRECTORY is not None, "no_cpython_wrapper": part}
+        made = cast(Any, numba.njit(**kept)(function))
+        save = made._cache.save_overload
 
-def _kept_kernel(function: F, *, part: bool = False, **how: bool) -> F:
-    options = _options(**how) | {"no_cpython_wrapper": part}
-    made = numba.njit(cache=_DIRECTORY is not None, **options)(function)
-    save = made._cache.save_overload
+        def save_if_possible(*what: object) -> None:
+            # A full disk or a read-only image costs only the cached copy.
+            with suppress(OSError):
+                save(*what)
 
-    def save_if_possible(*what: object) -> None:
-        # A full disk or a read-only image costs only the cached copy.
-        with suppress(OSError):
-            save(*what)
+        made._cache.save_overload = save_if_possible
+        if part:
+            _compile_again_for_python(made, numba.njit(**options)(function))
+        return cast(F, made)
 
-    made._cache.save_overload = save_if_possible
-    return cast(F, made)
+    return decorate
 
 
-def _part(function: F, **how: bool) -> F:
-    """Compile without the Python entry point, which takes a fifth of the compile time.
+def _compile_again_for_python(part: Any, for_python: Any) -> None:
+    """Make Python's calls of a part, as in tests, compile it again, uncached.
 
-    If Python calls it anyway, as tests do, it is compiled again, uncached.
+    It has no Python entry point, which takes a fifth of the compile time.
     """
-    made = cast(Any, _kept_kernel(function, part=True, **how))
-    numbas_own = made.add_overload
+    numbas_own = part.add_overload
 
     def add(result: Any) -> None:
         # numba's own method would also register it for Python calls, which would then call nothing.
-        made.overloads[tuple(result.signature.args)] = result
-
-    for_python: Any = numba.njit(**_options(**how))(function)
+        part.overloads[tuple(result.signature.args)] = result
 
     def compile_for_python(*arguments: object) -> object:
         known = len(for_python.overloads)
@@ -226,5 +187,16 @@ def _part(function: F, **how: bool) -> F:
             numbas_own(result)
         return entry
 
-    made.add_overload, made._compile_for_args = add, compile_for_python
-    return cast(F, made)
+    part.add_overload, part._compile_for_args = add, compile_for_python
+
+
+# A loop with indices that follow from its arrays' lengths; the first kind makes no arrays.
+kernel, kernel_with_arrays = _compiled(), _compiled(makes_arrays=True)
+# A function that only kernels call, without a Python entry point.
+kernel_part, kernel_inline = _compiled(part=True), _compiled(part=True, inline=True)
+# The same over bytes from outside: an index beyond an array raises IndexError.
+checked_kernel = _compiled(checked=True)
+checked_kernel_with_arrays = _compiled(checked=True, makes_arrays=True)
+checked_part = _compiled(part=True, checked=True)
+# Inlined, since a call costs as much as a short string.
+checked_inline = _compiled(part=True, checked=True, inline=True)

@@ -148,9 +148,8 @@ def items_as_numbers(
         return TOO_LONG, 0, 0, 0
     for i in range(len(rows)):
         row = rows[i]
-        numbers[i] = (
-            (np.int64(key_of[row]) << shift) | ((largest - counts[i]) << rank_bits) | ranks[row]
-        )
+        of_list, of_count = np.int64(key_of[row]) << shift, (largest - counts[i]) << rank_bits
+        numbers[i] = of_list | of_count | ranks[row]
     return shift, rank_bits, largest, size
 
 

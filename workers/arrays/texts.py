@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,8 @@ class Texts:
         return self.text[start : int(self.ends[row])].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        whole, start = self.text.tobytes(), 0
-        for end in self.ends.tolist():
-            yield whole[start:end]
-            start = end
+        whole = self.text.tobytes()
+        return (whole[start:end] for start, end in pairwise((0, *self.ends.tolist())))
 
     @property
     def lengths(self) -> Longs:

@@ -106,9 +106,8 @@ def digits_at(data: Bytes, at: int, number: int) -> int:
     # Two, four and eight digits at a time, each in the lower half of its bytes.
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
-    return int(
-        np.int64((fours * np.uint64(10_000) + (fours >> np.uint64(32))) & np.uint64(0xFFFFFFFF))
-    )
+    eight = (fours * np.uint64(10_000) + (fours >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    return int(np.int64(eight))
 
 
 @kernel_inline

@@ -33,7 +33,7 @@ from workers.pipeline.merge import Merge
 from workers.pipeline.progress import PROGRESS, read_progress
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import SettingsError
-from workers.runtime.progress import ProgressLine
+from workers.runtime.printing import ProgressLine
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
 

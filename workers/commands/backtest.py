@@ -16,7 +16,7 @@ from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.offline import Summary, Write
 from workers.replay.source import Source
 from workers.runtime.errors import SettingsError
-from workers.runtime.progress import ProgressLine
+from workers.runtime.printing import ProgressLine
 from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2

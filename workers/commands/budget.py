@@ -26,8 +26,7 @@ from workers.privacy.spending import (
 )
 from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import Printer, many, print_json, when
-from workers.runtime.progress import ProgressLine
+from workers.runtime.printing import Printer, ProgressLine, many, print_json, when
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays import compiled, number_blocks
-from workers.arrays.buckets import buckets, quantile
+from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.field_spans import FieldSpans, Format
@@ -79,7 +79,7 @@ def compile_kernels() -> float:
     """
     begun = time.perf_counter()
     with _without_collections(), _flags_at_once(), _other_process() as wait:
-        _of_numbers()
+        quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
         _of_batches(_Unscanned)
         if _with_formats():
             _of_avro()
@@ -181,12 +181,6 @@ def _events() -> list[bytes]:
     # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": %d}' % _BEGIN_MS
     return events
-
-
-def _of_numbers() -> None:
-    numbers, edges = readonly_contiguous(np.zeros(1)), readonly_contiguous(np.arange(2.0))
-    buckets(numbers, edges, np.empty(1, dtype=np.int64))
-    quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
 
 
 def _of_noise() -> None:

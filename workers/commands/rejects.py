@@ -36,8 +36,7 @@ from workers.pipeline.factory import reader_of, source_reader_of
 from workers.pipeline.rejected import RETRIED, RETRY, Rejected, read_reject
 from workers.pipeline.rekey_markers import read_headers
 from workers.runtime.errors import KafkaAway, SettingsError
-from workers.runtime.printing import Printer, many, when
-from workers.runtime.progress import ProgressLine
+from workers.runtime.printing import Printer, ProgressLine, many, when
 from workers.settings.settings import Settings
 
 

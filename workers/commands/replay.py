@@ -22,8 +22,7 @@ from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, rep
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import many
-from workers.runtime.progress import ProgressLine
+from workers.runtime.printing import ProgressLine, many
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
 

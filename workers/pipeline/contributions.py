@@ -65,9 +65,6 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def rows(self) -> int:
         return len(self.lengths) // _LENGTH.itemsize
 
-    def encoded(self) -> bytes:
-        return _encoder.encode(self)
-
     def contributions(self) -> Contributions:
         """Return the columns; raise StateRefused if they are damaged."""
         try:
@@ -167,11 +164,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     key: bytes
 
     def encoded(self) -> bytes:
-        return _encoder.encode(self)
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message)
+        return msgspec.msgpack.encode(self)
 
 
 def messages(
@@ -210,7 +203,7 @@ def messages(
 def decode(value: bytes) -> Message:
     """Decode a message; raise StateRefused if this version cannot read it."""
     try:
-        message = _decoder.decode(value)
+        message = msgspec.msgpack.decode(value, type=Message)
     except msgspec.DecodeError as error:
         raise StateRefused(
             f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"

@@ -119,11 +119,11 @@ class Histogram:
         enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
+        self.name, self.lane = config.name, config.lane
+        self.prefix = f"{config.name}/{config.generation}/"
         grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
         self.grid = TickGrid(horizon=config.horizon_ticks, **grid)
-        self.lane = config.lane
         self._key = key
-        self._public = config.keys == "public"
         promise = mechanism.guarantee
         description = describe(
             worker=worker,
@@ -147,7 +147,7 @@ class Histogram:
         self._keys: list[str] = []
         self._since: list[int] = []
         self._index: dict[str, int] = {}
-        declared = () if config.keys == "public" else config.keys
+        self._public, declared = (True, ()) if config.keys == "public" else (False, config.keys)
         self._declared = {name: 0 for name in declared if owner_of(name, owner[1]) == owner[0]}
         self._stored_keys = 0
         self._epoch: int | None = None
@@ -160,14 +160,10 @@ class Histogram:
         self._windows = Windows(config, mechanism)
 
     def __repr__(self) -> str:
-        return f"Histogram({self.config.name!r}, next={self.life.next})"
+        return f"Histogram({self.name!r}, next={self.life.next})"
 
     def _refused(self, why: str) -> StateRefused:
         return StateRefused(f"histogram {self.name!r}: {why}")
-
-    @property
-    def name(self) -> str:
-        return self.config.name
 
     @property
     def columns(self) -> Ledger:
@@ -327,10 +323,6 @@ class Histogram:
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
         for name, value in further:
             self._state.restore(name, value)
-
-    @property
-    def prefix(self) -> str:
-        return f"{self.name}/{self.config.generation}/"
 
     def check(self, life: HistogramProgress) -> None:
         """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""

@@ -56,7 +56,7 @@ def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArr
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
 
 
-_PAGED = b'{"pages":'
+_PAGED, _PAGE = b'{"pages":', b"%b.%04x"
 
 
 def pages(
@@ -66,7 +66,7 @@ def pages(
     if len(value) <= max_bytes:
         return [(name, value)]
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
-    found = [(_page(name, i), part) for i, part in enumerate(slices)]
+    found = [(_PAGE % (name, i), part) for i, part in enumerate(slices)]
     return [*found, (name, _PAGED + b"%d}" % len(slices))]
 
 
@@ -75,20 +75,15 @@ def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head
-    parts = [get(_page(name, i)) for i in range(int(head[len(_PAGED) : -1]))]
+    parts = [get(_PAGE % (name, i)) for i in range(int(head[len(_PAGED) : -1]))]
     found = [part for part in parts if part is not None]
     if len(found) < len(parts):
         raise StateRefused(f"stored state: a page of {name.decode()} is missing")
     return b"".join(found)
 
 
-def _page(name: bytes, number: int) -> bytes:
-    return name + b".%04x" % number
-
-
 KEYS_TO_A_BLOCK = 1024
 PREFIX = "keys/"
-_Pairs = list[tuple[str, int]]
 
 
 def key_changes(
@@ -104,12 +99,15 @@ def key_changes(
         cuts = split_by_size([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
         for part, (start, stop) in enumerate(cuts):
             if first + stop > stored:
-                name = f"{PREFIX}{block:08x}" + (f".{part:02x}" if part else "")
-                yield name, b"[" + b",".join(pairs[start:stop]) + b"]"
+                yield _part(PREFIX, block, part), b"[" + b",".join(pairs[start:stop]) + b"]"
 
 
-def decode(value: bytes) -> _Pairs:
-    return msgspec.json.decode(value, type=_Pairs)
+def decode(value: bytes) -> list[tuple[str, int]]:
+    return msgspec.json.decode(value, type=list[tuple[str, int]])
+
+
+def _part(kind: str, block: int, part: int) -> str:
+    return f"{kind}{block:08x}" + (f".{part:02x}" if part else "")
 
 
 _BLOCK_BITS = 10
@@ -209,13 +207,12 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
         if first + stop + followed <= columns.clean_rows:
             continue
         rows = slice(first + start, first + stop)
-        name = f"L{block:08x}" + (f".{part:02x}" if part else "")
         tags = columns.tags[rows].astype("<u8", copy=False)
         keys = columns.keys[rows].astype("<i4", copy=False)
         text = (labels if whole else labels.part(start, stop)).text
         columns_of = tags, keys, lengths[start:stop].astype("<u2"), text
         head = _HEAD.pack(VERSION, followed, stop - start)
-        yield name, head + b"".join(column.tobytes() for column in columns_of)
+        yield _part("L", block, part), head + b"".join(column.tobytes() for column in columns_of)
 
 
 def _decode_labels(columns: Ledger, value: bytes) -> bool:

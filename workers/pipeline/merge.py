@@ -66,7 +66,7 @@ class Waiting:
         now_s = time.monotonic()
         if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
             return None
-        text = part.encoded()
+        text = msgspec.msgpack.encode(part)
         try:
             if self._file is None:
                 # Lives as long as this object. Unbuffered, so that a full disk fails here.
@@ -255,7 +255,6 @@ class Merge:
         self,
         *,
         ticks_max: int = TICKS_MAX,
-        bytes_max: int = BYTES_MAX,
         after_tick: Callable[[], object] = lambda: None,
         by_lane: bool = False,
     ) -> Released:
@@ -277,7 +276,7 @@ class Merge:
         row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size, lane, in_a_row = 0, None, 0
         with self.turns.several() as turn:
-            while released.ticks < ticks_max and size < bytes_max:
+            while released.ticks < ticks_max and size < BYTES_MAX:
                 due = {lane: at for lane, end in until.items() if (at := self._due(lane, end))}
                 if not due:
                     break
@@ -287,9 +286,7 @@ class Merge:
                 tick = min(h.next for h in self._lanes[lane] if h.next is not None)
                 users = [histogram for histogram in self._lanes[lane] if histogram.next == tick]
                 if self.reserving:
-                    released.beginning = [
-                        histogram for histogram in users if not histogram.reserved
-                    ]
+                    released.beginning = [h for h in users if not h.reserved]
                     if released.beginning:
                         break
                 waiting = self.waiting.get(lane, tick)

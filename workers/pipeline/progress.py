@@ -113,23 +113,16 @@ def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, 
                     except StateRefused as error:  # some of its pages may be further back
                         cut[where] = error
         for where, value in whole.items():
-            found[where] = _checked(where, value)
+            found[where] = read_progress(value)
+            if (version := found[where].version) != VERSION:
+                raise StateRefused(
+                    f"{where[0]}[{where[1]}]: its progress has version {version}, this program reads {VERSION}: upgrade"
+                )
         for where, refusal in cut.items():
             if where not in whole and spans[where][0] == bounds[where][0]:
                 raise refusal
-        bounds = {
-            where: span
-            for where, span in bounds.items()
-            if where not in whole and spans[where][0] > span[0]
-        }
+        for where, (first, _) in spans.items():
+            if where in whole or first == bounds[where][0]:
+                del bounds[where]
         newest *= _FURTHER_BACK
     return found
-
-
-def _checked(where: Partition, value: bytes) -> ReleaseProgress:
-    progress = read_progress(value)
-    if progress.version != VERSION:
-        raise StateRefused(
-            f"{where[0]}[{where[1]}]: its progress has version {progress.version}, this program reads {VERSION}: upgrade"
-        )
-    return progress

@@ -10,10 +10,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
@@ -34,23 +32,8 @@ _FIRST_ROWS = 1 << 6
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
-A = TypeVar("A", bound=np.generic)
-
-
 # A tick and its events in a batch: (k,), in order.
 Run = tuple[int, Longs]
-
-
-class TallyKeys(NamedTuple):
-    """Stream keys of a tally, in the order of its rows, including keys without rows.
-
-    `bounds` are where the keys of each owner partition begin, and their number; `starts` (keys +
-    1,) is where each key's rows begin.
-    """
-
-    names: list[str]
-    bounds: list[int]
-    starts: Longs
 
 
 class Tally:
@@ -90,20 +73,25 @@ class Tally:
         events, table = readonly_contiguous(events), self._table
         self._used = kernels.count_events(events, batch, max_items, max_count, table, self._used)
 
-    def write(self, owner_of: Codes, owners: int, out: kernels.LabelRows) -> TallyKeys:
+    def write(
+        self, owner_of: Codes, owners: int, out: kernels.LabelRows
+    ) -> tuple[list[str], list[int], Longs]:
         """Write the rows to `out` by owner partition, then by stream key in the order met.
 
         `owner_of` has the owner partition of each key's code.
+
+        Returns:
+            The stream keys in that order, those without rows included; where the keys of each
+            owner partition begin, and their number; where each key's rows begin, (keys + 1,).
         """
         met, bounds, starts = kernels.group_by_owner(self._table, self._used, owner_of, owners, out)
-        names = [self.key_names.name(code) for code in met.tolist()]
-        return TallyKeys(names, bounds.tolist(), starts)
+        return [self.key_names.name(code) for code in met.tolist()], bounds.tolist(), starts
 
     def _make_room(self, rows: int) -> None:
         secret, bits, slots, told, pairs, counts = self._table
         keys, labels = len(self.key_names), len(self.label_names)
         if rows > len(pairs):
-            pairs, counts = self._wider(pairs, rows), self._wider(counts, rows)
+            pairs, counts = with_capacity(pairs, rows), with_capacity(counts, rows)
         told = with_capacity(told, keys)
         self._table = kernels.Table(secret, bits, slots, told, pairs, counts)
         if bits != _HASHED and labels <= 1 << bits and keys << bits <= len(slots):
@@ -118,11 +106,6 @@ class Tally:
             return
         self._table = self._table._replace(bits=bits, slots=np.full(size, -1, dtype=np.int32))
         kernels.refill(self._table, self._used)
-
-    def _wider(self, column: NDArray[A], rows: int) -> NDArray[A]:
-        wider = np.empty(max(rows, len(column) + len(column) // 2), dtype=column.dtype)
-        wider[: self._used] = column[: self._used]
-        return wider
 
 
 Counted = tuple[Lane, int, Tally]
@@ -189,31 +172,27 @@ class ContributionBuilder:
         first_lane, _, first = counted[group[0]]
         key_names, label_names = first.key_names, first.label_names
         room = sum(len(counted[place][2]) for place in group)
-        out = kernels.LabelRows(
-            np.empty(room, dtype=np.uint64),
-            np.empty(room, dtype=np.int64),
-            np.empty(room, dtype=np.int64),
-        )
+        labels, counts = np.empty((2, room), dtype=np.int64)
+        out = kernels.LabelRows(np.empty(room, dtype=np.uint64), labels, counts)
         owner_of_key, used = self._owners(key_names, owners), 0
         of_keys = []
         for place in group:
             rest = kernels.LabelRows(out.pairs[used:], out.labels[used:], out.counts[used:])
-            keys = counted[place][2].write(owner_of_key, owners, rest)
-            of_keys.append((place, used, keys))
-            used += int(keys.starts[-1])
+            names, bounds, starts = counted[place][2].write(owner_of_key, owners, rest)
+            of_keys.append((place, names, bounds, starts + used))
+            used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
         tags = self._tags.of(first_lane.view, key_names, label_names).of(out.pairs[:used], texts)
-        for place, begin, keys in of_keys:
+        for place, names, bounds, starts in of_keys:
             lane, tick, _ = counted[place]
-            for owner, (start, stop) in enumerate(pairwise(keys.bounds)):
+            for owner, (start, stop) in enumerate(pairwise(bounds)):
                 if stop > start:
-                    starts = keys.starts[start : stop + 1] + begin
-                    own = slice(int(starts[0]), int(starts[-1]))
+                    own = slice(int(starts[start]), int(starts[stop]))
                     rows = Rows(
                         lane=lane,
                         tick=tick,
-                        names=keys.names[start:stop],
-                        starts=starts - own.start,
+                        names=names[start:stop],
+                        starts=starts[start : stop + 1] - own.start,
                         labels=texts.part(own.start, own.stop),
                         counts=out.counts[own],
                         tags=tags[own],

@@ -297,13 +297,9 @@ _ROOM = 1_024
 _GROWTH = 1.25
 _NUMBERS = 2**31 - 1
 
-Columns = tuple[Words, Words, Longs]
-"""Users (n, 2), pairs (n,), amounts (n,)."""
-_NO_ROWS: Columns = (
-    read_only(np.empty((0, 2), np.uint64)),
-    read_only(np.empty(0, np.uint64)),
-    read_only(np.empty(0, np.int64)),
-)
+Rows = NDArray[np.void]
+_ROW = np.dtype([("user", "<u8", 2), ("pair", "<u8"), ("added", "<u4")])
+_NO_ROWS: Rows = read_only(np.empty(0, _ROW))
 
 
 class UserEpoch:
@@ -313,20 +309,20 @@ class UserEpoch:
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _empty(self._max_count)
-        self._new: list[Columns] = []
+        self._new: list[Rows] = []
         self._tail = _NO_ROWS
         self._sequence = 0
-        self._written: tuple[int, Columns] | None = None
+        self._written: tuple[int, Rows] | None = None
         self.rows = 0  # new since the last commit
 
     def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
         """Count `events` (k,) of a batch; write the amounts that count into `counted` (m,)."""
         self._take(events, batch, counted)
         if self._keeps:
-            found = entries(events, batch, counted)
-            if len(found[1]):
-                self._new.append(found)
-                self.rows += len(found[1])
+            columns = entries(events, batch, counted)
+            if len(columns[1]):
+                self._new.append(_rows_of(*columns))
+                self.rows += len(columns[1])
 
     def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
         users, pairs = readonly_contiguous(batch.users), readonly_contiguous(batch.pairs)
@@ -345,15 +341,16 @@ class UserEpoch:
     def changes(self, name: bytes) -> list[Change]:
         if not self.rows:
             return []
-        columns = _joined([self._tail, *self._new])
+        rows, sequence = np.concatenate([self._tail, *self._new]), self._sequence
         made: list[Change] = []
-        sequence, rows = self._sequence, len(columns[1])
-        for start in range(0, rows, BLOCK_ROWS):
-            part = _cut(columns, slice(start, start + BLOCK_ROWS))
-            made.append((name + sequence.to_bytes(8), _encode(part)))
-            if len(part[1]) >= TAIL_ROWS:
+        for start in range(0, len(rows), BLOCK_ROWS):
+            part = rows[start : start + BLOCK_ROWS]
+            columns = (part[column].tobytes() for column in ("user", "pair", "added"))
+            block = b"".join((VERSION, len(part).to_bytes(4), *columns))
+            made.append((name + sequence.to_bytes(8), block))
+            if len(part) >= TAIL_ROWS:
                 sequence, part = sequence + 1, _NO_ROWS
-        self._written = sequence, _joined([part])
+        self._written = sequence, part.copy()  # a slice would keep all rows in memory
         return made
 
     def committed(self) -> None:
@@ -363,15 +360,16 @@ class UserEpoch:
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
         for name, value in stored:
-            columns = users, pairs, added = _decode(value)
-            rows, counted = np.arange(len(pairs)), np.zeros(len(pairs), dtype=np.int64)
-            self._take(rows, Batch(users, rows, np.ones_like(rows), pairs, added), counted)
+            users, pairs, added = _decode(value)
+            events, counted = np.arange(len(pairs)), np.zeros(len(pairs), dtype=np.int64)
+            self._take(events, Batch(users, events, np.ones_like(events), pairs, added), counted)
             if not np.array_equal(counted, added):
                 raise StateRefused(
                     "stored pairs of users are more than their settings allow: the state was changed"
                 )
-            sequence, full = int.from_bytes(name[-8:]), len(rows) >= TAIL_ROWS
-            self._sequence, self._tail = (sequence + 1, _NO_ROWS) if full else (sequence, columns)
+            self._sequence, self._tail = int.from_bytes(name[-8:]), _rows_of(users, pairs, added)
+            if len(pairs) >= TAIL_ROWS:
+                self._sequence, self._tail = self._sequence + 1, _NO_ROWS
 
 
 def _empty(max_count: int) -> Table:
@@ -435,24 +433,14 @@ def _room(held: int, more: int) -> int:
     return room
 
 
-def _joined(parts: list[Columns]) -> Columns:
-    """Concatenate columns into a copy, so that slices keep nothing else in memory."""
-    users, pairs, added = zip(*parts, strict=True)
-    return np.concatenate(users), np.concatenate(pairs), np.concatenate(added)
+def _rows_of(users: Words, pairs: Words, added: Longs) -> Rows:
+    rows = np.empty(len(pairs), dtype=_ROW)
+    rows["user"], rows["pair"], rows["added"] = users, pairs, added
+    return rows
 
 
-def _cut(columns: Columns, rows: slice) -> Columns:
-    users, pairs, added = columns
-    return users[rows], pairs[rows], added[rows]
-
-
-def _encode(columns: Columns) -> bytes:
-    users, pairs, added = columns
-    arrays = users.astype("<u8"), pairs.astype("<u8"), added.astype("<u4")
-    return b"".join((VERSION, len(pairs).to_bytes(4), *(array.tobytes() for array in arrays)))
-
-
-def _decode(block: bytes) -> Columns:
+def _decode(block: bytes) -> tuple[Words, Words, Longs]:
+    """Return the users (n, 2), pairs (n,) and amounts (n,) of a block."""
     rows = int.from_bytes(block[1:HEAD_BYTES])
     if block[:1] != VERSION or len(block) != HEAD_BYTES + rows * ROW_BYTES:
         raise StateRefused(
@@ -501,10 +489,14 @@ class Users:
     def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
         """Return how much of each row counts, (m,), in event order, and charge it to the user.
 
-        `lane` bounds users; `epochs` (n,) are those of the events, -1 where an event is skipped.
+        `lane` bounds users; `epochs` (n > 0,) are the events', -1 where an event is skipped.
         """
-        counted = np.zeros(len(batch.pairs), dtype=np.int64)
-        for epoch, events in _by_epoch(epochs):
+        counted, order = (
+            np.zeros(len(batch.pairs), dtype=np.int64),
+            np.argsort(epochs, kind="stable"),
+        )
+        for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
+            epoch = int(epochs[events[0]])
             # Users of expired epochs are forgotten; their ticks are closed, nothing counts there.
             if epoch >= self._oldest[lane]:
                 self._of(lane, epoch).take(events, batch, counted)
@@ -558,16 +550,6 @@ class Users:
 
     def _name(self, lane: Lane, epoch: int) -> bytes:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
-
-
-def _by_epoch(epochs: Longs) -> Iterator[tuple[int, Longs]]:
-    if not len(epochs):
-        return
-    order = np.argsort(epochs, kind="stable")
-    for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
-        epoch = int(epochs[events[0]])
-        if epoch >= 0:
-            yield epoch, events
 
 
 def _oldest(lane: Lane, watermark_ms: int) -> int:

@@ -18,7 +18,7 @@ records; other `Frozen`; and `threading.local`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, timedelta, tzinfo
 from decimal import Decimal
@@ -63,11 +63,6 @@ class _Sealing(type):
         made = super().__new__(cls, name, bases, members)
         made._shared = shared
         return made
-
-    def __init__(
-        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
-    ) -> None:
-        super().__init__(name, bases, members)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         made = super().__call__(*args, **kwargs)
@@ -127,8 +122,8 @@ def check_frozen(value: object, where: str) -> None:
     elif isinstance(value, Frozen):
         if not getattr(value, "_sealed", False):
             raise TypeError(f"{where}: a {kind.__name__} that is not complete, or a thawed one")
-    elif _is_frozen_record(value):
-        for name in _names(value):
+    elif (names := _fields_of_frozen(value)) is not None:
+        for name in names:
             check_frozen(getattr(value, name), f"{where}.{name}")
     else:
         raise TypeError(f"{where}: a {kind.__name__} can change, and threads share it")
@@ -169,19 +164,14 @@ def thawed(value: T) -> T:
     return made
 
 
-def _is_frozen_record(value: object) -> bool:
+def _fields_of_frozen(value: Any) -> Sequence[str] | None:
+    """Return the names of a frozen record's fields; None for any other object."""
     if isinstance(value, msgspec.Struct):
-        return value.__struct_config__.frozen
+        return value.__struct_fields__ if value.__struct_config__.frozen else None
     if not is_dataclass(value):
-        return False
-    kind: Any = type(value)  # typeshed does not declare __dataclass_params__
+        return None
+    names = [field.name for field in fields(value)]
     # Without slots a cached_property could add attributes.
-    return bool(kind.__dataclass_params__.frozen) and set(_names(value)).issuperset(
-        getattr(value, "__dict__", ())
-    )
-
-
-def _names(value: Any) -> Iterable[str]:
-    if isinstance(value, msgspec.Struct):
-        return value.__struct_fields__
-    return [field.name for field in fields(value)]
+    complete = set(names).issuperset(getattr(value, "__dict__", ()))
+    kind: Any = type(value)  # typeshed does not declare __dataclass_params__
+    return names if complete and kind.__dataclass_params__.frozen else None

@@ -132,40 +132,33 @@ class Metrics:
 
         again = "some of them again after a hand-over"
         self._records = counter("records", f"Records read; {again}", "stage")
-        self.events = counter(
-            "events", "Events counted in a committed contribution, once across all workers"
-        )
+        text = "Events counted in a committed contribution, once across all workers"
+        self.events = counter("events", text)
         text = "Records that were no events and were committed to the rejects topic"
         self.rejects = counter("rejects", text, "reason")
-        self.declined = counter(
-            "declined", f"Records that the fast reader left to the general one; {again}"
-        )
+        text = f"Records that the fast reader left to the general one; {again}"
+        self.declined = counter("declined", text)
         text = "Ticks that source partitions closed, over all source partitions and tick grids"
         self.ticks_closed = counter("ticks_closed", text)
         text = "Ticks that owner partitions released: each tick once for each of them"
         self.ticks_released = counter("ticks_released", text, "histogram")
         self.snapshots = counter("snapshots", "Snapshot records that were published", "histogram")
-        self.snapshot_bytes = counter(
-            "snapshot_bytes", "Bytes of the snapshot records that were published", "histogram"
-        )
+        text = "Bytes of the snapshot records that were published"
+        self.snapshot_bytes = counter("snapshot_bytes", text, "histogram")
         text = "Seconds that a Kafka transaction took, with all its repetitions"
         self._commit_seconds = histogram("commit_seconds", text, _COMMIT_S, "stage")
-        self._aborted = counter(
-            "transactions_aborted", "Transactions that were aborted and tried again", "stage"
-        )
+        text = "Transactions that were aborted and tried again"
+        self._aborted = counter("transactions_aborted", text, "stage")
         text = "Seconds to merge and release the complete ticks, before they are committed"
         self.release_seconds = histogram("release_seconds", text, _RELEASE_S)
         text = "Seconds from an assignment until its partitions are taken over, state loaded"
         self.recovery_seconds = histogram("recovery_seconds", text, _RECOVERY_S)
-        self.recovered_records = counter(
-            "recovered_records", "State records read from changelogs while taking over"
-        )
-        self.acquired = counter(
-            "partitions_acquired", "Partitions of either stage that were taken over"
-        )
-        self.released = counter(
-            "partitions_given_up", "Partitions of either stage that were given up"
-        )
+        text = "State records read from changelogs while taking over"
+        self.recovered_records = counter("recovered_records", text)
+        text = "Partitions of either stage that were taken over"
+        self.acquired = counter("partitions_acquired", text)
+        text = "Partitions of either stage that were given up"
+        self.released = counter("partitions_given_up", text)
         text = (
             "Topics that match events.topic and are not counted, "
             "since the set of topics is fixed by the first start"
@@ -176,9 +169,8 @@ class Metrics:
         text = "Times that records had to wait for a schema because the registry did not answer"
         self.registry_waits = counter("schema_registry_waits", text)
         self.rejecting = RejectRate()
-        self.fenced = counter(
-            "fenced", "Shards of this worker that a newer owner took over while they were at work"
-        )
+        text = "Shards of this worker that a newer owner took over while they were at work"
+        self.fenced = counter("fenced", text)
 
     def stage(self, name: str) -> StageMetrics:
         seconds, aborted = self._commit_seconds.labels(name), self._aborted.labels(name)

@@ -1,16 +1,20 @@
-"""Printed output of commands, at most 100 columns wide."""
+"""Printed output of commands, at most 100 columns wide, and the progress of long work."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Self
 
 import msgspec
 from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -77,11 +81,8 @@ def printable(text: str) -> str:
 
 def when(milliseconds: int) -> str:
     try:
-        return (
-            datetime.fromtimestamp(milliseconds / 1000, UTC)
-            .isoformat(timespec="seconds")
-            .replace("+00:00", "Z")
-        )
+        at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return at.isoformat(timespec="seconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return f"{milliseconds:,} ms since 1970"
 
@@ -98,3 +99,45 @@ def share(part: int, whole: int) -> str:
 
 def many(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+PLAIN_INTERVAL_S = 5.0
+
+
+class _Patient(Console):
+    """Console that ignores a closed pipe, as from `head`, while the work continues."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+class ProgressLine:
+    """One changing line on a terminal, occasional plain lines elsewhere.
+
+    On stderr, so that stdout holds only the command's output.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or _Patient(stderr=True, highlight=False)
+        self._status: Status | None = None
+        self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def update(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(escape(text))
+        elif time.monotonic() >= self._plain_at:
+            self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
+            self.print(text)
+
+    def print(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A number lies in the bucket whose interval holds it, compiled or not."""
+"""Buckets of numbers and quantiles of their counts, compiled or not."""
 
 from __future__ import annotations
 
@@ -10,49 +10,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays import buckets
+from workers.arrays import quantiles
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Floats
 from workers.events.view_kernels import bucket_of
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-EDGES = st.lists(FINITE, min_size=2, max_size=12, unique=True).map(sorted)
 MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted)
-
-
-def expected(value: float, edges: list[float]) -> int:
-    """Return the bucket by definition: from `edges[k - 1]` up to, excluding, `edges[k]`."""
-    if math.isnan(value):
-        return -1
-    bounds = [-math.inf, *edges, math.inf]
-    if value == math.inf:
-        return len(edges)
-    return next(k for k in range(len(edges) + 1) if bounds[k] <= value < bounds[k + 1])
-
-
-@settings(max_examples=80)
-@given(EDGES, st.lists(st.floats(), max_size=8))
-@example([0.0, 1.0], [-0.0, math.nan, math.inf, -math.inf])
-def test_each_number_is_in_the_interval_that_holds_it(
-    edges: list[float], values: list[float]
-) -> None:
-    """An edge belongs to the bucket above it; NaN to none."""
-    values = [*values, *edges, *(math.nextafter(edge, -math.inf) for edge in edges)]
-    wanted = [expected(value, edges) for value in values]
-    for way in WAYS:
-        found = np.empty(len(values), dtype=np.int64)
-        with patch.object(buckets, "bucket", way(buckets.bucket)):
-            of_edges = readonly_contiguous(np.array(edges))
-            way(buckets.buckets)(readonly_contiguous(np.array(values)), of_edges, found)
-            assert [way(buckets.bucket)(value, of_edges) for value in values] == wanted
-        assert found.tolist() == wanted
 
 
 @settings(max_examples=80)
 @given(MANY, st.integers(-201, 201))
-def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
-    edges: list[int], value: int
-) -> None:
+def test_edges_at_most_the_number_are_counted(edges: list[int], value: int) -> None:
     """Bisection ends in a linear scan; other views' edges lie around them."""
     around = readonly_contiguous(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
@@ -67,7 +35,7 @@ def quantile_in_columns(
     n, below = len(counts) - 1, np.cumsum(counts)
     total = float(below[-1])
     if total <= normal * sd * math.sqrt(n + 1):
-        return buckets.OPEN, 0.0, buckets.OPEN, 0.0, buckets.OPEN, 0.0
+        return quantiles.OPEN, 0.0, quantiles.OPEN, 0.0, quantiles.OPEN, 0.0
     g, edges = below[:-1] - q * total, np.arange(1.0, n + 1)
     reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
 
@@ -81,9 +49,9 @@ def quantile_in_columns(
         return (low + high) / 2
 
     upper, lower = g + reach >= 0, g - reach <= 0
-    low = buckets.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else buckets.EDGE
-    passed = n - int(np.argmax(lower[::-1])) if lower.any() else buckets.EDGE
-    high = buckets.OPEN if lower[-1] else passed
+    low = quantiles.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else quantiles.EDGE
+    passed = n - int(np.argmax(lower[::-1])) if lower.any() else quantiles.EDGE
+    high = quantiles.OPEN if lower[-1] else passed
     ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
     bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
     if bucket in (0, n):
@@ -103,15 +71,13 @@ def quantile_in_columns(
 @example([100, 0, 0, 5], 1.0, 0.01)  # below the first edge
 @example([1, 0, 0, 500], 1.0, 0.95)  # beyond the last
 @example([1, 0, 1], 0.0, 0.5)  # at an edge, exactly
-def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
-    counts: list[int], sd: float, q: float
-) -> None:
+def test_a_quantile_is_the_same_to_the_last_bit(counts: list[int], sd: float, q: float) -> None:
     """Snapshot bytes must not depend on how quantiles are computed."""
     column = np.array(counts, dtype=np.float64)
     wanted = quantile_in_columns(column, sd, q, 1.96)
     for way in WAYS:
-        parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
-        with patch.multiple(buckets, **parts):
+        parts = {name: way(getattr(quantiles, name)) for name in ("root", "sd_below")}
+        with patch.multiple(quantiles, **parts):
             scratch = np.empty(len(column) - 1)
-            found = way(buckets.quantile)(readonly_contiguous(column), sd, q, 1.96, scratch)
+            found = way(quantiles.quantile)(readonly_contiguous(column), sd, q, 1.96, scratch)
             assert found == wanted

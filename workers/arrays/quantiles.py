@@ -1,34 +1,11 @@
-"""Kernels for buckets (`mechanisms.config.buckets`) and quantiles (`pipeline/snapshots.py`)."""
+"""Kernels for quantiles of bucketed numbers; `pipeline/snapshots.py` derives the formulas."""
 
 from __future__ import annotations
 
 import math
 
 from workers.arrays.compiled import kernel, kernel_part
-from workers.arrays.types import Floats, Longs
-
-
-@kernel_part
-def bucket(value: float, edges: Floats) -> int:
-    """Return the number of ascending edges at or below a number; -1 if it is not a number."""
-    if math.isnan(value):
-        return -1
-    low, high = 0, len(edges)
-    while low < high:
-        middle = (low + high) >> 1
-        if edges[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel
-def buckets(values: Floats, edges: Floats, found: Longs) -> None:
-    """Write the bucket of every number in a column, 0 to len(edges); -1 if it is not a number."""
-    for i in range(len(values)):
-        found[i] = bucket(values[i], edges)
-
+from workers.arrays.types import Floats
 
 # Halvings of a bucket: more would change nothing after rounding.
 HALVINGS = 40
