@@ -8,9 +8,10 @@ stored one. Cost and published error follow from the configuration alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -22,24 +23,8 @@ from workers.mechanisms.config.buckets import short
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, Parts
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import HorizonExceeded, StateRefused
 from workers.runtime.frozen import Frozen
-
-
-def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
-    numeric = {}
-    if config.buckets:
-        numeric["buckets"] = list(map(short, config.buckets.edges))
-        numeric["quantiles"] = list(map(repr, config.shown_quantiles))
-    return {
-        "mechanism": kind,
-        "max_items": config.max_items,
-        "max_count": config.max_count,
-        "unit": guarantee.unit,
-        "rho": repr(guarantee.rho),
-        "delta": repr(guarantee.delta),
-        **numeric,
-    }
 
 
 def ticks_of_item(config: HistogramConfig, unit: str) -> int:
@@ -184,10 +169,56 @@ class Differences(Protocol):
         """
 
 
-class Domained(Frozen):
-    """Base class of mechanisms with a row for every label of a domain; empty means unknown."""
+class MechanismBase(Frozen):
+    """What all mechanisms share: configuration, domain, guarantee, cost.
 
-    _domain: tuple[bytes, ...] = ()
+    A constructor sets `_cost`, and `kind` where the class does not. `_domain` is empty where it is
+    unknown; otherwise every label has a row.
+    """
+
+    kind: str
+    law = "gaussian"
+    config: HistogramConfig
+    _cost: PrivacyCost
+
+    def __init__(self, config: HistogramConfig, unit: str) -> None:
+        self.config, self._unit = config, unit
+        self._domain = tuple(label.encode() for label in config.declared)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        cost = self._cost
+        return Guarantee(unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta)
+
+    def cost(self) -> PrivacyCost:
+        return self._cost
+
+    def public(self) -> Mapping[str, object]:
+        config, promise = self.config, self.guarantee
+        numeric = {}
+        if config.buckets:
+            numeric["buckets"] = list(map(short, config.buckets.edges))
+            numeric["quantiles"] = list(map(repr, config.shown_quantiles))
+        return {
+            "mechanism": self.kind,
+            "max_items": config.max_items,
+            "max_count": config.max_count,
+            "unit": promise.unit,
+            "rho": repr(promise.rho),
+            "delta": repr(promise.delta),
+            **numeric,
+            **self._parameters(),
+        }
+
+    def _parameters(self) -> Mapping[str, object]:
+        """Return the parameters that only this mechanism has."""
+        raise NotImplementedError
+
+    def threshold(self, t: int) -> int | None:
+        return None
+
+    def init(self) -> State:
+        return State()
 
     def domain(self) -> Sequence[bytes]:
         return self._domain
@@ -195,5 +226,21 @@ class Domained(Frozen):
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         state.add_domain(key, tags, labels)
 
-    def threshold(self, t: int) -> int | None:
-        return None
+    def _check(self, t: int) -> None:
+        horizon = self.config.horizon_ticks
+        if t < 1 or (horizon is not None and t > horizon):
+            raise HorizonExceeded(f"{self.kind}: tick {t} is outside 1..{horizon}")
+
+
+T = TypeVar("T")
+
+
+def own(kind: type[T], value: object) -> T:
+    """Return a mechanism's own state or noise; raise `TypeError` if it is another mechanism's."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r}: must be the mechanism's own {kind.__name__}")
+    return value
+
+
+def short_hash(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -144,7 +144,7 @@ def test_error_is_that_of_the_design_in_spite_of_rounding(
     """mechanisms.md 2 at 2^10, and ||f||^2 at 2^13: rounding the matrix costs at most 1 %."""
     counter = SqrtCounter(horizon, 0.005)
     unit = math.sqrt(2 * counter.rho_item)
-    mean = sum(counter._squares) / horizon / counter._unit**2 * float(counter._sigma_squared)
+    mean = sum(counter._squares) / horizon / counter._denominator**2 * float(counter._sigma_squared)
     assert math.sqrt(counter.variance(horizon)) * unit == pytest.approx(worst, rel=0.01)
     assert math.sqrt(mean) * unit == pytest.approx(root_mean_square, rel=0.01)
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal, cast
 
 from msgspec import Meta
@@ -41,11 +41,8 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
             k=getattr(self, "k", None) or 0,
             kbar=(getattr(self, "kbar_max", None) or KBAR_MAX) if private else kbar,
             private=private,
-            domain=len(self.declared()),
+            domain=len(self.declared),
         )
-
-    def declared(self) -> Sequence[str]:
-        return getattr(self, "domain", None) or ()
 
     def _parameter_complaints(self, name: str) -> Iterator[str]:
         p, kbar_max = self.parameters(), getattr(self, "kbar_max", None)
@@ -53,7 +50,7 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
             yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
         if name == "known_gumbel" and p.k > p.domain:
             yield f"k = {p.k}: at most the {p.domain} labels of the domain"
-        yield from label_complaints("domain", self.declared())
+        yield from label_complaints("domain", self.declared)
         if kbar_max is not None and not p.private:
             yield f'kbar_max = {kbar_max}: only with kbar = "private"'
 

@@ -78,10 +78,8 @@ from types import MappingProxyType
 import numpy as np
 
 from workers.arrays.tag_index import Tags
-from workers.mechanisms.accounting import Guarantee, PrivacyCost
-from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Domained, Noise, State, head
+from workers.mechanisms.mechanism import Answers, MechanismBase, Noise, State, own
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
@@ -451,7 +449,7 @@ class MaxNoise:
         return held[1][t % BLOCK_TICKS]
 
 
-class OrderStatistics(Domained):
+class OrderStatistics(MechanismBase):
     """Base class of the order statistics; `weights` decides which of the two levels exist.
 
     Guarantee: `guarantee`, for the content of one event, over all ticks of an epoch together, on
@@ -461,8 +459,8 @@ class OrderStatistics(Domained):
     budget cannot be met, or needs noise for which there is no table.
     """
 
-    kind = ""
     law = "sum"
+    config: MaxConfig
     # Weights (zCDP, pure as printed); "columns" makes segments, "sums" makes intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -470,9 +468,8 @@ class OrderStatistics(Domained):
     inner: IntervalRule | None = None
 
     def __init__(self, config: MaxConfig, unit: str = "event") -> None:
-        self.config = config
+        super().__init__(config, unit)
         self.queries = Queries(config.asked, config.domain)
-        self._domain = tuple(label.encode() for label in config.domain)
         weights = self.weights if self.queries.k == 1 else self.weights_of_several
         share, spent, tv = settings.shares_of(config, weights), dict[str, Fraction](), 0.0
         if "columns" in share:
@@ -483,7 +480,7 @@ class OrderStatistics(Domained):
             test, sums, updates = share["test"], share["sums"], share.get("updates")
             self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
-        self._unit, self._cost = unit, settings.settle(config, share, spent, tv)
+        self._cost = settings.settle(config, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
@@ -508,18 +505,9 @@ class OrderStatistics(Domained):
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
 
-    @property
-    def guarantee(self) -> Guarantee:
-        cost = self._cost
-        return Guarantee(unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta)
-
-    def cost(self) -> PrivacyCost:
-        return self._cost
-
-    def public(self) -> Mapping[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
         config = self.config
         found: dict[str, object] = {
-            **head(self.kind, config, self.guarantee),
             "accounting": config.accounting,
             "beta": repr(config.beta),
             "horizon": config.ticks,
@@ -537,7 +525,7 @@ class OrderStatistics(Domained):
 
     def sd(self, t: int) -> float:
         """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
-        check_tick(self.kind, t, self.config.ticks)
+        self._check(t)
         variance, segment = 0.0, 1
         if self.segments is not None:
             segment = min(t + 1, self.segments.most)
@@ -557,21 +545,18 @@ class OrderStatistics(Domained):
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         thresholds = self._first_thresholds(zeros, 1)
-        _of(state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
+        own(MaxState, state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
-        check_tick(self.kind, t, self.config.ticks)
-        own = _of(state)
-        if not isinstance(noise, MaxNoise):
-            raise TypeError(f"noise = {noise!r}: must be this mechanism's own")
-        columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=False)
+        self._check(t)
+        state, noise = own(MaxState, state), own(MaxNoise, noise)
+        state.merge(contributions, add_rows=False)
+        for _, key_index in contributions:
             for key in key_index[key_index >= 0].tolist():
-                own.key(key).stale = True
-        answers = {key: self._tick(own, key, t, noise) for key in range(len(own.of))}
+                state.key(key).stale = True
+        answers = {key: self._tick(state, key, t, noise) for key in range(len(state.of))}
         return state, Answers(answers, None)
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
@@ -660,9 +645,3 @@ class OrderStatistics(Domained):
 
     def sum_noise(self, segment: int) -> SumNoise:
         return self.inner_in_use.noise(self.intervals(segment).capacity)
-
-
-def _of(state: State) -> MaxState:
-    if not isinstance(state, MaxState):
-        raise TypeError(f"state = {state!r}: must be this mechanism's own")
-    return state
