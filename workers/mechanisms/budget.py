@@ -47,6 +47,9 @@ def split(config: HistogramConfig, *, discovers: bool) -> PrivacyCost:
 class Budgeted(MechanismBase):
     """Base class of mechanisms with a `split` budget.
 
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for the content of one event, over all ticks of an epoch together.
+
     A constructor calibrates the noise to `_budget`, and ends with `_promise`.
     """
 

@@ -27,18 +27,6 @@ from workers.runtime.errors import HorizonExceeded, StateRefused
 from workers.runtime.frozen import Frozen
 
 
-def ticks_of_item(config: HistogramConfig, unit: str) -> int:
-    """Return the most ticks in which one protected unit may contribute to an item.
-
-    An event contributes in one tick; a user's contribution, at most Dinf, may come in as many
-    parts. Where ticks are released separately, every part is tested for discovery and gets its own
-    noise.
-    """
-    if unit == "event":
-        return 1
-    return min(config.max_count, config.horizon_ticks or config.max_count)
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
     """The m rows published at one tick, with noisy counts, of standard deviation `sd`.
@@ -225,6 +213,17 @@ class MechanismBase(Frozen):
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         state.add_domain(key, tags, labels)
+
+    def ticks_of_item(self) -> int:
+        """Return the most ticks in which one protected unit may contribute to an item.
+
+        An event contributes in one tick; a user's contribution, at most Dinf, may come in as many
+        parts. Where ticks are released separately, every part is tested for discovery and gets its
+        own noise.
+        """
+        if self._unit == "event":
+            return 1
+        return min(self.config.max_count, self.config.horizon_ticks or self.config.max_count)
 
     def _check(self, t: int) -> None:
         horizon = self.config.horizon_ticks

@@ -29,14 +29,14 @@ from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, tick_block
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.mechanism import Noise, ticks_of_item
+from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import memoized
 
 KINDS = ("haar", "tree", "sqrt")
 
 
-@memoized(256)
+@memoized(512)
 def make_counter(
     kind: str,
     horizon: int | None,
@@ -99,7 +99,7 @@ class OnCounters(CounterMechanism):
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
         # Parts of a user's item at different ticks use different cells.
-        tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
+        tv = float_up(self.ticks_of_item() * Fraction(counter.tv))
         # Suggest a change to the larger part of `sampler_delta`.
         of_counts = (1 + math.exp(self._budget.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"

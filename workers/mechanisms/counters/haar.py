@@ -136,10 +136,10 @@ class HaarCounter(LevelCounter):
         return found
 
     def _shape(self) -> dict[str, object]:
-        shape = super()._shape() | {"levels": self._levels}
+        shape: dict[str, object] = {"levels": self._levels}
         if self.end_share is not None:
             shape |= {"offset": self.offset, "end_share": repr(self.end_share)}
-        return shape
+        return shape | super()._shape()
 
     def coefficients(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
         total, *levels = self._sigma_squared
@@ -148,18 +148,6 @@ class HaarCounter(LevelCounter):
             inside = place & ((1 << level) - 1)
             yield np.minimum(inside, (1 << level) - inside) / 2.0**level, one, sigma_squared
         yield place / 2.0**self._levels, one, total
-
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        plan, tables = self.plan(t), self._tables
-        block = self._block(min(CHUNK_ROWS, len(tags)))
-        out = np.empty(len(tags), dtype=np.int64)
-        for first in range(0, len(tags), CHUNK_ROWS):
-            part = tags[first : first + CHUNK_ROWS]
-            for cell in plan.cells:
-                noise = self._row(block, cell[0])[: len(part)]
-                tables[cell[0]].draw(stream, cell, part, noise)
-            plan.add_up(block, out[first : first + len(part)])
-        return out
 
     def _block(self, rows: int) -> Block:
         widths = [width for width, _ in self._places]

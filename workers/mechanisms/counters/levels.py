@@ -154,17 +154,17 @@ class Counter(Frozen):
         return {
             "kind": self.kind,
             "horizon": self.horizon,
-            "table_version": gaussian.TABLE_VERSION,
             **self._shape(),
+            "table_version": gaussian.TABLE_VERSION,
         }
 
     def _shape(self) -> dict[str, object]:
-        """Return the variances, and the parameters that determine which cells a tick adds."""
+        """Return the parameters that determine which cells a tick adds, and their variances."""
         raise NotImplementedError
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t, rounded: floor(x + 1/2)."""
-        raise NotImplementedError
+        return self.columns(stream).at(t, tags)
 
     def columns(self, stream: NoiseStream) -> NoiseColumns:
         raise NotImplementedError

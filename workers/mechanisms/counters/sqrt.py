@@ -124,13 +124,10 @@ class SqrtCounter(Counter):
             "inverse_bits": _INVERSE_BITS,
             "norm_squared": self._norm_squared,
             "sigma_squared": str(self._sigma_squared),
-            "sqrt_version": SQRT_VERSION,
         }
 
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        # Computed from tick 1 on: O(t^2) per row.
-        check_tick(self.kind, t, self._last_tick)
-        return self.columns(stream).at(t, tags)
+    def public(self) -> dict[str, object]:
+        return super().public() | {"sqrt_version": SQRT_VERSION}
 
     def columns(self, stream: NoiseStream) -> "SqrtColumns":
         return SqrtColumns(self, stream)

@@ -39,7 +39,6 @@ from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters import levels
 from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
 from workers.mechanisms.ledger import with_capacity
-from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import Integers
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import Frozen
@@ -83,22 +82,12 @@ class TreeCounter(LevelCounter):
         return dict.fromkeys(self._tree.named(t), 1)
 
     def _shape(self) -> dict[str, object]:
-        return super()._shape() | {"levels": self._tree.levels, "radix": self.radix}
+        return {"levels": self._tree.levels, "radix": self.radix} | super()._shape()
 
     def coefficients(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
         for sigma_squared in self._sigma_squared:
             t, digit = np.divmod(t, self.radix)
             yield (digit > 0).astype(np.float64), digit.astype(np.float64), sigma_squared
-
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        blocks = self._blocks(t)
-        out = np.zeros(len(tags), dtype=np.int64)
-        adder = _Adder(self._tables, stream, len(tags))
-        for start in range(0, len(tags), CHUNK_ROWS):
-            part, total = tags[start : start + CHUNK_ROWS], out[start : start + CHUNK_ROWS]
-            for level, first, last in blocks:
-                adder.add(level, first, last, part, total)
-        return out
 
     def columns(self, stream: NoiseStream) -> "TreeColumns":
         return TreeColumns(self, stream)
@@ -106,22 +95,6 @@ class TreeCounter(LevelCounter):
     def _blocks(self, t: int) -> list[tuple[int, int, int]]:
         levels.check_tick(self.kind, t, self._last_tick)
         return self._tree.blocks(t)
-
-
-class _Adder:
-    def __init__(self, tables: tuple[IntegerGaussian, ...], stream: NoiseStream, rows: int) -> None:
-        self._tables, self._stream = tables, stream
-        self._room = np.empty(min(CHUNK_ROWS, rows), dtype=np.int64)
-
-    def add(self, level: int, first: int, last: int, tags: Tags, total: Integers) -> None:
-        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
-        if not len(tags):
-            return
-        table = self._tables[level]
-        noise: Integers = self._room.view(table.dtype)[: len(tags)]
-        for block in range(first, last):
-            table.draw(self._stream, (level, block), tags, noise)
-            np.add(total, noise, out=total)
 
 
 class TreeColumns(LevelColumns):
@@ -134,6 +107,7 @@ class TreeColumns(LevelColumns):
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
         self._counter = counter
+        self._room = np.empty(0, dtype=np.int64)
         self._columns = [np.empty(0, dtype=counter._sums_dtype) for _ in self._tables]
         # Blocks summed in each column on top of the level above: (first, last + 1).
         self._reached: list[tuple[int, int] | None] = [None] * len(self._tables)
@@ -156,23 +130,33 @@ class TreeColumns(LevelColumns):
             self._filled[level] = rows if held < rows or summed < last else held
             # Unset until this call succeeds, so that a failure leaves no wrong state.
             self._reached[level] = None
-        adder = _Adder(self._tables, self._stream, rows)
         out = np.empty(rows, dtype=np.int64)
+        self._room = with_capacity(self._room, min(CHUNK_ROWS, rows))
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: Integers | None = None
             for (level, first, last), (held, summed) in zip(blocks, starts, strict=True):
                 column = self._columns[level]
                 middle = min(max(start, held), end)
-                adder.add(level, summed, last, tags[start:middle], column[start:middle])
+                self._add(level, summed, last, tags[start:middle], column[start:middle])
                 column[middle:end] = 0 if above is None else above[middle:end]
-                adder.add(level, first, last, tags[middle:end], column[middle:end])
+                self._add(level, first, last, tags[middle:end], column[middle:end])
                 above = column
             if above is not None:
                 out[start:end] = above[start:end]
         for level, first, last in blocks:
             self._reached[level] = first, last
         return out
+
+    def _add(self, level: int, first: int, last: int, tags: Tags, total: Integers) -> None:
+        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
+        if not len(tags):
+            return
+        table = self._tables[level]
+        noise: Integers = self._room.view(table.dtype)[: len(tags)]
+        for block in range(first, last):
+            table.draw(self._stream, (level, block), tags, noise)
+            np.add(total, noise, out=total)
 
 
 class Tree(Frozen):

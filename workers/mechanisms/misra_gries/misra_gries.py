@@ -58,11 +58,12 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import PrivacyCost, check_sampler_delta, float_up, sampler_delta
 from workers.mechanisms.budget import Budgeted, split
-from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Items, MechanismBase, Noise, State, own
@@ -74,20 +75,17 @@ from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.one_shot.config import OptionalDomain
 from workers.mechanisms.order_statistics.config import domain_hash
 
-Counts = NDArray[np.int64]
 
-
-def shown_above(labels: Texts, noisy: Counts, threshold: int) -> tuple[list[bytes], Counts]:
+def shown_above(labels: Texts, noisy: Longs, threshold: int) -> tuple[list[bytes], Longs]:
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
     return [names[i] for i in order], noisy[kept[order]]
 
 
-def reduced(sketch: Sketch) -> Counts:
+def reduced(sketch: Sketch) -> Longs:
     """Return max(0, (k+1) c - sum of all c), of l1 sensitivity at most 2k - 1 (Algorithm 3)."""
     lowered = (sketch.size + 1) * sketch.counts - int(sketch.counts.sum())
     return np.maximum(lowered, 0)
@@ -101,8 +99,8 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 
 
 def largest_parts(
-    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Counts
-) -> tuple[Rows, Counts]:
+    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Longs
+) -> tuple[Rows, Longs]:
     """Return Algorithm 3's output: places of the k largest noisy counts, and these times k + 1.
 
     `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError for an undeclared item.
@@ -115,7 +113,7 @@ def largest_parts(
     return best, noise[best]
 
 
-def _largest(counts: Counts, labels: Sequence[bytes], k: int) -> Rows:
+def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
     """Return the places of the k largest; ties go to the lower label."""
     if not k:
         return np.empty(0, dtype=np.int64)
@@ -128,7 +126,7 @@ def _largest(counts: Counts, labels: Sequence[bytes], k: int) -> Rows:
     return np.concatenate((larger, equal))
 
 
-def whole(parts: Counts, size: int) -> Counts:
+def whole(parts: Longs, size: int) -> Longs:
     """Return the counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
     return (2 * parts + size + 1) // (2 * size + 2)
 
@@ -146,11 +144,9 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
-    release: Annotated[
-        Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')
-    ] = "pmg"
-    domain: OptionalDomain = None
-    counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
+    release: Literal["pmg", "merge", "pure"] = "pmg"
+    domain: Domain | None = None
+    counter: Literal["tree"] = "tree"
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
@@ -178,7 +174,7 @@ class CellNoise:
     def __repr__(self) -> str:
         return "CellNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> Counts:
+    def at(self, t: int, tags: Tags) -> Longs:
         level = self._tree.over(t)
         cell = USE << 56 | level, t // self._tree.radix**level - 1
         return self._table.values(self._stream, cell, tags)
@@ -187,11 +183,9 @@ class CellNoise:
 class MisraGries(Budgeted):
     """Running counts of the frequent items.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to released values. Error: with n items in the ticks up to t, an item's
-    count is too low by at most n / (size + 1) plus, for each of the `cells(t)` cells, `threshold`
-    or its noise, and too high by no more than the noise.
+    Guarantee: as `Budgeted`, also on streams that react to released values. Error: with n items in
+    the ticks up to t, an item's count is too low by at most n / (size + 1) plus, for each of the
+    `cells(t)` cells, `threshold` or its noise, and too high by no more than the noise.
     """
 
     kind = "misra_gries"
@@ -229,9 +223,13 @@ class MisraGries(Budgeted):
         rho = float_up(total / (2 * self.sigma_squared))
         self._promise(rho, table.tv, times=levels * concerned)
         self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
-        self._terms = ((Fraction(1), self.sigma_squared),) * noises
-        self.delta_counter = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
-        self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
+        delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
+        # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
+        quantile = gaussian.exact_quantile(1, [(1, self.sigma_squared)] * noises, delta)
+        if quantile is None:
+            variance = self.cell_variance * (1 + 1e-12)
+            quantile = math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12)
+        self._threshold = self.largest + math.ceil(quantile) - 1
 
     @property
     def counters_max(self) -> int:
@@ -244,9 +242,10 @@ class MisraGries(Budgeted):
         return {
             "size": self.config.size,
             "release": self.config.release,
+            **({"accounting": "pure"} if self.config.pure else {}),
             "sketch_version": SKETCH_VERSION,
-            "counter": {"kind": "tree", **shape, **self._law()},
             **self._further(),
+            "counter": {"kind": "tree", **shape, **self._law()},
         }
 
     def _law(self) -> dict[str, object]:
@@ -311,7 +310,7 @@ class MisraGries(Budgeted):
         labels, counts = shown_above(over.labels, noisy, self._threshold)
         state.show(key, self.tree.over(t), zip(labels, counts.tolist(), strict=True))
 
-    def _published(self, sums: Sequence[int]) -> Counts:
+    def _published(self, sums: Sequence[int]) -> Longs:
         return np.array(sums, dtype=np.int64)
 
 
@@ -338,13 +337,6 @@ def _by_key(contributions: Parts) -> Iterator[tuple[int, SketchBatch]]:
 
 def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
-    """Return x with P(sum >= x) <= delta: exact where cheap, else from the sub-Gaussian bound."""
-    variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
-    exact = gaussian.exact_quantile(terms, delta)
-    return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact
 
 
 class PureMisraGries(MisraGries):
@@ -386,7 +378,7 @@ class PureMisraGries(MisraGries):
         return {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
 
     def _further(self) -> dict[str, object]:
-        return {"accounting": "pure", "domain": domain_hash(self.config.domain or ())}
+        return {"domain": domain_hash(self.config.domain or ())}
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
@@ -408,7 +400,7 @@ class PureMisraGries(MisraGries):
         labels = [self._domain[place] for place in places.tolist()]
         state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
 
-    def _published(self, sums: Sequence[int]) -> Counts:
+    def _published(self, sums: Sequence[int]) -> Longs:
         return whole(np.array(sums, dtype=np.int64), self.config.size)
 
 

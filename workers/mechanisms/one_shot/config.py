@@ -14,19 +14,12 @@ from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_c
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
 
 _COUNT = "a whole number from 1 to 100,000"
-_LABELS = 'a list of labels such as ["p1", "p2"], at least one, none of them empty'
 _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
-_ALGORITHMS = (
-    '"known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", '
-    '"limit_dom_laplace" or "limit_dom"'
-)
 Count = Annotated[int, Meta(ge=1, le=100_000, description=_COUNT)]
-OptionalCount = Annotated[Count | None, Meta(description=_COUNT)]
 Kbar = Annotated[
     Count | Literal["private"],
     Meta(description=f'{_COUNT}, or "private": chosen from k to kbar_max'),
 ]
-OptionalDomain = Annotated[Domain | None, Meta(description=_LABELS)]
 KBAR_MAX = 1000
 
 
@@ -105,7 +98,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     k: Count
     kbar: Kbar
-    kbar_max: OptionalCount = None
+    kbar_max: Count | None = None
 
 
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
@@ -117,7 +110,7 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 
     k: Count
     kbar: Kbar
-    kbar_max: OptionalCount = None
+    kbar_max: Count | None = None
     labels: Count
     queries: Count
     every: Annotated[int, Meta(ge=1, le=100_000, description=_EVERY)] = 1
@@ -136,11 +129,11 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     """Running counts as sums of one-shot releases of blocks of ticks."""
 
-    algorithm: Annotated[Name, Meta(description=_ALGORITHMS)]
-    counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
-    domain: OptionalDomain = None
-    k: OptionalCount = None
-    kbar: OptionalCount = None
+    algorithm: Name
+    counter: Literal["tree"] = "tree"
+    domain: Domain | None = None
+    k: Count | None = None
+    kbar: Count | None = None
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":

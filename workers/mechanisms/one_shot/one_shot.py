@@ -16,15 +16,7 @@ import numpy as np
 
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, tick_rows
-from workers.mechanisms.mechanism import (
-    Items,
-    Noise,
-    Release,
-    State,
-    own,
-    short_hash,
-    ticks_of_item,
-)
+from workers.mechanisms.mechanism import Items, Noise, Release, State, own, short_hash
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
@@ -32,18 +24,14 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 
 
 class OneShot(Budgeted):
-    """Counts per tick, by any of the one-shot algorithms.
-
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together.
-    """
+    """Counts per tick, by any of the one-shot algorithms."""
 
     config: OneShotConfig
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=not config.declared)
         self.kind = self._name = config.algorithm
-        parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
+        parameters = replace(config.parameters(), releases=self.ticks_of_item())
         budget = self._budget.rho, self.delta_discovery
         self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"

@@ -86,9 +86,7 @@ class PayState(State):
 class PayWhatYouGet(Budgeted):
     """Top labels of running counts under a budget of returned labels.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all answers of an epoch together,
-    regardless of how many labels the queries asked for.
+    Guarantee: as `Budgeted`, regardless of how many labels the queries asked for.
     """
 
     kind = "pay_what_you_get"
@@ -100,8 +98,8 @@ class PayWhatYouGet(Budgeted):
         parameters = config.parameters()
         picks = Fraction(config.labels * config.max_count**2, 8)
         self.scale = scale_for(picks, self._budget.rho)
-        self._delta = self.delta_discovery / config.queries * (1 - 1e-12)
-        self._bottom = Bottom(parameters, self.scale, self._delta)
+        delta = self.delta_discovery / config.queries * (1 - 1e-12)
+        self._bottom = Bottom(parameters, self.scale, delta)
         self._extra = int(parameters.private)
         tv = selection.selection_tv(parameters.kbar + 1, config.labels)
         self._promise(float_up(picks / self.scale**2), tv)

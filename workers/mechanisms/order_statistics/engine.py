@@ -77,7 +77,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workers.arrays.tag_index import Tags
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, MechanismBase, Noise, State, own
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
@@ -86,7 +87,7 @@ from workers.mechanisms.order_statistics import column_sums
 from workers.mechanisms.order_statistics import config as settings
 from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
 from workers.mechanisms.order_statistics.column_sums import OneVector, SumNoise
-from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries, Sums
+from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
 
@@ -108,10 +109,10 @@ class KeyState:
     segment: int
     interval: int
     since: int
-    thresholds: Sums
-    start: Sums
-    noise: Sums
-    shown: Sums
+    thresholds: Longs
+    start: Longs
+    noise: Longs
+    shown: Longs
     changed: bool = True
     stale: bool = True
     gap: int = 0
@@ -259,7 +260,7 @@ class IntervalRule:
     def noise(self, capacity: int) -> SumNoise:
         if self.config.pure:
             return self._tree(capacity)
-        return column_sums.counter_of(*self._counter(capacity))
+        return make_counter(*self._counter(capacity))
 
     def column_variance(self, capacity: int) -> float:
         if self.config.pure:
@@ -404,7 +405,7 @@ class MaxNoise:
     def __repr__(self) -> str:
         return "MaxNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> Sums:
+    def at(self, t: int, tags: Tags) -> Longs:
         """Raise TypeError, so that exact sums are never mistaken for noisy ones."""
         closes = "its columns are noised when an interval closes"
         raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
@@ -416,7 +417,7 @@ class MaxNoise:
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
 
-    def outer_columns(self, tags: Tags, segment: int) -> Sums:
+    def outer_columns(self, tags: Tags, segment: int) -> Longs:
         column = self._mechanism.segments_in_use.column
         return column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
@@ -427,12 +428,12 @@ class MaxNoise:
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
-    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Sums:
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Longs:
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
-    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Sums:
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Longs:
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
@@ -611,7 +612,7 @@ class OrderStatistics(MechanismBase):
         one.since, one.tau, one.answer = t, None, {}
         one.changed = one.stale = True
 
-    def _first_thresholds(self, sums: Sums, segment: int) -> Sums:
+    def _first_thresholds(self, sums: Longs, segment: int) -> Longs:
         if self.inner is None:
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
@@ -623,7 +624,7 @@ class OrderStatistics(MechanismBase):
             one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
         return one.answer
 
-    def _sums(self, state: MaxState, key: int) -> Sums:
+    def _sums(self, state: MaxState, key: int) -> Longs:
         d = len(self._domain)
         return state.ledger.counts[key * d : (key + 1) * d]
 

@@ -31,9 +31,7 @@ from workers.mechanisms.running.discovery import make_discovery
 class UnkBase(OnCounters):
     """Running counts over an unknown domain.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to released values.
+    Guarantee: as `Budgeted`, also on streams that react to released values.
     """
 
     kind = "unk_base"
@@ -70,10 +68,7 @@ class UnkBase(OnCounters):
 class KnownBase(OnCounters):
     """Running counts of a declared domain, all shown at every tick; other items are never released.
 
-    No threshold is needed, since nothing depends on which items occur.
-
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over
-    all ticks of an epoch together.
+    No threshold is needed, since nothing depends on which items occur. Guarantee: as `Budgeted`.
     """
 
     kind = "known_base"

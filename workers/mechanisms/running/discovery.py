@@ -57,7 +57,7 @@ import numpy as np
 from workers.arrays.types import Floats
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.counters.levels import Counter, check_tick, tick_block
-from workers.mechanisms.noise.gaussian import exact_quantile_of
+from workers.mechanisms.noise.gaussian import exact_quantile
 from workers.runtime.frozen import Frozen, memoized, read_only
 
 _NORMAL = NormalDist()
@@ -141,7 +141,7 @@ class Discovery(Frozen):
         # Integer noise reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = math.gcd(denominator, *(a for a, _ in multiples)) == denominator
         delta = self.delta_at(t)
-        exact = exact_quantile_of(denominator, multiples, delta)
+        exact = exact_quantile(denominator, multiples, delta)
         quantile = self._quantile(delta, denominator, multiples) if exact is None else exact
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 

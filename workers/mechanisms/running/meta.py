@@ -46,7 +46,7 @@ from workers.arrays.types import Longs
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, with_capacity
-from workers.mechanisms.mechanism import Noise, Release, State, own, ticks_of_item
+from workers.mechanisms.mechanism import Noise, Release, State, own
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, Cell, OneShotNoise, make_algorithm
 from workers.mechanisms.one_shot.config import MetaConfig
@@ -158,10 +158,7 @@ class MetaState(State):
 
 
 class Meta(Budgeted):
-    """Running counts from one-shot releases.
-
-    Guarantee: as `running.base.UnkBase`.
-    """
+    """Running counts from one-shot releases."""
 
     kind = "meta"
     config: MetaConfig
@@ -177,7 +174,7 @@ class Meta(Budgeted):
         self.levels = self._tree.levels
         self.algorithm = make_algorithm(
             config.algorithm,
-            replace(config.parameters(), releases=ticks_of_item(config, unit)),
+            replace(config.parameters(), releases=self.ticks_of_item()),
             math.nextafter(self._budget.rho / self.levels, 0.0),
             self.delta_discovery / self.levels * (1 - 1e-12),
         )

@@ -59,7 +59,7 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
-from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Noise, Release, State, own, short_hash
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -149,7 +149,6 @@ class SparseNoise:
         return [(upper, lower) for upper, lower in words]
 
 
-_UNBOUNDED_TICKS = 1 << 40
 _DOMAIN = 'a list of labels such as ["p1", "p2"], at least two, none of them empty'
 _ETA = "a whole number from 0 to 2^40"
 
@@ -282,7 +281,7 @@ class SparseGumb(CounterMechanism):
     def _tv(self) -> float:
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
-        tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
+        tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)
         tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
         return float_up(tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k)))
