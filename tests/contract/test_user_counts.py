@@ -11,7 +11,7 @@ from tests.contract.test_price import in_parts
 from tests.contract.variants import TICKS, Variant
 from tests.mechanisms.small import SMALL
 from workers.mechanisms.config.histogram import KnownBaseConfig
-from workers.mechanisms.mechanism import MechanismBase
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.config import PositiveGaussConfig
 from workers.mechanisms.registry import build
 
@@ -41,7 +41,7 @@ def test_an_item_in_parts_shows_as_rarely_as_is_charged(variant: Variant) -> Non
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
     """Control: thresholds of an event, which has its item in one tick."""
-    with patch.object(MechanismBase, "ticks_of_item", lambda mechanism: 1):
+    with patch.object(Mechanism, "ticks_of_item", lambda mechanism: 1):
         mechanism = variant.build()
     assert shown(mechanism, 3, 6) > 2 * dict(mechanism.cost().failures)["discovery"]
 

@@ -21,7 +21,7 @@ from workers.mechanisms.accounting import (
     sampler_delta,
 )
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.mechanism import MechanismBase
+from workers.mechanisms.mechanism import Mechanism
 
 # The samplers' share of delta; their true figure (about 1e-35) is checked against it.
 NUMERICAL_SHARE = 1e-6
@@ -44,7 +44,7 @@ def split(config: HistogramConfig, *, discovers: bool) -> PrivacyCost:
     return PrivacyCost(rho, epsilon, config.delta, failures=failures)
 
 
-class Budgeted(MechanismBase):
+class Budgeted(Mechanism):
     """Base class of mechanisms with a `split` budget.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +

@@ -101,51 +101,6 @@ class Noise(Protocol):
         """Return the integer noise of every row at tick t; `tags` only grows."""
 
 
-class Mechanism(Protocol):
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def law(self) -> str:
-        """Return the distribution of the counts' noise: "gaussian" or "laplace".
-
-        "logistic" where the noise decides picks, "sum" where answers derive from noisy sums.
-        """
-        ...
-
-    @property
-    def guarantee(self) -> Guarantee: ...
-
-    def cost(self) -> PrivacyCost: ...
-
-    def public(self) -> Mapping[str, object]:
-        """Return every parameter that changes a noise value or its meaning: the id's input."""
-
-    def sd(self, t: int) -> float:
-        """Return the standard deviation of every count released at tick t."""
-
-    def threshold(self, t: int) -> int | None:
-        """Return the count above which a new item is shown at tick t, if any."""
-
-    def init(self) -> State: ...
-
-    def noise(self, stream: NoiseStream) -> Noise: ...
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
-
-    def domain(self) -> Sequence[bytes]:
-        """Return the declared labels; empty where the domain is unknown."""
-
-    def step(
-        self, state: State, t: int, contributions: Parts, noise: Noise
-    ) -> tuple[State, Release | Items | Answers]:
-        """Add the contributions of tick t of the epoch, from 1, and release.
-
-        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
-        """
-
-
 @runtime_checkable
 class Differences(Protocol):
     """A mechanism whose running counts can be subtracted across ticks."""
@@ -157,11 +112,12 @@ class Differences(Protocol):
         """
 
 
-class MechanismBase(Frozen):
-    """What all mechanisms share: configuration, domain, guarantee, cost.
+class Mechanism(Frozen):
+    """Base class of mechanisms: configuration, domain, guarantee, cost.
 
-    A constructor sets `_cost`, and `kind` where the class does not. `_domain` is empty where it is
-    unknown; otherwise every label has a row.
+    A constructor sets `_cost`, and `kind` where the class does not. `law` is the distribution of
+    the counts' noise: "gaussian" or "laplace"; "logistic" where the noise decides picks, "sum"
+    where answers derive from noisy sums.
     """
 
     kind: str
@@ -182,6 +138,7 @@ class MechanismBase(Frozen):
         return self._cost
 
     def public(self) -> Mapping[str, object]:
+        """Return every parameter that changes a noise value or its meaning: the id's input."""
         config, promise = self.config, self.guarantee
         numeric = {}
         if config.buckets:
@@ -202,17 +159,36 @@ class MechanismBase(Frozen):
         """Return the parameters that only this mechanism has."""
         raise NotImplementedError
 
+    def sd(self, t: int) -> float:
+        """Return the standard deviation of every count released at tick t."""
+        raise NotImplementedError
+
     def threshold(self, t: int) -> int | None:
+        """Return the count above which a new item is shown at tick t, if any."""
         return None
+
+    def domain(self) -> Sequence[bytes]:
+        """Return the declared labels; empty where the domain is unknown."""
+        return self._domain
 
     def init(self) -> State:
         return State()
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
+    def noise(self, stream: NoiseStream) -> Noise:
+        raise NotImplementedError
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
         state.add_domain(key, tags, labels)
+
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items | Answers]:
+        """Add the contributions of tick t of the epoch, from 1, and release.
+
+        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
+        """
+        raise NotImplementedError
 
     def ticks_of_item(self) -> int:
         """Return the most ticks in which one protected unit may contribute to an item.

@@ -66,7 +66,7 @@ from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Items, MechanismBase, Noise, State, own
+from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -193,7 +193,7 @@ class MisraGries(Budgeted):
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         # The budget of a pure epsilon is not split.
-        MechanismBase.__init__(self, config, unit)
+        Mechanism.__init__(self, config, unit)
         if config.horizon_ticks is None:
             raise ValueError(_UNBOUNDED)
         best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)

@@ -80,7 +80,7 @@ import numpy as np
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, MechanismBase, Noise, State, own
+from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, own
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
@@ -450,7 +450,7 @@ class MaxNoise:
         return held[1][t % BLOCK_TICKS]
 
 
-class OrderStatistics(MechanismBase):
+class OrderStatistics(Mechanism):
     """Base class of the order statistics; `weights` decides which of the two levels exist.
 
     Guarantee: `guarantee`, for the content of one event, over all ticks of an epoch together, on
