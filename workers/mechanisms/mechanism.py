@@ -213,7 +213,7 @@ T = TypeVar("T")
 def own(kind: type[T], value: object) -> T:
     """Return a mechanism's own state or noise; raise `TypeError` if it is another mechanism's."""
     if not isinstance(value, kind):
-        raise TypeError(f"{value!r}: must be the mechanism's own {kind.__name__}")
+        raise TypeError(f"{value!r}: must be this mechanism's own {kind.__name__}")
     return value
 
 
