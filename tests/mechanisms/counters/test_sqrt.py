@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.mechanisms.running.test_histograms import KEY, known, part, shown, unk
 from tests.mechanisms.small import Silent
 from workers.arrays.types import Codes, Longs
-from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.counters.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
 from workers.runtime.frozen import thawed
 
@@ -114,25 +113,6 @@ def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(
     assert int(norms.max()) == int(norms[0]) == counter._norm_squared
     spent = int(norms[0]) / (2 * counter._sigma_squared)
     assert spent <= Fraction(counter.rho_item) <= Fraction(rho_item)
-
-
-def rdp_epsilon(counter: SqrtCounter, delta: float, scale: float = 1.0) -> float:
-    """Return an independent accountant's epsilon for one Gaussian release of the vector y."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
-    multiplier = scale * math.sqrt(counter._sigma_squared / counter._norm_squared)
-    accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
-    return float(accountant.get_epsilon(delta))
-
-
-@pytest.mark.parametrize(("horizon", "rho_item"), [(64, 0.01), (1000, 0.3)])
-def test_an_independent_accountant_agrees_with_rho(horizon: int, rho_item: float) -> None:
-    """With 1 % less noise it would not."""
-    counter = SqrtCounter(horizon, rho_item)
-    assert rdp_epsilon(counter, 1e-7) <= epsilon_of(counter.rho_item, 1e-7) * (1 + 1e-9)
-    assert rdp_epsilon(counter, 1e-7, scale=0.99) > epsilon_of(rho_item, 1e-7)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_it_is_the_printed_algorithm(
     columns = 4 if kind == "two_level_k" else 3
     mechanism = make(kind, columns, accounting=accounting, epsilon=epsilon, **changes)
     rows = rows_of(500, columns, seed=1, ones=2, most=most)
-    assert unknown_max.assert_as_printed(mechanism, rows, silent=False) >= made
+    assert unknown_max.assert_as_printed(mechanism, rows) >= made
 
 
 @pytest.mark.parametrize("kind", unknown_max.KINDS)
@@ -77,7 +77,6 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
         if kind == "two_level_k":
             rho += 2 * 9 / (2 * Fraction(level["update"]))
     assert mechanism.cost().rho == pytest.approx(float(rho), rel=1e-12)
-    unknown_max.assert_converts(mechanism, 1e-6)
 
 
 @pytest.mark.slow
@@ -142,12 +141,8 @@ def test_more_items_than_columns_cost_no_more_than_all_columns() -> None:
 def test_with_narrow_steps_partitions_close_as_printed(queries: tuple[str, ...]) -> None:
     """A large budget: small noise, many closes in a segment, thresholds that rise one by one."""
     mechanism = make("two_level_k", 4, queries=queries, rho=5.0, horizon=600, max_items=4)
-    assert (
-        unknown_max.assert_as_printed(
-            mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False
-        )
-        >= 20
-    )
+    rows = rows_of(600, 4, seed=4, ones=3, most=5)
+    assert unknown_max.assert_as_printed(mechanism, rows) >= 20
 
 
 class Spy(NoiseStream, shared=False):

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -86,62 +85,6 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(
         for label, n in got.items():
             z = mechanism._counter.draw(KEY.stream(b"i" * 16), t, KEY.tags("k", [label]))
             assert n == totals[label] + int(z[0])
-
-
-def rdp_epsilon(
-    cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0
-) -> float:
-    """Return an independent epsilon for an event with `cells` (sigma^2 each) in all its items."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
-    for sigma_squared in cells:
-        multiplier = math.sqrt(sigma_squared) / max_count * scale
-        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), max_items)
-    return float(accountant.get_epsilon(delta))
-
-
-def touched_cells(mechanism: Mechanism) -> list[float]:
-    """Return sigma^2 of every cell one event changes for one item, from the counter's terms."""
-    counter = mechanism._counter  # type: ignore[attr-defined]  # of both mechanisms
-    parameters = counter.public()
-    variances = [float(Fraction(str(v))) for v in np.ravel(parameters["sigma_squared"])]
-    if len(variances) == 1:
-        variances *= counter.cells_per_event
-    assert len(variances) == counter.cells_per_event
-    return variances
-
-
-@pytest.mark.parametrize("counter", ["haar", "tree"])
-@pytest.mark.parametrize("kind", ["unk_base", "known_base"])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"epsilon": 1.0, "delta": 1e-9, "max_items": 3, "horizon": 8640},
-        {"epsilon": 0.1, "delta": 1e-6, "max_items": 1, "horizon": 1024},
-        {"epsilon": 4.0, "delta": 1e-8, "max_items": 2, "max_count": 5, "horizon": 365},
-    ],
-)
-def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
-    counter: str, kind: str, setting: dict[str, float]
-) -> None:
-    """The drawn noise meets (epsilon, delta), and barely: 1 % less noise would not."""
-    mechanism: Mechanism = unk(counter=counter, **setting)
-    if kind == "known_base":
-        mechanism = known(["x"], counter=counter, **setting)
-    left = float(setting["delta"]) - sum(delta for _, delta in mechanism.cost().failures)
-    assert left > 0
-    sizes = int(setting["max_items"]), int(setting.get("max_count", 1))
-    arguments = (touched_cells(mechanism), *sizes, left)
-    assert rdp_epsilon(*arguments) <= setting["epsilon"]
-    assert rdp_epsilon(*arguments, scale=0.99) > setting["epsilon"]
-    if kind == "unk_base":
-        discovery = mechanism._discovery  # type: ignore[attr-defined]  # of unk_base
-        ticks = np.unique(np.geomspace(1, setting["horizon"], 50).astype(int)).tolist()
-        per_tick = max(discovery.delta_at(t) for t in ticks)
-        total = setting["max_items"] * per_tick * setting["horizon"]
-        assert total <= dict(mechanism.cost().failures)["discovery"] * (1 + 1e-9)
 
 
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
