@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.running.test_histograms import KEY, known, part, shown, unk
-from tests.mechanisms.small import Silent
+from tests.mechanisms.running.test_histograms import KEY, known, unk
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.counters.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
 from workers.runtime.frozen import thawed
@@ -138,20 +137,6 @@ def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() 
         running = columns.at(t, tags)
         if t in (63, 64, 65, 1023, 1024, 1025, 1200):
             assert running.tolist() == counter.draw(STREAM, t, tags).tolist()
-
-
-def test_known_base_counts_with_it() -> None:
-    """The release is the running sum plus this counter's noise, and repeats byte for byte."""
-    mechanism = known(["x", "y"], counter="sqrt")
-    for noise in (Silent(), mechanism.noise(STREAM), mechanism.noise(STREAM)):
-        state = mechanism.init()
-        mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
-        for t in (1, 2, 3):
-            got = shown(mechanism, state, t, noise, [part([b"x"], [t])])
-            z = mechanism._counter.draw(STREAM, t, state.ledger.tags).tolist()
-            z = [0, 0] if isinstance(noise, Silent) else z
-            assert got == {b"x": t * (t + 1) // 2 + z[0], b"y": z[1]}
-    assert mechanism.cost().rho == pytest.approx(known(["x", "y"]).cost().rho, rel=1e-3)
 
 
 @pytest.mark.parametrize(

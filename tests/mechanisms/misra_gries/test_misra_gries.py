@@ -191,14 +191,6 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
     assert held == [1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2]
 
 
-def test_no_two_cells_share_noise() -> None:
-    """Shared noise would reveal a difference; first cells of two levels share their number."""
-    mechanism = MisraGries(config(epsilon=1.0))
-    tags = KEY.tags("k", [b"%d" % item for item in range(40)])
-    drawn = {mechanism.noise(STREAM).at(t, tags).tobytes() for t in range(1, 21)}
-    assert len(drawn) == 20
-
-
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "norm_squared"),
     [("pmg", 1, 1, 1.0), ("pmg", 3, 2, 36.0), ("merge", 9, 1, 5.0), ("merge", 9, 2, 20.0)],

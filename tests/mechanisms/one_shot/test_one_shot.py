@@ -96,19 +96,6 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
         assert m is not None and rows.tolist() == [i for i in range(len(h)) if h[i] > m]
 
 
-def test_every_use_of_noise_has_cells_of_its_own() -> None:
-    """Equal words would be shared noise: uses, levels, blocks and picks must all differ."""
-    seen = set()
-    noise = OneShotNoise(STREAM, None)
-    tag = KEY.tags("k", [b"\xff"])[0]
-    for use in (0x10, 0x11, 0x12, 0x13):
-        for place in ((0, 1), (0, 2), (1, 1), (3, 2)):
-            seen |= set(noise.picks(use, place, tag, 5))
-    assert len(seen) == 4 * 4 * 5
-    word = STREAM.words(tag.reshape(1, 2), ((0x12 << 56) | (3 << 40) | 4, 2))[0].tolist()
-    assert noise.picks(0x12, (3, 2), tag, 5)[4] == tuple(word)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name: str) -> None:
     """Parallel composition requires it: no trace of the past, or of contribution order."""

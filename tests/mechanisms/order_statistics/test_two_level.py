@@ -2,19 +2,14 @@
 
 import math
 from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tests.mechanisms.epoch import KEY
 from tests.mechanisms.order_statistics import unknown_max
 from tests.mechanisms.order_statistics.unknown_max import Run, make, rows_of
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.engine import MaxNoise
 
 BOTH = pytest.mark.parametrize("accounting", ["zcdp", "pure"])
 ONE = ("max", "argmax", "min", "quantile:0.5")
@@ -143,46 +138,6 @@ def test_with_narrow_steps_partitions_close_as_printed(queries: tuple[str, ...])
     mechanism = make("two_level_k", 4, queries=queries, rho=5.0, horizon=600, max_items=4)
     rows = rows_of(600, 4, seed=4, ones=3, most=5)
     assert unknown_max.assert_as_printed(mechanism, rows) >= 20
-
-
-class Spy(NoiseStream, shared=False):
-    """Noise source that records the requested AES blocks."""
-
-    def __init__(self) -> None:
-        super().__init__(b"a" * 32)
-        self.seen: set[tuple[int, int]] = set()
-
-    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
-        blocks = np.concatenate([tags ^ np.array(cell, dtype=np.uint64) for cell in cells])
-        self.seen |= {(int(high), int(low)) for high, low in blocks.tolist()}
-        return super().chunk(tags, *cells)
-
-
-@BOTH
-def test_no_two_uses_share_a_noise_word(accounting: str) -> None:
-    """A word used twice could be subtracted out. Equal tags everywhere are the worst case."""
-    mechanism = make("two_level_k", 4, accounting=accounting, epsilon=20.0)
-    tag = KEY.tags("s0", [b"x"])
-    drawn: dict[str, set[tuple[int, int]]] = {}
-
-    def note(name: str, draw: str, *arguments: object) -> None:
-        spy = Spy()
-        getattr(MaxNoise(mechanism, spy), draw)(*arguments)
-        drawn[name] = spy.seen
-
-    for t in (1, 300):
-        note(f"outer mu {t}", "outer_mu", 0, tag, t)
-        note(f"inner mu {t}", "inner_mu", 0, tag, t)
-    for segment in (1, 2, 3):
-        note(f"outer tau {segment}", "outer_tau", tag, segment)
-        note(f"G {segment}", "outer_columns", tag, segment)
-        for interval in (1, 2):
-            note(f"inner tau {segment} {interval}", "inner_tau", tag, segment, interval)
-            note(f"u {segment} {interval}", "updates", tag, segment, interval, 2)
-        # Intervals of one counter share nodes by design; other segments' counters share none.
-        note(f"N {segment}", "inner_columns", tag, segment, 3)
-    assert all(drawn.values())
-    assert not [pair for pair in combinations(drawn, 2) if drawn[pair[0]] & drawn[pair[1]]]
 
 
 def test_updates_have_the_noise_that_was_paid_for() -> None:

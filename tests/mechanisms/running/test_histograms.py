@@ -97,28 +97,37 @@ def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
     return float((state.ledger.shown > 0).mean())
 
 
-@pytest.mark.parametrize("counter", ["haar", "tree"])
-def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(counter: str) -> None:
+PLANTED: dict[str, object] = {"delta": 0.2, "epsilon": 0.1}
+RUNS = 10_000
+ALLOWED = 0.1  # the half of delta that pays for discovery
+# Four standard deviations of a binomial share: one false alarm in 30,000.
+SLACK = 4 * math.sqrt(ALLOWED * (1 - ALLOWED) / RUNS)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "least", "changes"),
+    [
+        (1, 0.6 * ALLOWED - SLACK, {}),
+        (1, 0.6 * ALLOWED - SLACK, {"counter": "tree"}),
+        (8, 0.25 * ALLOWED, {}),
+        (8, 0.25 * ALLOWED, {"counter": "tree"}),
+        (8, 0.25 * ALLOWED, {"threshold": "constant"}),
+        (8, 0.25 * ALLOWED, {"threshold": "every", "every": 4}),
+    ],
+)
+def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(
+    horizon: int, least: float, changes: dict[str, object]
+) -> None:
     """One tick meets the discovery probability closely; with eight the union bound is loose."""
-    runs, delta = 10_000, 0.2
-    allowed = delta / 2  # the half of delta that pays for discovery
-    # Four standard deviations of a binomial share: one false alarm in 30,000.
-    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    one = planted_rate(unk(horizon=1, delta=delta, epsilon=0.1, counter=counter), 1, runs)
-    assert 0.6 * allowed - slack <= one <= allowed + slack
-    eight = planted_rate(unk(horizon=8, delta=delta, epsilon=0.1, counter=counter), 8, runs)
-    assert 0.25 * allowed <= eight <= allowed + slack
+    mechanism = unk(horizon=horizon, **PLANTED, **changes)
+    assert least <= planted_rate(mechanism, horizon, RUNS) <= ALLOWED + SLACK
 
 
-def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
-    runs, delta = 10_000, 0.2
-    mechanism = unk(horizon=1, delta=delta, epsilon=0.1)
-    threshold = mechanism.threshold(1) or 0
-    tags = KEY.tags("k", [b"%d" % i for i in range(runs)])
+def test_a_threshold_that_is_too_low_would_be_noticed() -> None:
+    mechanism = unk(horizon=1, **PLANTED)
+    tags = KEY.tags("k", [b"%d" % i for i in range(RUNS)])
     noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
-    allowed = delta / 2
-    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    assert (noisy > 0.8 * threshold).mean() > allowed + slack
+    assert (noisy > 0.8 * (mechanism.threshold(1) or 0)).mean() > ALLOWED + SLACK
 
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32])

@@ -125,40 +125,6 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
             assert mechanism.sd(t) == pytest.approx(tree.sd(t), rel=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
-@given(stream=STREAMS, at=st.integers(0, 39), items=st.sets(st.sampled_from(LABELS), max_size=2))
-def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
-    stream: list[dict[bytes, int]], at: int, items: set[bytes]
-) -> None:
-    """The stated sensitivity: at most L_r cells differ, by one for each item of the event."""
-    at %= len(stream)
-    seen: list[dict[tuple[int, int], dict[bytes, int]]] = []
-    for extra in (False, True):
-        mechanism = meta("known_gauss")
-        given_cells: dict[tuple[int, int], dict[bytes, int]] = {}
-        state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
-        inner = mechanism.algorithm.release
-
-        def record(cell, noise, place, inner=inner, found=given_cells):  # type: ignore[no-untyped-def]  # stands in for release
-            found[place] = dict(zip(LABELS, cell.counts.tolist(), strict=True))
-            return inner(cell, noise, place)
-
-        # To look at what it is given; it is frozen.
-        object.__setattr__(mechanism.algorithm, "release", record)
-        for t, counts in enumerate(stream):
-            more = Counter(counts)
-            more.update(items if extra and t == at else ())
-            shown(mechanism, state, t + 1, dict(more), noise)
-        seen.append(given_cells)
-    without, with_event = seen
-    assert without.keys() == with_event.keys()
-    different = [place for place in without if without[place] != with_event[place]]
-    assert len({level for level, _ in different}) == len(different) <= mechanism.levels
-    for place in different:
-        before, after = without[place], with_event[place]
-        assert {label for label in LABELS if after[label] - before[label] == 1} == items
-
-
 def test_impossible_settings_and_ticks_are_refused() -> None:
     with pytest.raises(ValueError, match='kbar is missing: algorithm = "unk_gauss" needs it'):
         meta("unk_gauss", kbar=None)
