@@ -253,20 +253,6 @@ def test_parameters_outside_their_range_are_refused(
         make_counter(*arguments)
 
 
-def test_public_parameters_differ_whenever_the_noise_does() -> None:
-    """They are hashed into the mechanism id: equal ids would share noise at different scales."""
-    made = [
-        *starmap(make_counter, ARGUMENTS),
-        make_counter("haar", 100, 0.02),
-        make_counter("haar", 101, 0.01),
-        make_counter("haar", 100, 0.01, end_share=0.5),
-        make_counter("tree", 100, 0.01, 3),
-    ]
-    public = [repr(counter.public()) for counter in made]
-    assert len(set(public)) == len(made)
-    assert make_counter("haar", 100, 0.01).public() == make_counter("haar", 100, 0.01).public()
-
-
 @every_counter
 def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
     """`plan` sizes the machine by it: two bytes a column if the noise fits, else four or eight."""
