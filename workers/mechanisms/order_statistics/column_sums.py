@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
@@ -35,11 +34,6 @@ from workers.runtime.frozen import Frozen, memoized
 
 # Levels searched for haar's worst variance; a higher level adds at most 1/4, its coefficient.
 _SEARCHED_LEVELS = 14
-
-
-class SumNoise(Protocol):
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        """Return the noise of every column after t intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +56,6 @@ class OneVector:
         spent = changed * reach**2 / (2 * sigma_squared)
         sampler = gaussian.integer_gaussian(sigma_squared)
         return cls(sampler, changed, sigma_squared, spent, float(sigma_squared))
-
-    def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> Longs:
-        return self.sampler.values(stream, cell, tags)
 
     def bound(self, beta: float) -> float:
         """Bound one entry's absolute noise, with failure probability at most beta."""

@@ -79,6 +79,7 @@ import numpy as np
 
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, own
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
@@ -86,7 +87,7 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
 from workers.mechanisms.order_statistics import config as settings
 from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
-from workers.mechanisms.order_statistics.column_sums import OneVector, SumNoise
+from workers.mechanisms.order_statistics.column_sums import LaplaceTree, OneVector
 from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
@@ -257,7 +258,7 @@ class IntervalRule:
         found = (self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1))
         return min(found, key=lambda numbers: numbers.error)
 
-    def noise(self, capacity: int) -> SumNoise:
+    def noise(self, capacity: int) -> Counter | LaplaceTree:
         if self.config.pure:
             return self._tree(capacity)
         return make_counter(*self._counter(capacity))
@@ -283,7 +284,7 @@ class IntervalRule:
         rho_item = float(self.sums / (config.most_columns * config.max_count**2))
         return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
 
-    def _tree(self, capacity: int) -> column_sums.LaplaceTree:
+    def _tree(self, capacity: int) -> LaplaceTree:
         reach = self.config.most_columns * self.config.max_count
         return column_sums.laplace_tree(capacity, self.sums, reach)
 
@@ -419,7 +420,7 @@ class MaxNoise:
 
     def outer_columns(self, tags: Tags, segment: int) -> Longs:
         column = self._mechanism.segments_in_use.column
-        return column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
+        return column.sampler.values(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
         test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
@@ -440,7 +441,7 @@ class MaxNoise:
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
         cell = UPDATES << 56 | segment, interval << _INDEX_BITS
-        return update.draw(self._stream, cell, cells ^ tag)
+        return update.sampler.values(self._stream, cell, cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         block, held = t // BLOCK_TICKS, self._blocks.get((use, key))
@@ -644,5 +645,5 @@ class OrderStatistics(Mechanism):
             raise TypeError(f"{self.kind} has no intervals")
         return self.inner
 
-    def sum_noise(self, segment: int) -> SumNoise:
+    def sum_noise(self, segment: int) -> Counter | LaplaceTree:
         return self.inner_in_use.noise(self.intervals(segment).capacity)
