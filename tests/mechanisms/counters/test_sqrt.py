@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.running.test_histograms import KEY, known, unk
+from tests.mechanisms.running.test_histograms import known, unk
+from tests.mechanisms.small import KEY, STREAM
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.counters.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
 from workers.runtime.frozen import thawed
-
-STREAM = KEY.stream(bytes(16))
 
 
 class Planted:

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.mechanisms import epoch
-from tests.mechanisms.epoch import KEY, SETTINGS
+from tests.mechanisms import small
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from tests.mechanisms.small import Silent
+from tests.mechanisms.small import KEY, SMALL, Silent
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
@@ -25,12 +24,12 @@ Tick = dict[int, int]
 
 
 def config(**changes: object) -> MisraGriesConfig:
-    values = SETTINGS | {"horizon": 20, "epsilon": 50.0, "delta": 1e-2, "size": 5, "radix": 3}
+    values = SMALL | {"horizon": 20, "epsilon": 50.0, "delta": 1e-2, "size": 5, "radix": 3}
     return MisraGriesConfig(**(values | changes))
 
 
 def start(mechanism: MisraGries) -> SketchState:
-    state: SketchState = epoch.start(mechanism, KEYS)
+    state: SketchState = small.start(mechanism, KEYS)
     return state
 
 
@@ -38,7 +37,7 @@ def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
     labelled = {
         key: {b"%03d" % item: n for item, n in tick.items()} for key, tick in of_key.items()
     }
-    return epoch.part(labelled, KEYS)
+    return small.part(labelled, KEYS)
 
 
 def released(items: Items, key: int = 0) -> dict[int, int]:

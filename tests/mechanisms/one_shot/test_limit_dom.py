@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.epoch import KEY
 from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
+from tests.mechanisms.small import KEY, STREAM
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, Parameters, limited
 
 pytestmark = pytest.mark.slow
-
-STREAM = KEY.stream(bytes(16))
 
 
 def law_of(exponents: Iterable[float]) -> list[float]:

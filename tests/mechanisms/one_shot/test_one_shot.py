@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.mechanisms import epoch
-from tests.mechanisms.epoch import SETTINGS, start
+from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
 from workers.arrays.tag_index import Tags
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Cell, Name, OneShotNoise
@@ -19,10 +17,8 @@ from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import HorizonExceeded
 
-KEY = epoch.KEY
-STREAM = KEY.stream(bytes(16))
 NAMES = get_args(Name)
-COMMON = {**SETTINGS, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6}
+COMMON = SMALL | {"max_items": 2}
 UNKNOWN = [name for name in NAMES if name not in KNOWN]
 
 
@@ -39,11 +35,6 @@ class Silent(OneShotNoise):
 def one_shot(name: str, **changes: object) -> OneShot:
     values = own_settings(name, ("a", "b", "c", "d")) | COMMON | changes
     return OneShot(MECHANISMS[name](**values))  # type: ignore[arg-type]  # checked by the record itself
-
-
-def part(counts: dict[bytes, int]) -> Contributions:
-    """Return the counts of the stream key "k"."""
-    return epoch.part({"k": counts}, ["k"])[0]
 
 
 def own_settings(name: str, domain: object) -> dict[str, Any]:
@@ -104,11 +95,11 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
     noise, keys = mechanism.noise(STREAM), ("k", "l")
     ones = dict.fromkeys(reversed(tick), 1)
     rest = {x: n - 1 for x, n in tick.items() if n > 1}
-    split = [epoch.part({"l": ones, "k": ones}, keys), epoch.part({"k": rest, "l": rest}, keys)]
+    split = [part({"l": ones, "k": ones}, keys), part({"k": rest, "l": rest}, keys)]
     once, later = start(mechanism, keys), start(mechanism, keys)
-    _, first = mechanism.step(once, 5, [epoch.part({"k": tick, "l": tick}, keys)], noise)
+    _, first = mechanism.step(once, 5, [part({"k": tick, "l": tick}, keys)], noise)
     before = {b"a": 7, b"z": 10**6}
-    mechanism.step(later, 4, [epoch.part({"k": before, "l": before}, keys)], noise)
+    mechanism.step(later, 4, [part({"k": before, "l": before}, keys)], noise)
     _, again = mechanism.step(later, 5, split, mechanism.noise(STREAM))
     for key in (0, 1):
         assert shown(once, first, key) == shown(later, again, key)

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from tests.mechanisms.epoch import part, start
-from tests.mechanisms.one_shot.test_one_shot import COMMON, STREAM
+from tests.mechanisms.one_shot.test_one_shot import COMMON
+from tests.mechanisms.small import STREAM, counted, start
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
@@ -27,7 +27,7 @@ def met(mechanism: PayWhatYouGet) -> PayState:
 def ask(
     mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None
 ) -> dict[str, object]:
-    parts = [part({"k": counts}, ["k"])] if counts else []
+    parts = [counted(counts)] if counts else []
     _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
     assert isinstance(answers, Answers)
     return dict(answers.of_key[0])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.mechanisms.epoch import KEY
 from tests.mechanisms.order_statistics import unknown_max
 from tests.mechanisms.order_statistics.unknown_max import Run, make
+from tests.mechanisms.small import KEY
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace

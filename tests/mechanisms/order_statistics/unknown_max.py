@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.mechanisms.epoch import KEY, SETTINGS, part, start
+from tests.mechanisms.small import KEY, SMALL, part, start
 from workers.arrays.tag_index import Tags
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
@@ -22,8 +22,8 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
         "bounded_max": {"c_max": 500},
         "two_level_k": {"queries": ("max", "min")},
     }
-    budget: dict[str, Any] = {} if "rho" in changes else {"epsilon": 2.0}
-    values = SETTINGS | {"horizon": 512, "delta": 1e-6} | own.get(kind, {}) | budget | changes
+    budget = {"horizon": 512, "epsilon": None if "rho" in changes else 2.0}
+    values = SMALL | own.get(kind, {}) | budget | changes
     values.setdefault("domain", tuple(f"p{i}" for i in range(columns)))
     mechanism = build(MECHANISMS[kind](**values))
     assert isinstance(mechanism, OrderStatistics)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.running.test_discovery import exact_tail, shown_by_one_event
-from tests.mechanisms.running.test_histograms import ONE_KEY, part, shown, unk
-from tests.mechanisms.small import Silent
+from tests.mechanisms.running.test_histograms import shown, unk
+from tests.mechanisms.small import Silent, counted
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.running.discovery import (
     _CHUNK_TICKS,
@@ -133,10 +133,10 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
     mechanism = unk(threshold="every", every=3)
     state = mechanism.init()
     assert [t for t in range(1, 7) if mechanism.threshold(t) is not None] == [3, 6]
-    assert shown(mechanism, state, 1, Silent(), [part([b"a"], [10**6])]) == {}
+    assert shown(mechanism, state, 1, Silent(), [counted({b"a": 10**6})]) == {}
     assert shown(mechanism, state, 2, Silent(), []) == {}
     assert shown(mechanism, state, 3, Silent(), []) == {b"a": 10**6}
-    _, release = mechanism.step(state, 4, [(part([b"b"], [10**6]), ONE_KEY)], Silent())
+    _, release = mechanism.step(state, 4, [counted({b"b": 10**6})], Silent())
     assert (len(release.rows), release.threshold) == (1, None)
     assert shown(mechanism, state, 6, Silent(), []) == {b"a": 10**6, b"b": 10**6}
 

@@ -8,22 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.small import SMALL, Silent, labelled
-from workers.arrays.texts import Texts
+from tests.mechanisms.small import KEY, SMALL, Silent, counted, labelled
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Mechanism, State
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.base import KnownBase, UnkBase
-
-KEY = NoiseKey(b"k" * 32)
-ONE_KEY = np.zeros(1, dtype=np.int32)
-
-
-def part(labels: list[bytes], counts: list[int]) -> Contributions:
-    tags, texts = KEY.tags("k", labels), Texts.of(labels)
-    return Contributions(("k",), np.zeros(len(labels), np.int32), tags, texts, np.array(counts))
 
 
 def unk(**changes: object) -> UnkBase:
@@ -35,9 +25,9 @@ def known(domain: list[str], **changes: object) -> KnownBase:
 
 
 def shown(
-    mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]
+    mechanism: Mechanism, state: State, t: int, noise: object, parts: Parts
 ) -> dict[bytes, int]:
-    _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
+    _, release = mechanism.step(state, t, parts, noise)  # type: ignore[arg-type]  # Silent is a Noise
     return labelled(state, release)
 
 
@@ -45,7 +35,7 @@ def test_without_noise_unk_base_shows_what_passed_the_threshold_and_keeps_showin
     """Discovery is sticky, and a count at the threshold itself is not above it."""
     mechanism = unk()
     state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
-    parts = [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]
+    parts = [counted({b"a": m[0] + 1, b"b": m[0], b"c": 1})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"a": m[0] + 1}
     passed = {b"b": m[0]} if m[0] > m[1] else {}
     assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | passed
@@ -62,9 +52,9 @@ def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> N
     mechanism = known(["x", "y"])
     state = mechanism.init()
     mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
-    parts = [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]
+    parts = [counted({b"x": 3, b"q": 99}), counted({b"x": 2})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"x": 5, b"y": 0}
-    assert shown(mechanism, state, 2, Silent(), [part([b"y"], [1])]) == {b"x": 5, b"y": 1}
+    assert shown(mechanism, state, 2, Silent(), [counted({b"y": 1})]) == {b"x": 5, b"y": 1}
 
 
 TICKS = st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500))
@@ -81,7 +71,7 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(
     totals: Counter[bytes] = Counter()
     for t, tick in enumerate(ticks, 1):
         totals.update(tick)
-        got = shown(mechanism, state, t, noise, [part(list(tick), list(tick.values()))])
+        got = shown(mechanism, state, t, noise, [counted(tick)])
         for label, n in got.items():
             z = mechanism._counter.draw(KEY.stream(b"i" * 16), t, KEY.tags("k", [label]))
             assert n == totals[label] + int(z[0])
@@ -90,9 +80,9 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
     """Return how often an item of one event at tick 1 is ever shown, over independent items."""
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"p" * 16))
-    parts = [part([b"%d" % i for i in range(runs)], [1] * runs)]
+    parts = [counted({b"%d" % i: 1 for i in range(runs)})]
     for t in range(1, horizon + 1):
-        mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)
+        mechanism.step(state, t, parts, noise)
         parts = []
     return float((state.ledger.shown > 0).mean())
 
@@ -135,5 +125,5 @@ def test_an_epoch_without_an_end_shows_new_items_at_late_ticks(tick: int) -> Non
     """Ticks of 1 ms pass 2^31 after 25 days; an int32 first tick stopped the worker repeatedly."""
     mechanism = unk(horizon="unbounded", start="2026-01-01T00:00:00Z", epsilon=20.0)
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(bytes(16)))
-    assert list(shown(mechanism, state, tick, noise, [part([b"often"], [100_000])])) == [b"often"]
+    assert list(shown(mechanism, state, tick, noise, [counted({b"often": 100_000})])) == [b"often"]
     assert state.ledger.shown.tolist() == [tick]

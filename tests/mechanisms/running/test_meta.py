@@ -3,15 +3,13 @@
 from collections import Counter
 from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
-from tests.mechanisms.small import SMALL, labelled
+from tests.mechanisms.one_shot.test_one_shot import Silent
+from tests.mechanisms.small import KEY, SMALL, STREAM, counted, labelled
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, OneShotNoise
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
@@ -19,7 +17,6 @@ from workers.runtime.errors import HorizonExceeded, StateRefused
 
 NAMES = get_args(Name)
 LABELS = [b"a", b"b", b"c", b"d"]
-INDEX = np.zeros(1, dtype=np.int32)
 
 
 def meta(algorithm: Name, **changes: object) -> Meta:
@@ -40,8 +37,7 @@ def met(mechanism: Meta) -> MetaState:
 def shown(
     mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise
 ) -> dict[bytes, int]:
-    parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
-    _, release = mechanism.step(state, t, parts, noise)
+    _, release = mechanism.step(state, t, [counted(counts)] if counts else [], noise)
     return labelled(state, release)
 
 

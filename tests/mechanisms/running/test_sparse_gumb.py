@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
-from tests.mechanisms.small import SMALL, assert_variance, labelled
+from tests.mechanisms.small import KEY, SMALL, STREAM, assert_variance, counted, labelled
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
@@ -25,7 +24,6 @@ from workers.mechanisms.running.sparse_gumb import (
 
 pytestmark = pytest.mark.slow
 
-STREAM = KEY.stream(bytes(16))
 LABELS = [b"a", b"b", b"c", b"d"]
 
 
@@ -69,7 +67,7 @@ class Silent(SparseNoise):
 def show(
     mechanism: SparseGumb, state: SparseState, t: int, noise: SparseNoise, adds: dict[bytes, int]
 ) -> dict[bytes, int]:
-    parts = [(part(list(adds), list(adds.values())), ONE_KEY)] if adds else []
+    parts = [counted(adds)] if adds else []
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
     assert (np.diff(release.rows) > 0).all()
@@ -141,9 +139,9 @@ def test_stream_keys_are_independent_of_each_other() -> None:
     mechanism.meet_key(both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain())
     alone = begun(mechanism, "k")
     for t in range(1, 20):
-        adds = part([LABELS[t % 4]], [9])
-        mechanism.step(alone, t, [(adds, ONE_KEY)], noise_of(mechanism))
-        mechanism.step(both, t, [(adds, ONE_KEY)], noise_of(mechanism))
+        adds = [counted({LABELS[t % 4]: 9})]
+        mechanism.step(alone, t, adds, noise_of(mechanism))
+        mechanism.step(both, t, adds, noise_of(mechanism))
         both.ledger._counts[4:8] += 37 * t * np.arange(4)
         assert (alone.chosen[0], alone.used[0]) == (both.chosen[0], both.used[0])
 
