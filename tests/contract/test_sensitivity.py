@@ -29,7 +29,6 @@ from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.one_shot import one_shot
 from workers.mechanisms.one_shot.algorithms import OneShotNoise
-from workers.mechanisms.order_statistics.column_sums import counter_of
 from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.running.sparse_gumb import SparseGumb
@@ -168,10 +167,8 @@ def too_little_noise() -> Iterator[None]:
         for module in ("noise.gaussian", "misra_gries.misra_gries", "one_shot.algorithms"):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
             patches.enter_context(patch(name, lowered))
-        counter_of.cache_clear()
         make_counter.cache_clear()
         yield
-    counter_of.cache_clear()
     make_counter.cache_clear()
 
 

@@ -11,7 +11,7 @@ from tests.contract.test_price import in_parts
 from tests.contract.variants import TICKS, Variant
 from tests.mechanisms.small import SMALL
 from workers.mechanisms.config.histogram import KnownBaseConfig
-from workers.mechanisms.mechanism import ticks_of_item
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.config import PositiveGaussConfig
 from workers.mechanisms.registry import build
 
@@ -41,10 +41,7 @@ def test_an_item_in_parts_shows_as_rarely_as_is_charged(variant: Variant) -> Non
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
     """Control: thresholds of an event, which has its item in one tick."""
-    with (
-        patch("workers.mechanisms.one_shot.one_shot.ticks_of_item", lambda config, unit: 1),
-        patch("workers.mechanisms.running.meta.ticks_of_item", lambda config, unit: 1),
-    ):
+    with patch.object(Mechanism, "ticks_of_item", lambda mechanism: 1):
         mechanism = variant.build()
     assert shown(mechanism, 3, 6) > 2 * dict(mechanism.cost().failures)["discovery"]
 
@@ -53,7 +50,8 @@ def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:
     common: Any = SMALL | {"horizon": TICKS, "domain": ("a",), "max_items_per_user": 2}
     cases = (1, "user", 1), (6, "event", 1), (6, "user", 6), (99, "user", TICKS)
     for count, unit, expected in cases:
-        assert ticks_of_item(KnownBaseConfig(**common, max_count=count), unit) == expected
+        mechanism: Any = build(KnownBaseConfig(**common, max_count=count), unit)
+        assert mechanism.ticks_of_item() == expected
 
 
 def test_more_parts_need_a_higher_threshold_and_no_more_noise() -> None:

@@ -1,17 +1,22 @@
-"""Small settings and noise sources shared by the tests of mechanisms."""
+"""Shared by the tests of mechanisms: a key, small settings, contributions, noise sources."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
-from workers.arrays.types import Longs, Tags
-from workers.mechanisms.mechanism import Release, State
+from workers.arrays.texts import Texts
+from workers.arrays.types import Codes, Longs, Tags
+from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
 
-SMALL: dict[str, object] = {"name": "h", "tick_ms": 1, "horizon": 64, "keys": "public"}
+SMALL: dict[str, Any] = {"name": "h", "tick_ms": 1, "horizon": 64, "keys": "public"}
 SMALL |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-6}
 # A key and noise that no test depends on.
-KEY = NoiseKey(bytes(32))
+KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
 
 
@@ -38,3 +43,31 @@ def assert_variance(found: float, stated: float, tolerance: float = 0.05) -> Non
     """Assert that a sample variance is the stated one, and neither half nor double of it."""
     for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
         assert bool(abs(found / (stated * factor) - 1) < tolerance) is accepted
+
+
+def part(
+    of_key: Mapping[str, Mapping[bytes, int]], served: Sequence[str]
+) -> tuple[Contributions, Codes]:
+    """Return one message with counts by stream key, and its keys' places among those served."""
+    names, labels = tuple(of_key), [list(counts) for counts in of_key.values()]
+    tags = [KEY.tags(name, own) for name, own in zip(names, labels, strict=True)]
+    counts = np.array([n for own in of_key.values() for n in own.values()], dtype=np.int64)
+    key_of_row = np.repeat(np.arange(len(names), dtype=np.int32), list(map(len, labels)))
+    texts = Texts.of(label for own in labels for label in own)
+    index = [served.index(name) if name in served else -1 for name in names]
+    rows = Contributions(names, key_of_row, np.concatenate(tags), texts, counts)
+    return rows, np.array(index, dtype=np.int32)
+
+
+def counted(counts: Mapping[bytes, int]) -> tuple[Contributions, Codes]:
+    """Return one message with the counts of the only stream key, "k"."""
+    return part({"k": counts}, ["k"])
+
+
+def start(mechanism: Mechanism, keys: Sequence[str]) -> Any:
+    """Return the mechanism's state before the first tick, for these stream keys."""
+    state, labels = mechanism.init(), list(mechanism.domain())
+    for index, key in enumerate(keys):
+        state.key_tags = np.concatenate((state.key_tags, KEY.tags(key, [b"\xff"])))
+        mechanism.meet_key(state, index, KEY.tags(key, labels), labels)
+    return state

@@ -46,19 +46,11 @@ CHANGED: dict[str, object] = {
     "topic": "t",
     "events": {"items": "queries"},
 }
-SETTINGS: dict[str, Any] = {
-    "max_items": 2,
-    "max_count": 2,
-    "epsilon": 1.1,
-    "delta": 1e-7,
-    "horizon": 65,
-    "counter": "tree",
-}
 OTHERS = {
     "epoch": an_id(epoch=2),
     "first tick": an_id(first=2),
+    "max_count": an_id(max_count=2),
     **{name: an_id(changed={name: value}) for name, value in CHANGED.items()},
-    **{name: an_id(**{name: value}) for name, value in SETTINGS.items()},
 }
 
 

@@ -1,11 +1,13 @@
-"""Ledger columns equal a dictionary from (stream key, label) to count, for any row order."""
+"""Ledger columns and a tick's rows equal a dictionary from (stream key, label) to count."""
+
+from collections import Counter
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.arrays.texts import Texts
-from workers.mechanisms.ledger import Contributions, Ledger
+from workers.mechanisms.ledger import Contributions, Ledger, tick_rows
 from workers.mechanisms.noise.keyed import NoiseKey
 
 KEY = NoiseKey(bytes(range(32)))
@@ -61,6 +63,29 @@ def test_rows_of_keys_that_are_not_served_are_left_out(
         for label, n in tally.get("b", {}).items():
             expected["b", label] = expected.get(("b", label), 0) + n
     assert as_dict(columns, ["b"]) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(TALLIES, max_size=4))
+def test_rows_of_a_tick_are_the_sums_of_all_messages(
+    parts: list[dict[str, dict[str, int]]],
+) -> None:
+    """One message is used directly, several are summed, and unserved keys are left out."""
+    names, expected = ["shop", "a"], Counter[tuple[str, str]]()
+    messages = []
+    for tally in parts:
+        index = [names.index(key) if key in names else -1 for key in tally]
+        messages.append((contributions(tally), np.array(index, dtype=np.int32)))
+        served = {key: items for key, items in tally.items() if key in names}
+        expected.update({(key, label): n for key in served for label, n in served[key].items()})
+    found = tick_rows(messages)
+    pairs = [
+        (names[key], label.decode()) for key, label in zip(found.keys, found.labels, strict=True)
+    ]
+    assert dict(zip(pairs, found.counts.tolist(), strict=True)) == expected
+    assert len(pairs) == len(expected)
+    for (key, label), tag in zip(pairs, found.tags.tolist(), strict=True):
+        assert tag == KEY.tags(key, [label.encode()])[0].tolist()
 
 
 def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from workers.mechanisms.accounting import (
     REMEDY,
-    Guarantee,
     PrivacyCost,
     check_sampler_delta,
     epsilon_of,
@@ -22,7 +21,7 @@ from workers.mechanisms.accounting import (
     sampler_delta,
 )
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.runtime.frozen import Frozen
+from workers.mechanisms.mechanism import Mechanism
 
 # The samplers' share of delta; their true figure (about 1e-35) is checked against it.
 NUMERICAL_SHARE = 1e-6
@@ -45,31 +44,26 @@ def split(config: HistogramConfig, *, discovers: bool) -> PrivacyCost:
     return PrivacyCost(rho, epsilon, config.delta, failures=failures)
 
 
-class Budgeted(Frozen):
+class Budgeted(Mechanism):
     """Base class of mechanisms with a `split` budget.
 
-    A constructor sets `_budget` first, calibrates its noise to it, and ends with `_promise`.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for the content of one event, over all ticks of an epoch together.
+
+    A constructor calibrates the noise to `_budget`, and ends with `_promise`.
     """
 
-    law: str = "gaussian"
-    _budget: PrivacyCost
-    _guarantee: Guarantee
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._guarantee
+    def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
+        super().__init__(config, unit)
+        self._budget = split(config, discovers=discovers)
 
     @property
     def delta_discovery(self) -> float:
         """Return the part of delta for discovery, 0 for a known domain."""
         return dict(self._budget.failures).get("discovery", 0.0)
 
-    def cost(self) -> PrivacyCost:
-        return replace(self._budget, rho=self._guarantee.rho)
-
     def _promise(
         self,
-        unit: str,
         spent: float,
         tv: float,
         *,
@@ -77,7 +71,7 @@ class Budgeted(Frozen):
         tests_tv: float = 0.0,
         otherwise: str = REMEDY,
     ) -> None:
-        """Set the guarantee after the noise is calibrated; `ValueError` if delta is too small.
+        """Set the cost after the noise is calibrated; `ValueError` if delta is too small.
 
         `spent` is the noise's rho, possibly rounded to a little above the requested one. `tv`,
         `times` (D0) and `tests_tv` are as in `sampler_delta`, `otherwise` as in
@@ -86,6 +80,4 @@ class Budgeted(Frozen):
         own = self._budget
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
         check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
-        self._guarantee = Guarantee(
-            unit=unit, rho=min(own.rho, spent), epsilon=own.epsilon, delta=own.delta
-        )
+        self._cost = replace(own, rho=min(own.rho, spent))

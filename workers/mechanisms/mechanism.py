@@ -8,9 +8,10 @@ stored one. Cost and published error follow from the configuration alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -22,36 +23,8 @@ from workers.mechanisms.config.buckets import short
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Ledger, Parts
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import HorizonExceeded, StateRefused
 from workers.runtime.frozen import Frozen
-
-
-def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
-    numeric = {}
-    if config.buckets:
-        numeric["buckets"] = list(map(short, config.buckets.edges))
-        numeric["quantiles"] = list(map(repr, config.shown_quantiles))
-    return {
-        "mechanism": kind,
-        "max_items": config.max_items,
-        "max_count": config.max_count,
-        "unit": guarantee.unit,
-        "rho": repr(guarantee.rho),
-        "delta": repr(guarantee.delta),
-        **numeric,
-    }
-
-
-def ticks_of_item(config: HistogramConfig, unit: str) -> int:
-    """Return the most ticks in which one protected unit may contribute to an item.
-
-    An event contributes in one tick; a user's contribution, at most Dinf, may come in as many
-    parts. Where ticks are released separately, every part is tested for discovery and gets its own
-    noise.
-    """
-    if unit == "event":
-        return 1
-    return min(config.max_count, config.horizon_ticks or config.max_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,51 +101,6 @@ class Noise(Protocol):
         """Return the integer noise of every row at tick t; `tags` only grows."""
 
 
-class Mechanism(Protocol):
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def law(self) -> str:
-        """Return the distribution of the counts' noise: "gaussian" or "laplace".
-
-        "logistic" where the noise decides picks, "sum" where answers derive from noisy sums.
-        """
-        ...
-
-    @property
-    def guarantee(self) -> Guarantee: ...
-
-    def cost(self) -> PrivacyCost: ...
-
-    def public(self) -> Mapping[str, object]:
-        """Return every parameter that changes a noise value or its meaning: the id's input."""
-
-    def sd(self, t: int) -> float:
-        """Return the standard deviation of every count released at tick t."""
-
-    def threshold(self, t: int) -> int | None:
-        """Return the count above which a new item is shown at tick t, if any."""
-
-    def init(self) -> State: ...
-
-    def noise(self, stream: NoiseStream) -> Noise: ...
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
-
-    def domain(self) -> Sequence[bytes]:
-        """Return the declared labels; empty where the domain is unknown."""
-
-    def step(
-        self, state: State, t: int, contributions: Parts, noise: Noise
-    ) -> tuple[State, Release | Items | Answers]:
-        """Add the contributions of tick t of the epoch, from 1, and release.
-
-        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
-        """
-
-
 @runtime_checkable
 class Differences(Protocol):
     """A mechanism whose running counts can be subtracted across ticks."""
@@ -184,16 +112,110 @@ class Differences(Protocol):
         """
 
 
-class Domained(Frozen):
-    """Base class of mechanisms with a row for every label of a domain; empty means unknown."""
+class Mechanism(Frozen):
+    """Base class of mechanisms: configuration, domain, guarantee, cost.
 
-    _domain: tuple[bytes, ...] = ()
+    A constructor sets `_cost`, and `kind` where the class does not. `law` is the distribution of
+    the counts' noise: "gaussian" or "laplace"; "logistic" where the noise decides picks, "sum"
+    where answers derive from noisy sums.
+    """
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
+    kind: str
+    law = "gaussian"
+    config: HistogramConfig
+    _cost: PrivacyCost
 
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        state.add_domain(key, tags, labels)
+    def __init__(self, config: HistogramConfig, unit: str) -> None:
+        self.config, self._unit = config, unit
+        self._domain = tuple(label.encode() for label in config.declared)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        cost = self._cost
+        return Guarantee(unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta)
+
+    def cost(self) -> PrivacyCost:
+        return self._cost
+
+    def public(self) -> Mapping[str, object]:
+        """Return every parameter that changes a noise value or its meaning: the id's input."""
+        config, promise = self.config, self.guarantee
+        numeric = {}
+        if config.buckets:
+            numeric["buckets"] = list(map(short, config.buckets.edges))
+            numeric["quantiles"] = list(map(repr, config.shown_quantiles))
+        return {
+            "mechanism": self.kind,
+            "max_items": config.max_items,
+            "max_count": config.max_count,
+            "unit": promise.unit,
+            "rho": repr(promise.rho),
+            "delta": repr(promise.delta),
+            **numeric,
+            **self._parameters(),
+        }
+
+    def _parameters(self) -> Mapping[str, object]:
+        """Return the parameters that only this mechanism has."""
+        raise NotImplementedError
+
+    def sd(self, t: int) -> float:
+        """Return the standard deviation of every count released at tick t."""
+        raise NotImplementedError
 
     def threshold(self, t: int) -> int | None:
+        """Return the count above which a new item is shown at tick t, if any."""
         return None
+
+    def domain(self) -> Sequence[bytes]:
+        """Return the declared labels; empty where the domain is unknown."""
+        return self._domain
+
+    def init(self) -> State:
+        return State()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        raise NotImplementedError
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
+        state.add_domain(key, tags, labels)
+
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items | Answers]:
+        """Add the contributions of tick t of the epoch, from 1, and release.
+
+        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
+        """
+        raise NotImplementedError
+
+    def ticks_of_item(self) -> int:
+        """Return the most ticks in which one protected unit may contribute to an item.
+
+        An event contributes in one tick; a user's contribution, at most Dinf, may come in as many
+        parts. Where ticks are released separately, every part is tested for discovery and gets its
+        own noise.
+        """
+        if self._unit == "event":
+            return 1
+        return min(self.config.max_count, self.config.horizon_ticks or self.config.max_count)
+
+    def _check(self, t: int) -> None:
+        horizon = self.config.horizon_ticks
+        if t < 1 or (horizon is not None and t > horizon):
+            raise HorizonExceeded(f"{self.kind}: tick {t} is outside 1..{horizon}")
+
+
+T = TypeVar("T")
+
+
+def own(kind: type[T], value: object) -> T:
+    """Return a mechanism's own state or noise; raise `TypeError` if it is another mechanism's."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r}: must be this mechanism's own {kind.__name__}")
+    return value
+
+
+def short_hash(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -55,7 +55,7 @@ def protects_users(config: HistogramConfig) -> bool:
 
     It does where the cost is a sum over the items touched: a user with m items in an epoch, each
     counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf, and
-    discovery is charged for every tick that may hold a part of an item (`mechanism.ticks_of_item`).
+    discovery is charged for every tick that may hold a part of an item (`ticks_of_item`).
     It does not where an event is charged once per release, whatever it touches (picks of a top k,
     thresholds that all counts share): such a user takes part in up to m releases.
     """

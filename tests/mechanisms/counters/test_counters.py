@@ -253,37 +253,6 @@ def test_parameters_outside_their_range_are_refused(
         make_counter(*arguments)
 
 
-def test_public_parameters_differ_whenever_the_noise_does() -> None:
-    """They are hashed into the mechanism id: equal ids would share noise at different scales."""
-    made = [
-        *starmap(make_counter, ARGUMENTS),
-        make_counter("haar", 100, 0.02),
-        make_counter("haar", 101, 0.01),
-        make_counter("haar", 100, 0.01, end_share=0.5),
-        make_counter("tree", 100, 0.01, 3),
-    ]
-    public = [repr(counter.public()) for counter in made]
-    assert len(set(public)) == len(made)
-    assert make_counter("haar", 100, 0.01).public() == make_counter("haar", 100, 0.01).public()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
-    """5,000 pairs: the correlation's sd is 0.0141, five are allowed (6e-7); with a control."""
-    counter = make_counter(kind, 1000, 0.01)
-    labels = [b"%d" % number for number in range(5_000)]
-    tags = KEY.tags("a", labels)
-    base = counter.draw(STREAM, 333, tags)
-    others = {
-        "mechanism": counter.draw(KEY.stream(bytes(15) + b"\1"), 333, tags),
-        "stream key": counter.draw(STREAM, 333, KEY.tags("b", labels)),
-        "item": np.roll(base, 1),
-    }
-    for noise in others.values():
-        assert abs(np.corrcoef(base, noise)[0, 1]) < 0.0705
-    assert np.corrcoef(base, counter.draw(STREAM, 334, tags))[0, 1] > 0.5
-
-
 @every_counter
 def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
     """`plan` sizes the machine by it: two bytes a column if the noise fits, else four or eight."""

@@ -1,6 +1,5 @@
 """misra_gries: releases, memory, cost, and recovery after crashes."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.mechanisms import epoch
-from tests.mechanisms.epoch import KEY, SETTINGS
+from tests.mechanisms import small
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
+from tests.mechanisms.small import KEY, SMALL, Silent
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
@@ -24,20 +23,13 @@ KEYS = ("k", "other")
 Tick = dict[int, int]
 
 
-class Silent:
-    """Noise source that returns zeros; what remains depends on the counts alone."""
-
-    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return np.zeros(len(tags), dtype=np.int64)
-
-
 def config(**changes: object) -> MisraGriesConfig:
-    values = SETTINGS | {"horizon": 20, "epsilon": 50.0, "delta": 1e-2, "size": 5, "radix": 3}
+    values = SMALL | {"horizon": 20, "epsilon": 50.0, "delta": 1e-2, "size": 5, "radix": 3}
     return MisraGriesConfig(**(values | changes))
 
 
 def start(mechanism: MisraGries) -> SketchState:
-    state: SketchState = epoch.start(mechanism, KEYS)
+    state: SketchState = small.start(mechanism, KEYS)
     return state
 
 
@@ -45,7 +37,7 @@ def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
     labelled = {
         key: {b"%03d" % item: n for item, n in tick.items()} for key, tick in of_key.items()
     }
-    return epoch.part(labelled, KEYS)
+    return small.part(labelled, KEYS)
 
 
 def released(items: Items, key: int = 0) -> dict[int, int]:
@@ -180,32 +172,6 @@ def test_changed_cells_are_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> N
             lacking.shown()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("release", ["pmg", "merge"])
-def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -> None:
-    """Per item over all cells of t, common noise included; half and double are rejected."""
-    mechanism = MisraGries(config(release=release, size=400, horizon=80, rho=2.0, epsilon=None))
-    counts: list[int] = []
-    tick = part({"k": dict.fromkeys(range(8), 5_000)})
-    for block in range(240):
-        state, noise = start(mechanism), mechanism.noise(KEY.stream(b"%016d" % block))
-        for t in range(1, 14):
-            _, items = mechanism.step(state, t, [tick], noise)
-        counts += [n - 13 * 5_000 for n in released(items).values()]
-    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst
-    # 240 independent ones, of which the sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is
-    # 3.8 sd and more, and half or double are as far outside.
-    assert len(counts) == 1_920 and mechanism.tree.cells(13) == 3
-    terms = 2 if release == "pmg" else 1
-    assert mechanism.sd(13) == pytest.approx(math.sqrt(3 * terms * mechanism.sigma_squared))
-    assert 0.65 < np.mean(np.square(counts)) / mechanism.sd(13) ** 2 < 1.5
-    groups = np.array(counts).reshape(240, 8)
-    common = np.cov(groups[:, 0], groups[:, 1])[0, 1] / float(mechanism.sigma_squared)
-    # 3 where three cells share noise, 0 where none do; sd of the estimate is at most 6 / sqrt(240)
-    # = 0.4.
-    assert (common > 1.5) == (release == "pmg")
-
-
 def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> None:
     """A tick is fed once per start time of open cells, not once per level."""
     mechanism = MisraGries(config(horizon=27))
@@ -224,65 +190,21 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
     assert held == [1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2]
 
 
-def test_no_two_cells_share_noise() -> None:
-    """Shared noise would reveal a difference; first cells of two levels share their number."""
-    mechanism = MisraGries(config(epsilon=1.0))
-    tags = KEY.tags("k", [b"%d" % item for item in range(40)])
-    drawn = {mechanism.noise(STREAM).at(t, tags).tobytes() for t in range(1, 21)}
-    assert len(drawn) == 20
-
-
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "norm_squared"),
     [("pmg", 1, 1, 1.0), ("pmg", 3, 2, 36.0), ("merge", 9, 1, 5.0), ("merge", 9, 2, 20.0)],
 )
-def test_the_promise_is_what_an_independent_accountant_gives(
+def test_the_cost_is_one_gaussian_release_a_level_at_the_sketchs_l2_sensitivity(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
-    """One Gaussian release a level, at the sketch's l2 sensitivity; half the variance fails."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
     mechanism = MisraGries(
         config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
     )
     cost = dict(mechanism.cost().failures)
-
-    def epsilon(scale: float) -> float:
-        accountant = RdpAccountant(orders=[float(order) for order in range(2, 500)])
-        multiplier = math.sqrt(float(mechanism.sigma_squared) * scale / norm_squared)
-        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), mechanism.tree.levels)
-        return float(accountant.get_epsilon(1e-6 - sum(cost.values())))
-
     assert mechanism.tree.levels == 3
-    assert 1.99 < epsilon(1.0) <= mechanism.guarantee.epsilon == 2.0
-    assert epsilon(0.5) > 2.5
     rho = 3 * norm_squared / (2 * float(mechanism.sigma_squared))
     assert mechanism.cost().rho == pytest.approx(rho)
     assert sum(cost.values()) + 0.4e-6 < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("release", "max_items", "max_count", "exposed", "largest"),
-    [("pmg", 1, 1, 4, 1), ("pmg", 3, 2, 24, 6), ("merge", 9, 1, 5, 1), ("merge", 9, 2, 10, 2)],
-)
-def test_the_threshold_hides_what_one_event_brought(
-    release: str, max_items: int, max_count: int, exposed: int, largest: int
-) -> None:
-    """All counters of one neighbour only, by convolution; one lower would exceed the charge."""
-    mechanism = MisraGries(
-        config(release=release, max_items=max_items, max_count=max_count, epsilon=8.0, delta=1e-4)
-    )
-    z = np.arange(-400, 401)
-    law = np.exp(-z * z / (2 * float(mechanism.sigma_squared)))
-    law /= law.sum()
-    if release == "pmg":
-        law = np.convolve(law, law)
-    tail = np.cumsum(law[::-1])[::-1][len(law) // 2 :]
-    threshold, levels = mechanism.threshold(1) or 0, mechanism.tree.levels
-    charged = dict(mechanism.cost().failures)["discovery"]
-    assert levels * exposed * tail[threshold + 1 - largest] <= charged * (1 + 1e-9)
-    assert levels * exposed * tail[threshold - largest] > charged * (1 - 1e-6)
 
 
 def test_counts_stay_within_the_error_of_the_theorem() -> None:
@@ -312,10 +234,3 @@ def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused(
             config(**{name: value})
     with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         MisraGries(config(delta=1e-50))
-
-
-def test_every_public_parameter_is_in_the_description() -> None:
-    base = MisraGries(config()).public()
-    changed = {"size": 6, "radix": 2, "horizon": 30, "delta": 1e-3, "max_count": 2, "epsilon": 1.0}
-    for name, value in {**changed, "release": "merge"}.items():
-        assert MisraGries(config(**{name: value})).public() != base

@@ -5,15 +5,14 @@ import re
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms import epoch
 from tests.mechanisms.misra_gries import test_misra_gries as common
 from tests.mechanisms.misra_gries.test_misra_gries import Tick, part, released, start
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
+from tests.mechanisms.small import Silent
 from workers.mechanisms.misra_gries.misra_gries import (
     MisraGriesConfig,
     PureMisraGries,
@@ -54,7 +53,7 @@ def test_it_is_algorithm_3_in_the_cells_of_t(ticks: list[Tick], size: int, radix
     mechanism = PureMisraGries(config(size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
-        _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}})], common.Silent())
+        _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}})], Silent())
         assert released(items) == Counter(expected(mechanism, ticks[:t], t))
         other = released(items, 1)
         assert not any(other.values()) and len(other) >= min(size, len(DOMAIN))
@@ -71,29 +70,10 @@ def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick],
     exact: Counter[int] = Counter()
     for t, tick in enumerate(ticks, 1):
         exact.update({item: n for item, n in tick.items() if item in ITEMS})
-        shown = released(mechanism.step(state, t, [part({"k": tick})], common.Silent())[1])
+        shown = released(mechanism.step(state, t, [part({"k": tick})], Silent())[1])
         for item in ITEMS:
             short = exact[item] - shown.get(item, 0)
             assert -0.5 <= short <= exact.total() / (size + 1) + 0.5
-
-
-@pytest.mark.slow
-def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
-    """Per item over all cells of t, rounding included; half and double are rejected."""
-    mechanism = PureMisraGries(config(size=8, epsilon=2.0, horizon=80))
-    counts: list[int] = []
-    for block in range(300):
-        state, noise = start(mechanism), mechanism.noise(epoch.KEY.stream(b"%016d" % block))
-        for t in range(1, 14):
-            _, items = mechanism.step(state, t, [part({"k": {0: 9_000}})], noise)
-        counts += [n - (13 * 8_000 if item == 0 else 0) for item, n in released(items).items()]
-    # t = 13 = 111 in base 3: three cells, and all labels are shown. Scale 4 * 15 / 2 = 30 in
-    # ninths: 3 * 2 * 900 / 81 = 66.7.
-    assert len(counts) == 300 * 8 and mechanism.scale == 30
-    assert mechanism.sd(13) == pytest.approx(math.sqrt(66.7), rel=0.01)
-    # The square of a sum of three Laplace values has a standard deviation of sqrt(3) times its
-    # mean: 3.5 % over 2,400.
-    assert np.mean(np.square(counts)) == pytest.approx(mechanism.sd(13) ** 2, rel=0.2)
 
 
 @pytest.mark.parametrize(

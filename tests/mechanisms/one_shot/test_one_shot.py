@@ -1,7 +1,5 @@
 """One-shot releases: brute force without noise, their noise, price, and use over ticks."""
 
-import math
-from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
@@ -10,22 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.mechanisms import epoch
-from tests.mechanisms.epoch import SETTINGS, start
+from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
 from workers.arrays.tag_index import Tags
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items, Release, State
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Cell, Name, OneShotNoise
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import HorizonExceeded
 
-KEY = epoch.KEY
-STREAM = KEY.stream(bytes(16))
 NAMES = get_args(Name)
-COMMON = {**SETTINGS, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6}
+COMMON = SMALL | {"max_items": 2}
 UNKNOWN = [name for name in NAMES if name not in KNOWN]
 
 
@@ -42,11 +35,6 @@ class Silent(OneShotNoise):
 def one_shot(name: str, **changes: object) -> OneShot:
     values = own_settings(name, ("a", "b", "c", "d")) | COMMON | changes
     return OneShot(MECHANISMS[name](**values))  # type: ignore[arg-type]  # checked by the record itself
-
-
-def part(counts: dict[bytes, int]) -> Contributions:
-    """Return the counts of the stream key "k"."""
-    return epoch.part({"k": counts}, ["k"])[0]
 
 
 def own_settings(name: str, domain: object) -> dict[str, Any]:
@@ -100,80 +88,6 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("max_items", "max_count"), [(1, 1), (3, 1), (2, 4)])
-def test_the_price_is_an_accountants(name: Name, max_items: int, max_count: int) -> None:
-    """Every changed count and pick as its own event in dp_accounting: at most 1 % below budget."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    rho, p = 0.02, parameters(name, max_items=max_items, max_count=max_count)
-    algorithm = algorithms.make_algorithm(name, p, rho, 1e-6)
-    either = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = RdpAccountant(orders=[2, 5, 20], neighboring_relation=either)
-    changed = min(max_items, p.k) if name in PICKING else max_items
-    event: dp_accounting.DpEvent
-    if isinstance(algorithm.table, DiscreteLaplace):
-        event = dp_accounting.LaplaceDpEvent(float(algorithm.table.scale) / max_count)
-    else:
-        event = dp_accounting.GaussianDpEvent(math.sqrt(algorithm.table.sigma_squared) / max_count)
-    accountant.compose(event, changed)
-    exact = np.array(accountant._rdp) / np.array([2, 5, 20])
-    if isinstance(algorithm, algorithms.Picking):
-        exact += p.k * float(Fraction(max_count) / algorithm.scale) ** 2 / 8
-    assert (exact <= algorithm.rho * (1 + 1e-9)).all()
-    assert 0.99 * rho < algorithm.rho <= rho
-    # Laplace costs less at high orders than its zCDP says.
-    if name not in algorithms.LAPLACE:
-        assert exact.max() == pytest.approx(algorithm.rho, rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in UNKNOWN if n != "limit_dom"])
-def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(name: Name) -> None:
-    """2 % delta, 20,000 places, one item of Dinf: within 6 sd (0.1 %); half the threshold fails."""
-    algorithm = algorithms.make_algorithm(
-        name, parameters(name, max_items=1, max_count=3), 0.05, 0.02
-    )
-    assert isinstance(algorithm, algorithms.Noisy) and algorithm.threshold is not None
-    tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
-    keys = np.arange(20_000, dtype=np.int32)
-    key_tags = KEY.tags("q", [b"%d" % i for i in range(20_000)])
-    cell = Cell(tags, keys, np.full(20_000, 3, dtype=np.int64), key_tags)
-    noise = OneShotNoise(STREAM, algorithm.table)
-    share = len(algorithm.release(cell, noise, (0, 1))[0]) / 20_000
-    assert 0.01 < share <= 0.02 + 6 * math.sqrt(0.02 / 20_000)
-    # Planted in what is frozen.
-    object.__setattr__(algorithm, "threshold", algorithm.threshold // 2)
-    assert len(algorithm.release(cell, noise, (0, 2))[0]) / 20_000 > 0.03
-
-
-@pytest.mark.parametrize("name", ["known_gauss", "positive_gauss", "positive_laplace"])
-def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -> None:
-    """20,000 items: an sd's sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
-    algorithm = algorithms.make_algorithm(name, parameters(name), 0.05, 1e-6)
-    h = np.full(20_000, 10**6, dtype=np.int64)
-    tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
-    cell = Cell(tags, np.zeros(20_000, np.int32), h, KEY.tags("k", [b"\xff"]))
-    _, noisy = algorithm.release(cell, OneShotNoise(STREAM, algorithm.table), (0, 1))
-    assert len(noisy) == 20_000
-    assert (noisy - h).std() == pytest.approx(algorithm.sd, rel=0.1)
-    assert abs(float((noisy - h).mean())) < 6 * algorithm.sd / math.sqrt(20_000)
-
-
-def test_every_use_of_noise_has_cells_of_its_own() -> None:
-    """Equal words would be shared noise: uses, levels, blocks and picks must all differ."""
-    seen = set()
-    noise = OneShotNoise(STREAM, None)
-    tag = KEY.tags("k", [b"\xff"])[0]
-    for use in (0x10, 0x11, 0x12, 0x13):
-        for place in ((0, 1), (0, 2), (1, 1), (3, 2)):
-            seen |= set(noise.picks(use, place, tag, 5))
-    assert len(seen) == 4 * 4 * 5
-    word = STREAM.words(tag.reshape(1, 2), ((0x12 << 56) | (3 << 40) | 4, 2))[0].tolist()
-    assert noise.picks(0x12, (3, 2), tag, 5)[4] == tuple(word)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name: str) -> None:
     """Parallel composition requires it: no trace of the past, or of contribution order."""
     mechanism = one_shot(name)
@@ -181,11 +95,11 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
     noise, keys = mechanism.noise(STREAM), ("k", "l")
     ones = dict.fromkeys(reversed(tick), 1)
     rest = {x: n - 1 for x, n in tick.items() if n > 1}
-    split = [epoch.part({"l": ones, "k": ones}, keys), epoch.part({"k": rest, "l": rest}, keys)]
+    split = [part({"l": ones, "k": ones}, keys), part({"k": rest, "l": rest}, keys)]
     once, later = start(mechanism, keys), start(mechanism, keys)
-    _, first = mechanism.step(once, 5, [epoch.part({"k": tick, "l": tick}, keys)], noise)
+    _, first = mechanism.step(once, 5, [part({"k": tick, "l": tick}, keys)], noise)
     before = {b"a": 7, b"z": 10**6}
-    mechanism.step(later, 4, [epoch.part({"k": before, "l": before}, keys)], noise)
+    mechanism.step(later, 4, [part({"k": before, "l": before}, keys)], noise)
     _, again = mechanism.step(later, 5, split, mechanism.noise(STREAM))
     for key in (0, 1):
         assert shown(once, first, key) == shown(later, again, key)
@@ -206,19 +120,6 @@ def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
     assert sum(part for _, part in cost.failures) < cost.delta == 1e-6
     assert mechanism.public() != one_shot(name, max_count=2).public()
     assert one_shot(name, epsilon=None, rho=0.03).guarantee.rho == pytest.approx(0.03, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_errors_stay_within_the_theorem(name: str) -> None:
-    """400 ticks: no count off by over 6 sd, no missed item over the bar and 20 scales."""
-    mechanism = one_shot(name, horizon=400)
-    state, noise = start(mechanism, ["k"]), mechanism.noise(STREAM)
-    tick = {b"a": 5000, b"b": 4000, b"c": 3, b"d": 2}
-    for t in range(1, 401):
-        state, release = mechanism.step(state, t, [epoch.part({"k": tick}, ["k"])], noise)
-        found = shown(state, release)
-        assert found.keys() >= {b"a", b"b"}
-        assert all(abs(n - tick[label]) < 6 * mechanism.sd(t) for label, n in found.items())
 
 
 def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:

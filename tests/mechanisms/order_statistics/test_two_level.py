@@ -2,19 +2,14 @@
 
 import math
 from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tests.mechanisms.epoch import KEY
 from tests.mechanisms.order_statistics import unknown_max
 from tests.mechanisms.order_statistics.unknown_max import Run, make, rows_of
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.engine import MaxNoise
 
 BOTH = pytest.mark.parametrize("accounting", ["zcdp", "pure"])
 ONE = ("max", "argmax", "min", "quantile:0.5")
@@ -50,7 +45,7 @@ def test_it_is_the_printed_algorithm(
     columns = 4 if kind == "two_level_k" else 3
     mechanism = make(kind, columns, accounting=accounting, epsilon=epsilon, **changes)
     rows = rows_of(500, columns, seed=1, ones=2, most=most)
-    assert unknown_max.assert_as_printed(mechanism, rows, silent=False) >= made
+    assert unknown_max.assert_as_printed(mechanism, rows) >= made
 
 
 @pytest.mark.parametrize("kind", unknown_max.KINDS)
@@ -77,7 +72,6 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
         if kind == "two_level_k":
             rho += 2 * 9 / (2 * Fraction(level["update"]))
     assert mechanism.cost().rho == pytest.approx(float(rho), rel=1e-12)
-    unknown_max.assert_converts(mechanism, 1e-6)
 
 
 @pytest.mark.slow
@@ -142,52 +136,8 @@ def test_more_items_than_columns_cost_no_more_than_all_columns() -> None:
 def test_with_narrow_steps_partitions_close_as_printed(queries: tuple[str, ...]) -> None:
     """A large budget: small noise, many closes in a segment, thresholds that rise one by one."""
     mechanism = make("two_level_k", 4, queries=queries, rho=5.0, horizon=600, max_items=4)
-    assert (
-        unknown_max.assert_as_printed(
-            mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False
-        )
-        >= 20
-    )
-
-
-class Spy(NoiseStream, shared=False):
-    """Noise source that records the requested AES blocks."""
-
-    def __init__(self) -> None:
-        super().__init__(b"a" * 32)
-        self.seen: set[tuple[int, int]] = set()
-
-    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
-        blocks = np.concatenate([tags ^ np.array(cell, dtype=np.uint64) for cell in cells])
-        self.seen |= {(int(high), int(low)) for high, low in blocks.tolist()}
-        return super().chunk(tags, *cells)
-
-
-@BOTH
-def test_no_two_uses_share_a_noise_word(accounting: str) -> None:
-    """A word used twice could be subtracted out. Equal tags everywhere are the worst case."""
-    mechanism = make("two_level_k", 4, accounting=accounting, epsilon=20.0)
-    tag = KEY.tags("s0", [b"x"])
-    drawn: dict[str, set[tuple[int, int]]] = {}
-
-    def note(name: str, draw: str, *arguments: object) -> None:
-        spy = Spy()
-        getattr(MaxNoise(mechanism, spy), draw)(*arguments)
-        drawn[name] = spy.seen
-
-    for t in (1, 300):
-        note(f"outer mu {t}", "outer_mu", 0, tag, t)
-        note(f"inner mu {t}", "inner_mu", 0, tag, t)
-    for segment in (1, 2, 3):
-        note(f"outer tau {segment}", "outer_tau", tag, segment)
-        note(f"G {segment}", "outer_columns", tag, segment)
-        for interval in (1, 2):
-            note(f"inner tau {segment} {interval}", "inner_tau", tag, segment, interval)
-            note(f"u {segment} {interval}", "updates", tag, segment, interval, 2)
-        # Intervals of one counter share nodes by design; other segments' counters share none.
-        note(f"N {segment}", "inner_columns", tag, segment, 3)
-    assert all(drawn.values())
-    assert not [pair for pair in combinations(drawn, 2) if drawn[pair[0]] & drawn[pair[1]]]
+    rows = rows_of(600, 4, seed=4, ones=3, most=5)
+    assert unknown_max.assert_as_printed(mechanism, rows) >= 20
 
 
 def test_updates_have_the_noise_that_was_paid_for() -> None:

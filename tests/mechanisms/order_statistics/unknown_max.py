@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.mechanisms.epoch import KEY, SETTINGS, part, start
+from tests.mechanisms.small import KEY, SMALL, part, start
 from workers.arrays.tag_index import Tags
-from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
@@ -23,8 +22,8 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
         "bounded_max": {"c_max": 500},
         "two_level_k": {"queries": ("max", "min")},
     }
-    budget: dict[str, Any] = {} if "rho" in changes else {"epsilon": 2.0}
-    values = SETTINGS | {"horizon": 512, "delta": 1e-6} | own.get(kind, {}) | budget | changes
+    budget = {"horizon": 512, "epsilon": None if "rho" in changes else 2.0}
+    values = SMALL | own.get(kind, {}) | budget | changes
     values.setdefault("domain", tuple(f"p{i}" for i in range(columns)))
     mechanism = build(MECHANISMS[kind](**values))
     assert isinstance(mechanism, OrderStatistics)
@@ -55,7 +54,6 @@ class Run:
         self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False
     ) -> None:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
-        self.stored: dict[str, bytes] = {}
         self.mechanism, self.keys = mechanism, [f"s{key}" for key in range(keys)]
         self.noise = (Silent if silent else MaxNoise)(mechanism, self.stream)
         self.state: MaxState = start(mechanism, self.keys)
@@ -73,15 +71,6 @@ class Run:
         _, release = self.mechanism.step(self.state, t, parts, self.noise)
         assert isinstance(release, Answers)
         return release.of_key
-
-    def restart(self) -> None:
-        """Drop everything but the columns' counts and the stored blocks."""
-        self.stored.update(self.state.changed())
-        fresh = MaxState()
-        fresh.ledger, fresh.key_tags = self.state.ledger, self.state.key_tags
-        for name, block in self.stored.items():
-            fresh.restore(name, block)
-        self.state, self.noise = fresh, type(self.noise)(self.mechanism, self.stream)
 
 
 def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> list[Numbers]:
@@ -156,11 +145,9 @@ class Literal:
         return found
 
 
-def assert_as_printed(
-    mechanism: OrderStatistics, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False
-) -> int:
+def assert_as_printed(mechanism: OrderStatistics, rows: Sequence[Numbers]) -> int:
     """Run both on two stream keys, one with rows reversed; return the number of new answers."""
-    run = Run(mechanism, seed=7, keys=2, silent=silent)
+    run = Run(mechanism, seed=7, keys=2)
     streams = [list(rows), list(rows)[::-1]]
     expected = [Literal(run, key).shown(streams[key]) for key in range(2)]
     made = 0
@@ -173,8 +160,6 @@ def assert_as_printed(
             made += since == t
             got = {name: value for name, value in of_key[key].items() if name != "error"}
             assert got == {**wanted, "since": since}
-        if restarts:
-            run.restart()
     return made
 
 
@@ -190,17 +175,6 @@ def worst_error(mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int) 
             miss = np.max(np.abs(np.array(truth["value"]) - np.array(shown["value"])))
             worst = max(worst, float(miss) / answer["error"])
     return worst
-
-
-def assert_converts(mechanism: OrderStatistics, delta: float) -> None:
-    """Check the promised epsilon for the charged rho with an independent accountant."""
-    from dp_accounting import dp_event
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders=list(range(2, 4096)))
-    accountant.compose(dp_event.ZCDpEvent(mechanism.cost().rho))
-    epsilon = accountant.get_epsilon(delta * (1 - NUMERICAL_SHARE))
-    assert 0.99 * mechanism.guarantee.epsilon < epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9)
 
 
 def assert_variance(samples: Numbers, variance: float, sigmas: float = 6.0) -> None:

@@ -129,7 +129,7 @@ def test_every_threshold_is_proved_by_one_of_the_two_bounds(
     Cases this small are normally computed exactly (`exact_tail`); here they take the path of large
     ones.
     """
-    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
+    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
         discovery = Discovery(make_counter(kind, 200, rho_item), 1, 1, delta)
         for t in range(1, 201):

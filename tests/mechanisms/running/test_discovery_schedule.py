@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.running.test_discovery import exact_tail, shown_by_one_event
-from tests.mechanisms.running.test_histograms import ONE_KEY, part, planted_rate, shown, unk
-from tests.mechanisms.small import Silent
+from tests.mechanisms.running.test_histograms import shown, unk
+from tests.mechanisms.small import Silent, counted
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.running.discovery import (
     _CHUNK_TICKS,
@@ -128,27 +128,15 @@ def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> 
         assert every.threshold(t) < 0.9 * max(each.threshold(t + shift) for shift in (0, 21, 43))
 
 
-@pytest.mark.parametrize("schedule", ["constant", "every"])
-def test_a_planted_item_is_shown_no_more_often_than_delta_allows(schedule: str) -> None:
-    """End to end on drawn noise: 10,000 runs, four sd of a binomial share."""
-    runs, delta = 10_000, 0.2
-    changes = {"every": 4} if schedule == "every" else {}
-    allowed = delta / 2
-    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    mechanism = unk(horizon=8, delta=delta, epsilon=0.1, threshold=schedule, **changes)
-    rate = planted_rate(mechanism, 8, runs)
-    assert 0.25 * allowed <= rate <= allowed + slack
-
-
 def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> None:
     """Showing a new item at those ticks is not paid for, however large its count."""
     mechanism = unk(threshold="every", every=3)
     state = mechanism.init()
     assert [t for t in range(1, 7) if mechanism.threshold(t) is not None] == [3, 6]
-    assert shown(mechanism, state, 1, Silent(), [part([b"a"], [10**6])]) == {}
+    assert shown(mechanism, state, 1, Silent(), [counted({b"a": 10**6})]) == {}
     assert shown(mechanism, state, 2, Silent(), []) == {}
     assert shown(mechanism, state, 3, Silent(), []) == {b"a": 10**6}
-    _, release = mechanism.step(state, 4, [(part([b"b"], [10**6]), ONE_KEY)], Silent())
+    _, release = mechanism.step(state, 4, [counted({b"b": 10**6})], Silent())
     assert (len(release.rows), release.threshold) == (1, None)
     assert shown(mechanism, state, 6, Silent(), []) == {b"a": 10**6, b"b": 10**6}
 

@@ -2,29 +2,18 @@
 
 import math
 from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.small import SMALL, Silent, labelled
-from workers.arrays.texts import Texts
+from tests.mechanisms.small import KEY, SMALL, Silent, counted, labelled
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Mechanism, State
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.base import KnownBase, UnkBase
-
-KEY = NoiseKey(b"k" * 32)
-ONE_KEY = np.zeros(1, dtype=np.int32)
-
-
-def part(labels: list[bytes], counts: list[int]) -> Contributions:
-    tags, texts = KEY.tags("k", labels), Texts.of(labels)
-    return Contributions(("k",), np.zeros(len(labels), np.int32), tags, texts, np.array(counts))
 
 
 def unk(**changes: object) -> UnkBase:
@@ -36,9 +25,9 @@ def known(domain: list[str], **changes: object) -> KnownBase:
 
 
 def shown(
-    mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]
+    mechanism: Mechanism, state: State, t: int, noise: object, parts: Parts
 ) -> dict[bytes, int]:
-    _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
+    _, release = mechanism.step(state, t, parts, noise)  # type: ignore[arg-type]  # Silent is a Noise
     return labelled(state, release)
 
 
@@ -46,7 +35,7 @@ def test_without_noise_unk_base_shows_what_passed_the_threshold_and_keeps_showin
     """Discovery is sticky, and a count at the threshold itself is not above it."""
     mechanism = unk()
     state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
-    parts = [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]
+    parts = [counted({b"a": m[0] + 1, b"b": m[0], b"c": 1})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"a": m[0] + 1}
     passed = {b"b": m[0]} if m[0] > m[1] else {}
     assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | passed
@@ -63,9 +52,9 @@ def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> N
     mechanism = known(["x", "y"])
     state = mechanism.init()
     mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
-    parts = [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]
+    parts = [counted({b"x": 3, b"q": 99}), counted({b"x": 2})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"x": 5, b"y": 0}
-    assert shown(mechanism, state, 2, Silent(), [part([b"y"], [1])]) == {b"x": 5, b"y": 1}
+    assert shown(mechanism, state, 2, Silent(), [counted({b"y": 1})]) == {b"x": 5, b"y": 1}
 
 
 TICKS = st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500))
@@ -82,100 +71,53 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(
     totals: Counter[bytes] = Counter()
     for t, tick in enumerate(ticks, 1):
         totals.update(tick)
-        got = shown(mechanism, state, t, noise, [part(list(tick), list(tick.values()))])
+        got = shown(mechanism, state, t, noise, [counted(tick)])
         for label, n in got.items():
             z = mechanism._counter.draw(KEY.stream(b"i" * 16), t, KEY.tags("k", [label]))
             assert n == totals[label] + int(z[0])
 
 
-def rdp_epsilon(
-    cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0
-) -> float:
-    """Return an independent epsilon for an event with `cells` (sigma^2 each) in all its items."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
-    for sigma_squared in cells:
-        multiplier = math.sqrt(sigma_squared) / max_count * scale
-        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), max_items)
-    return float(accountant.get_epsilon(delta))
-
-
-def touched_cells(mechanism: Mechanism) -> list[float]:
-    """Return sigma^2 of every cell one event changes for one item, from the counter's terms."""
-    counter = mechanism._counter  # type: ignore[attr-defined]  # of both mechanisms
-    parameters = counter.public()
-    variances = [float(Fraction(str(v))) for v in np.ravel(parameters["sigma_squared"])]
-    if len(variances) == 1:
-        variances *= counter.cells_per_event
-    assert len(variances) == counter.cells_per_event
-    return variances
-
-
-@pytest.mark.parametrize("counter", ["haar", "tree"])
-@pytest.mark.parametrize("kind", ["unk_base", "known_base"])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"epsilon": 1.0, "delta": 1e-9, "max_items": 3, "horizon": 8640},
-        {"epsilon": 0.1, "delta": 1e-6, "max_items": 1, "horizon": 1024},
-        {"epsilon": 4.0, "delta": 1e-8, "max_items": 2, "max_count": 5, "horizon": 365},
-    ],
-)
-def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
-    counter: str, kind: str, setting: dict[str, float]
-) -> None:
-    """The drawn noise meets (epsilon, delta), and barely: 1 % less noise would not."""
-    mechanism: Mechanism = unk(counter=counter, **setting)
-    if kind == "known_base":
-        mechanism = known(["x"], counter=counter, **setting)
-    left = float(setting["delta"]) - sum(delta for _, delta in mechanism.cost().failures)
-    assert left > 0
-    sizes = int(setting["max_items"]), int(setting.get("max_count", 1))
-    arguments = (touched_cells(mechanism), *sizes, left)
-    assert rdp_epsilon(*arguments) <= setting["epsilon"]
-    assert rdp_epsilon(*arguments, scale=0.99) > setting["epsilon"]
-    if kind == "unk_base":
-        discovery = mechanism._discovery  # type: ignore[attr-defined]  # of unk_base
-        ticks = np.unique(np.geomspace(1, setting["horizon"], 50).astype(int)).tolist()
-        per_tick = max(discovery.delta_at(t) for t in ticks)
-        total = setting["max_items"] * per_tick * setting["horizon"]
-        assert total <= dict(mechanism.cost().failures)["discovery"] * (1 + 1e-9)
-
-
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
     """Return how often an item of one event at tick 1 is ever shown, over independent items."""
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"p" * 16))
-    parts = [part([b"%d" % i for i in range(runs)], [1] * runs)]
+    parts = [counted({b"%d" % i: 1 for i in range(runs)})]
     for t in range(1, horizon + 1):
-        mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)
+        mechanism.step(state, t, parts, noise)
         parts = []
     return float((state.ledger.shown > 0).mean())
 
 
-@pytest.mark.parametrize("counter", ["haar", "tree"])
-def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(counter: str) -> None:
+PLANTED: dict[str, object] = {"delta": 0.2, "epsilon": 0.1}
+RUNS = 10_000
+ALLOWED = 0.1  # the half of delta that pays for discovery
+# Four standard deviations of a binomial share: one false alarm in 30,000.
+SLACK = 4 * math.sqrt(ALLOWED * (1 - ALLOWED) / RUNS)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "least", "changes"),
+    [
+        (1, 0.6 * ALLOWED - SLACK, {}),
+        (1, 0.6 * ALLOWED - SLACK, {"counter": "tree"}),
+        (8, 0.25 * ALLOWED, {}),
+        (8, 0.25 * ALLOWED, {"counter": "tree"}),
+        (8, 0.25 * ALLOWED, {"threshold": "constant"}),
+        (8, 0.25 * ALLOWED, {"threshold": "every", "every": 4}),
+    ],
+)
+def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(
+    horizon: int, least: float, changes: dict[str, object]
+) -> None:
     """One tick meets the discovery probability closely; with eight the union bound is loose."""
-    runs, delta = 10_000, 0.2
-    allowed = delta / 2  # the half of delta that pays for discovery
-    # Four standard deviations of a binomial share: one false alarm in 30,000.
-    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    one = planted_rate(unk(horizon=1, delta=delta, epsilon=0.1, counter=counter), 1, runs)
-    assert 0.6 * allowed - slack <= one <= allowed + slack
-    eight = planted_rate(unk(horizon=8, delta=delta, epsilon=0.1, counter=counter), 8, runs)
-    assert 0.25 * allowed <= eight <= allowed + slack
+    mechanism = unk(horizon=horizon, **PLANTED, **changes)
+    assert least <= planted_rate(mechanism, horizon, RUNS) <= ALLOWED + SLACK
 
 
-def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
-    runs, delta = 10_000, 0.2
-    mechanism = unk(horizon=1, delta=delta, epsilon=0.1)
-    threshold = mechanism.threshold(1) or 0
-    tags = KEY.tags("k", [b"%d" % i for i in range(runs)])
+def test_a_threshold_that_is_too_low_would_be_noticed() -> None:
+    mechanism = unk(horizon=1, **PLANTED)
+    tags = KEY.tags("k", [b"%d" % i for i in range(RUNS)])
     noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
-    allowed = delta / 2
-    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    assert (noisy > 0.8 * threshold).mean() > allowed + slack
+    assert (noisy > 0.8 * (mechanism.threshold(1) or 0)).mean() > ALLOWED + SLACK
 
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32])
@@ -183,5 +125,5 @@ def test_an_epoch_without_an_end_shows_new_items_at_late_ticks(tick: int) -> Non
     """Ticks of 1 ms pass 2^31 after 25 days; an int32 first tick stopped the worker repeatedly."""
     mechanism = unk(horizon="unbounded", start="2026-01-01T00:00:00Z", epsilon=20.0)
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(bytes(16)))
-    assert list(shown(mechanism, state, tick, noise, [part([b"often"], [100_000])])) == [b"often"]
+    assert list(shown(mechanism, state, tick, noise, [counted({b"often": 100_000})])) == [b"often"]
     assert state.ledger.shown.tolist() == [tick]

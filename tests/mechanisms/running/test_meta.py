@@ -1,18 +1,15 @@
 """MetaAlgo: sums of cells against brute force, noise, price, and crash recovery."""
 
-import math
 from collections import Counter
 from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
-from tests.mechanisms.small import SMALL, labelled
+from tests.mechanisms.one_shot.test_one_shot import Silent
+from tests.mechanisms.small import KEY, SMALL, STREAM, counted, labelled
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, OneShotNoise
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
@@ -20,7 +17,6 @@ from workers.runtime.errors import HorizonExceeded, StateRefused
 
 NAMES = get_args(Name)
 LABELS = [b"a", b"b", b"c", b"d"]
-INDEX = np.zeros(1, dtype=np.int32)
 
 
 def meta(algorithm: Name, **changes: object) -> Meta:
@@ -41,8 +37,7 @@ def met(mechanism: Meta) -> MetaState:
 def shown(
     mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise
 ) -> dict[bytes, int]:
-    parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
-    _, release = mechanism.step(state, t, parts, noise)
+    _, release = mechanism.step(state, t, [counted(counts)] if counts else [], noise)
     return labelled(state, release)
 
 
@@ -95,8 +90,8 @@ def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
         assert shown(mechanism, state, t, counts, noise) == expected
 
 
-def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
-    """A tick that touches one row of 10,000 writes its blocks, not all; a cut block is refused."""
+def test_blocks_are_written_only_when_changed() -> None:
+    """A tick that touches one row of 10,000 writes its blocks, not all."""
     mechanism = meta("positive_gauss")
     state = met(mechanism)
     many = {b"%d" % i: 1 for i in range(10_000)}
@@ -107,27 +102,8 @@ def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
     written = dict(state.changed())
     assert set(written) == {"mo01/00000000", "mn00/00000000"}
     assert len(written["mo01/00000000"]) == 3 + 8 * BLOCK_ROWS
-    names = ("mo01/00000000", "mn00/00000000", "mo63/00000000", "mx")
-    for name, block in zip(names, (b"\x01123", b"\x02", b"\x01", b""), strict=True):
-        with pytest.raises(StateRefused):
-            state.restore(name, block)
-
-
-def test_noise_is_that_of_a_tree_and_neither_half_nor_double() -> None:
-    """4,000 labels at t = 26 = (2,2,2) in base 3: the sd's sd is 1.1 %, so 8 % is 7 of them."""
-    domain = tuple(f"l{i}" for i in range(4000))
-    mechanism = meta("known_gauss", domain=domain)
-    state, noise = met(mechanism), mechanism.noise(STREAM)
-    assert isinstance(noise, OneShotNoise)
-    previous = np.zeros(4000)
-    for t in range(1, 28):
-        _, release = mechanism.step(state, t, [], noise)
-        if t in (1, 5, 26, 27):
-            assert release.counts.std() == pytest.approx(mechanism.sd(t), rel=0.08)
-        if t == 27:
-            assert abs(np.corrcoef(previous, release.counts)[0, 1]) < 6 / math.sqrt(4000)
-        previous = release.counts.astype(np.float64)
-    assert [mechanism.cells(t) for t in (1, 5, 26, 27)] == [1, 3, 6, 1]
+    with pytest.raises(StateRefused):  # of a level that this tree does not have
+        state.restore("mo63/00000000", written["mo01/00000000"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -135,6 +111,7 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
     """000 Theorem 3 over L_r cells; for Gaussian noise it equals the tree counter's price."""
     mechanism = meta(name)
     assert mechanism.levels == 4
+    assert [mechanism.cells(t) for t in (1, 5, 26, 27)] == [1, 3, 6, 1]
     assert mechanism.guarantee.rho == pytest.approx(4 * mechanism.algorithm.rho)
     assert sum(part for _, part in mechanism.cost().failures) < 1e-6
     assert 4 * mechanism.algorithm.delta <= dict(mechanism.cost().failures).get("discovery", 0.0)
@@ -142,40 +119,6 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
         tree = TreeCounter(40, mechanism.guarantee.rho / 2, 3)
         for t in (1, 26, 40):
             assert mechanism.sd(t) == pytest.approx(tree.sd(t), rel=1e-4)
-
-
-@settings(max_examples=40, deadline=None)
-@given(stream=STREAMS, at=st.integers(0, 39), items=st.sets(st.sampled_from(LABELS), max_size=2))
-def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
-    stream: list[dict[bytes, int]], at: int, items: set[bytes]
-) -> None:
-    """The stated sensitivity: at most L_r cells differ, by one for each item of the event."""
-    at %= len(stream)
-    seen: list[dict[tuple[int, int], dict[bytes, int]]] = []
-    for extra in (False, True):
-        mechanism = meta("known_gauss")
-        given_cells: dict[tuple[int, int], dict[bytes, int]] = {}
-        state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
-        inner = mechanism.algorithm.release
-
-        def record(cell, noise, place, inner=inner, found=given_cells):  # type: ignore[no-untyped-def]  # stands in for release
-            found[place] = dict(zip(LABELS, cell.counts.tolist(), strict=True))
-            return inner(cell, noise, place)
-
-        # To look at what it is given; it is frozen.
-        object.__setattr__(mechanism.algorithm, "release", record)
-        for t, counts in enumerate(stream):
-            more = Counter(counts)
-            more.update(items if extra and t == at else ())
-            shown(mechanism, state, t + 1, dict(more), noise)
-        seen.append(given_cells)
-    without, with_event = seen
-    assert without.keys() == with_event.keys()
-    different = [place for place in without if without[place] != with_event[place]]
-    assert len({level for level, _ in different}) == len(different) <= mechanism.levels
-    for place in different:
-        before, after = without[place], with_event[place]
-        assert {label for label in LABELS if after[label] - before[label] == 1} == items
 
 
 def test_impossible_settings_and_ticks_are_refused() -> None:
@@ -189,15 +132,3 @@ def test_impossible_settings_and_ticks_are_refused() -> None:
     for t in (0, 41):
         with pytest.raises(HorizonExceeded):
             mechanism.step(met(mechanism), t, [], mechanism.noise(STREAM))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_errors_stay_within_the_theorem(name: Name) -> None:
-    """Two large items at every tick: off by at most 6 sd and one missed threshold a cell."""
-    mechanism = meta(name, epsilon=2.0)
-    state, noise = met(mechanism), mechanism.noise(STREAM)
-    assert isinstance(noise, OneShotNoise)
-    for t in range(1, 41):
-        found = shown(mechanism, state, t, {b"a": 2000, b"b": 1500}, noise)
-        for label, each in ((b"a", 2000), (b"b", 1500)):
-            assert abs(found[label] - each * t) <= 6 * mechanism.sd(t)

@@ -1,6 +1,5 @@
 """SparseGumb: noiseless output, stops and picks by enumeration, cost, and repeatability."""
 
-import itertools
 import math
 from collections import Counter as Tally
 from fractions import Fraction
@@ -10,25 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
-from tests.mechanisms.small import SMALL, assert_variance, labelled
+from tests.mechanisms.small import KEY, SMALL, STREAM, assert_variance, counted, labelled
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.noise.selection import gumbel_top_k
 from workers.mechanisms.running.sparse_gumb import (
     SparseGumb,
     SparseGumbConfig,
     SparseNoise,
     SparseState,
 )
-from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
-STREAM = KEY.stream(bytes(16))
 LABELS = [b"a", b"b", b"c", b"d"]
 
 
@@ -72,7 +67,7 @@ class Silent(SparseNoise):
 def show(
     mechanism: SparseGumb, state: SparseState, t: int, noise: SparseNoise, adds: dict[bytes, int]
 ) -> dict[bytes, int]:
-    parts = [(part(list(adds), list(adds.values())), ONE_KEY)] if adds else []
+    parts = [counted(adds)] if adds else []
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
     assert (np.diff(release.rows) > 0).all()
@@ -136,16 +131,6 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
         crashed = restored
 
 
-@pytest.mark.parametrize(
-    ("name", "block"),
-    [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")],
-)
-def test_blocks_it_does_not_know_are_refused(name: str, block: bytes) -> None:
-    """Continuing from a block of another version, or a truncated one, would use switches again."""
-    with pytest.raises(StateRefused):
-        SparseState().restore(name, block)
-
-
 def test_stream_keys_are_independent_of_each_other() -> None:
     """Another key's items change neither choice nor switches; each key has its own random words."""
     mechanism = made(rho=4.0, eta=0)
@@ -154,9 +139,9 @@ def test_stream_keys_are_independent_of_each_other() -> None:
     mechanism.meet_key(both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain())
     alone = begun(mechanism, "k")
     for t in range(1, 20):
-        adds = part([LABELS[t % 4]], [9])
-        mechanism.step(alone, t, [(adds, ONE_KEY)], noise_of(mechanism))
-        mechanism.step(both, t, [(adds, ONE_KEY)], noise_of(mechanism))
+        adds = [counted({LABELS[t % 4]: 9})]
+        mechanism.step(alone, t, adds, noise_of(mechanism))
+        mechanism.step(both, t, adds, noise_of(mechanism))
         both.ledger._counts[4:8] += 37 * t * np.arange(4)
         assert (alone.chosen[0], alone.used[0]) == (both.chosen[0], both.used[0])
 
@@ -228,28 +213,6 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
     assert pvalue(observed, planted) < 1e-4
 
 
-def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
-    """Ordered pairs of four items by exp(count / b), b = tau_2 / 2; 10 % more is detected."""
-    mechanism = made(top_k=2, rho=0.5)
-    counts = np.array([6, 5, 3, 0])
-    noise, b = noise_of(mechanism), float(mechanism._pick_scale)
-    tags = np.random.default_rng(6).integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
-    tally: Tally[tuple[int, ...]] = Tally()
-    for i in range(KEYS):
-        words = noise.picks(tags[i : i + 1], 0, 2)
-        tally[tuple(gumbel_top_k(counts, mechanism._pick_scale, 2, words).tolist())] += 1
-    pairs = list(itertools.permutations(range(4), 2))
-
-    def law(scale: float) -> list[float]:
-        w = np.exp(counts / scale)
-        return [float(w[i] / w.sum() * w[j] / (w.sum() - w[i])) for i, j in pairs]
-
-    observed = [tally[pair] for pair in pairs]
-    assert pvalue(observed, law(b)) > 1e-4
-    planted = [p * (1.1 if i < 3 else 1.0) for i, p in enumerate(law(b))]
-    assert pvalue(observed, planted) < 1e-4
-
-
 # n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02,
 # five of them are 10 %.
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
@@ -307,27 +270,6 @@ def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
     assert rest == pytest.approx(float(extra) * dinf**2 / tau_squared, rel=0.03)
 
 
-def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -> None:
-    """Gaussian parts as events, bounded picks and tests as zCDP: below epsilon, within 1 %."""
-    import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
-
-    mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
-    delta = 1e-6 - sum(d for _, d in mechanism.cost().failures)
-    b, b1 = float(mechanism._pick_scale), float(mechanism._threshold_scale)
-    b2 = float(mechanism._test_scale)
-    ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8
-
-    def epsilon(scale: float) -> float:
-        accountant = RdpAccountant(orders=[float(a) for a in range(2, 500)])
-        multiplier = scale / math.sqrt(2 * mechanism._counter.rho_item)
-        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), 8)
-        accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * ranges)))
-        return float(accountant.get_epsilon(delta))
-
-    assert epsilon(1.0) <= 1.0 < epsilon(0.99)
-
-
 def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
     """Utility: the default eta never switches needlessly; a far leader is taken in one tick."""
     wrong = 0
@@ -343,14 +285,6 @@ def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
         shown = show(mechanism, state, 30, noise, {b"c": margin})
         wrong += list(shown) != [b"c"] or abs(shown.get(b"c", 0) - margin) > 6 * mechanism.sd(30)
     assert wrong <= 2
-
-
-def test_public_parameters_differ_whenever_noise_or_its_meaning_does() -> None:
-    """They are hashed into the mechanism id; the domain's order gives the state its meaning."""
-    changes: list[dict[str, object]] = [{}, {"top_k": 2}, {"switches": 3}, {"eta": 4}]
-    changes += [{"eta": None}, {"accounting": "paper"}, {"counter": "tree"}, {"rho": 0.9}]
-    changes += [{"domain": ("b", "a", "c", "d")}, {"max_count": 2}, {"max_items": 3}]
-    assert len({repr(made(**change).public()) for change in changes}) == len(changes)
 
 
 @pytest.mark.parametrize(

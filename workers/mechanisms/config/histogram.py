@@ -209,6 +209,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return self.mechanism in END_MECHANISMS and self.counter == "haar" and bounded
 
     @property
+    def declared(self) -> Sequence[str]:
+        """Return the labels of the declared domain; empty where it is unknown."""
+        return getattr(self, "domain", None) or ()
+
+    @property
     def domain_from(self) -> str:
         return "domain" if self.buckets is None else "buckets"
 

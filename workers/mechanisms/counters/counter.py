@@ -23,20 +23,20 @@ import math
 from fractions import Fraction
 
 from workers.mechanisms.accounting import PrivacyCost, float_up
-from workers.mechanisms.budget import Budgeted, split
+from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, tick_block
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.mechanism import Noise, State, ticks_of_item
+from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import memoized
 
 KINDS = ("haar", "tree", "sqrt")
 
 
-@memoized(256)
+@memoized(512)
 def make_counter(
     kind: str,
     horizon: int | None,
@@ -91,7 +91,7 @@ class OnCounters(CounterMechanism):
     def __init__(
         self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1
     ) -> None:
-        self._budget = split(config, discovers=discovers)
+        super().__init__(config, unit, discovers=discovers)
         rho_item = rho_of_item(config, self._budget)
         self._counter = counter = counter_of(config, rho_item)
         events = config.max_items * config.max_count**2
@@ -99,14 +99,11 @@ class OnCounters(CounterMechanism):
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
         # Parts of a user's item at different ticks use different cells.
-        tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
+        tv = float_up(self.ticks_of_item() * Fraction(counter.tv))
         # Suggest a change to the larger part of `sampler_delta`.
         of_counts = (1 + math.exp(self._budget.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
-        self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
-
-    def init(self) -> State:
-        return State()
+        self._promise(spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
 
     def noise(self, stream: NoiseStream) -> Noise:
         return self._counter.columns(stream)

@@ -34,13 +34,14 @@ Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. S is
 must be; its coefficient is below 2^-10, so a weight of 2^-10 leaves it without influence.
 """
 
+from collections.abc import Iterator
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
-from workers.arrays.types import Longs, Tags
+from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, check_tick, tick_block
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise.inversion import Integers
@@ -135,21 +136,18 @@ class HaarCounter(LevelCounter):
         return found
 
     def _shape(self) -> dict[str, object]:
-        if self.end_share is None:
-            return {"levels": self._levels}
-        return {"levels": self._levels, "offset": self.offset, "end_share": repr(self.end_share)}
+        shape: dict[str, object] = {"levels": self._levels}
+        if self.end_share is not None:
+            shape |= {"offset": self.offset, "end_share": repr(self.end_share)}
+        return shape | super()._shape()
 
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        plan, tables = self.plan(t), self._tables
-        block = self._block(min(CHUNK_ROWS, len(tags)))
-        out = np.empty(len(tags), dtype=np.int64)
-        for first in range(0, len(tags), CHUNK_ROWS):
-            part = tags[first : first + CHUNK_ROWS]
-            for cell in plan.cells:
-                noise = self._row(block, cell[0])[: len(part)]
-                tables[cell[0]].draw(stream, cell, part, noise)
-            plan.add_up(block, out[first : first + len(part)])
-        return out
+    def coefficients(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
+        total, *levels = self._sigma_squared
+        place, one = t + self.offset, np.ones(len(t))
+        for level, sigma_squared in enumerate(levels, start=1):
+            inside = place & ((1 << level) - 1)
+            yield np.minimum(inside, (1 << level) - inside) / 2.0**level, one, sigma_squared
+        yield place / 2.0**self._levels, one, total
 
     def _block(self, rows: int) -> Block:
         widths = [width for width, _ in self._places]

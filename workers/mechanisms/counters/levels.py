@@ -26,11 +26,13 @@ values is off by at most a unit of 2^-128, and the omitted mass is at most 2^-18
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import ClassVar, Protocol
 
-from workers.arrays.types import Longs, Tags
+import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.noise import gaussian
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
@@ -85,6 +87,7 @@ class Counter(Frozen):
     """
 
     kind: ClassVar[str]  # its name in the settings
+    integral: ClassVar[bool] = False  # whether the noise is an integer at every tick
     horizon: int | None
     rho_item: float
     cells_per_event: int  # cells that one event of one item changes
@@ -115,22 +118,53 @@ class Counter(Frozen):
         A cell is one independent discrete Gaussian, the same at every tick: the noise of two ticks
         has covariance sum c_j c'_j sigma_j^2.
         """
-        raise NotImplementedError
+        d = self._denominator
+        return {
+            cell: (Fraction(a, d), self._variance_of(cell[0]))
+            for cell, a in self._cells_at(t).items()
+        }
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
         return list(self.cells(t).values())
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
         """Return D and `terms` with integers D c_j: ten times as fast as fractions."""
+        cells = self._cells_at(t).items()
+        return self._denominator, [(a, self._variance_of(level)) for (level, _), a in cells]
+
+    def coefficients(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
+        """Yield c_j, the number of equal terms, and sigma_j^2 of several ticks t (n,)."""
+        for row, tick in enumerate(t.tolist()):
+            hot = np.zeros(len(t))
+            hot[row] = 1.0
+            for coefficient, sigma_squared in self.terms(tick):
+                yield float(coefficient) * hot, hot, sigma_squared
+
+    _denominator: int = 1
+
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        """Return the non-zero a_v at t, by (level, number in it)."""
+        raise NotImplementedError
+
+    def _variance_of(self, level: int) -> Fraction:
         raise NotImplementedError
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON."""
+        return {
+            "kind": self.kind,
+            "horizon": self.horizon,
+            **self._shape(),
+            "table_version": gaussian.TABLE_VERSION,
+        }
+
+    def _shape(self) -> dict[str, object]:
+        """Return the parameters that determine which cells a tick adds, and their variances."""
         raise NotImplementedError
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t, rounded: floor(x + 1/2)."""
-        raise NotImplementedError
+        return self.columns(stream).at(t, tags)
 
     def columns(self, stream: NoiseStream) -> NoiseColumns:
         raise NotImplementedError
@@ -154,18 +188,6 @@ class LevelCounter(Counter):
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
-
-    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
-        d = self._denominator
-        return {
-            cell: (Fraction(a, d), self._sigma_squared[cell[0]])
-            for cell, a in self._cells_at(t).items()
-        }
-
-    def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        return self._denominator, [
-            (a, self._sigma_squared[level]) for (level, _), a in self._cells_at(t).items()
-        ]
 
     def variance(self, t: int) -> Fraction:
         numerators, common = self._over_one
@@ -191,11 +213,8 @@ class LevelCounter(Counter):
                 variance += (1 - (math.gcd(d, *cells.values()) / d) ** 2) / 12
         return math.sqrt(variance)
 
-    _denominator: int = 1
-
-    def _cells_at(self, t: int) -> dict[Cell, int]:
-        """Return the non-zero a_v at t, by (level, number in it)."""
-        raise NotImplementedError
+    def _variance_of(self, level: int) -> Fraction:
+        return self._sigma_squared[level]
 
     def _weights(self) -> Sequence[Fraction]:
         raise NotImplementedError
@@ -204,18 +223,8 @@ class LevelCounter(Counter):
         """Return the most cells whose noise one release adds."""
         raise NotImplementedError
 
-    def public(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "horizon": self.horizon,
-            **self._shape(),
-            "sigma_squared": [str(value) for value in self._sigma_squared],
-            "table_version": gaussian.TABLE_VERSION,
-        }
-
     def _shape(self) -> dict[str, object]:
-        """Return the parameters that determine which cells a tick adds."""
-        raise NotImplementedError
+        return {"sigma_squared": [str(value) for value in self._sigma_squared]}
 
     @property
     def _tables(self) -> tuple[IntegerGaussian, ...]:

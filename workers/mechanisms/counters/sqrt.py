@@ -87,13 +87,13 @@ class SqrtCounter(Counter):
         self.cells_per_event = horizon
         self.tv = float_up(horizon * Fraction(self._table.tv))
         self.test_tv = float_up(horizon * Fraction(self._table.test_tv))
-        self._unit = 1 << (_INVERSE_BITS + self.bits)
+        self._denominator = 1 << (_INVERSE_BITS + self.bits)
         self._integers = tuple(map(int, self._inverse.tolist()))
         self._squares = tuple(itertools.accumulate(g**2 for g in self._integers))
 
     def variance(self, t: int) -> Fraction:
         check_tick(self.kind, t, self._last_tick)
-        return Fraction(self._squares[t - 1], self._unit**2) * self._sigma_squared
+        return Fraction(self._squares[t - 1], self._denominator**2) * self._sigma_squared
 
     def sd(self, t: int) -> float:
         # 1/12 from rounding, unless the noise is an integer.
@@ -108,34 +108,26 @@ class SqrtCounter(Counter):
         common = _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
         squares = self._squares[window - 1] + common
         rounding = Fraction(2, 12) if self.bits else 0
-        return math.sqrt(Fraction(squares, self._unit**2) * self._sigma_squared + rounding)
+        return math.sqrt(Fraction(squares, self._denominator**2) * self._sigma_squared + rounding)
 
-    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
-        """Return (g_(t-s), sigma^2) of every z_s, s = t..1, up to the rounding of g to 2^-F."""
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        """Return the g_(t-s) of every z_s, s = t..1, up to their rounding to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
-        terms = ((Fraction(g, self._unit), self._sigma_squared) for g in self._integers[:t])
-        return {(LEVEL, t - k): term for k, term in enumerate(terms)}
+        return {(LEVEL, t - k): g for k, g in enumerate(self._integers[:t])}
 
-    def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        check_tick(self.kind, t, self._last_tick)
-        return self._unit, [(g, self._sigma_squared) for g in self._integers[:t]]
+    def _variance_of(self, level: int) -> Fraction:
+        return self._sigma_squared
 
-    def public(self) -> dict[str, object]:
+    def _shape(self) -> dict[str, object]:
         return {
-            "kind": self.kind,
-            "horizon": self.horizon,
             "bits": self.bits,
             "inverse_bits": _INVERSE_BITS,
             "norm_squared": self._norm_squared,
             "sigma_squared": str(self._sigma_squared),
-            "table_version": gaussian.TABLE_VERSION,
-            "sqrt_version": SQRT_VERSION,
         }
 
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        # Computed from tick 1 on: O(t^2) per row.
-        check_tick(self.kind, t, self._last_tick)
-        return self.columns(stream).at(t, tags)
+    def public(self) -> dict[str, object]:
+        return super().public() | {"sqrt_version": SQRT_VERSION}
 
     def columns(self, stream: NoiseStream) -> "SqrtColumns":
         return SqrtColumns(self, stream)

@@ -29,18 +29,19 @@ level index is off by one.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
-from workers.arrays.types import Longs, Tags
+from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters import levels
 from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
 from workers.mechanisms.ledger import with_capacity
-from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import Integers
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
+from workers.runtime.frozen import Frozen
 
 UNBOUNDED_RADIX = 5
 
@@ -52,13 +53,14 @@ class TreeCounter(LevelCounter):
     """
 
     kind = "tree"
+    integral = True
 
     def __init__(self, horizon: int | None, rho_item: float, radix: int | None = None) -> None:
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
         self.radix = radix or usual_radix(horizon)
+        self._tree = Tree(levels.last_tick_of(horizon), self.radix)
         super().__init__(horizon, rho_item)
-        self._levels = self.cells_per_event
         largest = min((self.radix - 1) * sum(self._reach), self._last_tick * max(self._reach))
         fits = largest.bit_length()
         self._sums_dtype = np.dtype(np.int16 if fits < 16 else np.int32 if fits < 32 else np.int64)
@@ -67,7 +69,7 @@ class TreeCounter(LevelCounter):
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
 
     def _weights(self) -> list[Fraction]:
-        number = digits_of(self._last_tick, self.radix)
+        number = self._tree.levels
         if self.horizon is not None:
             return [Fraction(1)] * number
         return [Fraction(1, level + 2) for level in range(number)]
@@ -76,44 +78,23 @@ class TreeCounter(LevelCounter):
         return min((self.radix - 1) * self.cells_per_event, self._last_tick)
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        blocks = self._blocks(t)
-        return {(j, block): 1 for j, first, last in blocks for block in range(first, last)}
+        levels.check_tick(self.kind, t, self._last_tick)
+        return dict.fromkeys(self._tree.named(t), 1)
 
     def _shape(self) -> dict[str, object]:
-        return {"levels": self._levels, "radix": self.radix}
+        return {"levels": self._tree.levels, "radix": self.radix} | super()._shape()
 
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        blocks = self._blocks(t)
-        out = np.zeros(len(tags), dtype=np.int64)
-        adder = _Adder(self._tables, stream, len(tags))
-        for start in range(0, len(tags), CHUNK_ROWS):
-            part, total = tags[start : start + CHUNK_ROWS], out[start : start + CHUNK_ROWS]
-            for level, first, last in blocks:
-                adder.add(level, first, last, part, total)
-        return out
+    def coefficients(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
+        for sigma_squared in self._sigma_squared:
+            t, digit = np.divmod(t, self.radix)
+            yield (digit > 0).astype(np.float64), digit.astype(np.float64), sigma_squared
 
     def columns(self, stream: NoiseStream) -> "TreeColumns":
         return TreeColumns(self, stream)
 
     def _blocks(self, t: int) -> list[tuple[int, int, int]]:
         levels.check_tick(self.kind, t, self._last_tick)
-        return blocks_up_to(t, self.radix, self._levels)
-
-
-class _Adder:
-    def __init__(self, tables: tuple[IntegerGaussian, ...], stream: NoiseStream, rows: int) -> None:
-        self._tables, self._stream = tables, stream
-        self._room = np.empty(min(CHUNK_ROWS, rows), dtype=np.int64)
-
-    def add(self, level: int, first: int, last: int, tags: Tags, total: Integers) -> None:
-        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
-        if not len(tags):
-            return
-        table = self._tables[level]
-        noise: Integers = self._room.view(table.dtype)[: len(tags)]
-        for block in range(first, last):
-            table.draw(self._stream, (level, block), tags, noise)
-            np.add(total, noise, out=total)
+        return self._tree.blocks(t)
 
 
 class TreeColumns(LevelColumns):
@@ -126,6 +107,7 @@ class TreeColumns(LevelColumns):
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
         self._counter = counter
+        self._room = np.empty(0, dtype=np.int64)
         self._columns = [np.empty(0, dtype=counter._sums_dtype) for _ in self._tables]
         # Blocks summed in each column on top of the level above: (first, last + 1).
         self._reached: list[tuple[int, int] | None] = [None] * len(self._tables)
@@ -148,17 +130,17 @@ class TreeColumns(LevelColumns):
             self._filled[level] = rows if held < rows or summed < last else held
             # Unset until this call succeeds, so that a failure leaves no wrong state.
             self._reached[level] = None
-        adder = _Adder(self._tables, self._stream, rows)
         out = np.empty(rows, dtype=np.int64)
+        self._room = with_capacity(self._room, min(CHUNK_ROWS, rows))
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: Integers | None = None
             for (level, first, last), (held, summed) in zip(blocks, starts, strict=True):
                 column = self._columns[level]
                 middle = min(max(start, held), end)
-                adder.add(level, summed, last, tags[start:middle], column[start:middle])
+                self._add(level, summed, last, tags[start:middle], column[start:middle])
                 column[middle:end] = 0 if above is None else above[middle:end]
-                adder.add(level, first, last, tags[middle:end], column[middle:end])
+                self._add(level, first, last, tags[middle:end], column[middle:end])
                 above = column
             if above is not None:
                 out[start:end] = above[start:end]
@@ -166,16 +148,60 @@ class TreeColumns(LevelColumns):
             self._reached[level] = first, last
         return out
 
+    def _add(self, level: int, first: int, last: int, tags: Tags, total: Integers) -> None:
+        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
+        if not len(tags):
+            return
+        table = self._tables[level]
+        noise: Integers = self._room.view(table.dtype)[: len(tags)]
+        for block in range(first, last):
+            table.draw(self._stream, (level, block), tags, noise)
+            np.add(total, noise, out=total)
 
-def blocks_up_to(t: int, radix: int, digits: int) -> list[tuple[int, int, int]]:
-    """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
-    found, above = [], 0
-    for level in reversed(range(digits)):
-        first, last = above * radix, t // radix**level
-        if first < last:
-            found.append((level, first, last))
-        above = last
-    return found
+
+class Tree(Frozen):
+    """Ticks 1..horizon in base r: blocks (cells) of r^j ticks at levels j = 0..L_r - 1."""
+
+    def __init__(self, horizon: int, radix: int) -> None:
+        self.horizon, self.radix = horizon, radix
+        self.levels = digits_of(horizon, radix)
+
+    def blocks(self, t: int) -> list[tuple[int, int, int]]:
+        """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
+        found, above = [], 0
+        for level in reversed(range(self.levels)):
+            first, last = above * self.radix, t // self.radix**level
+            if first < last:
+                found.append((level, first, last))
+            above = last
+        return found
+
+    def named(self, t: int) -> set[tuple[int, int]]:
+        """Return (level, number) of the blocks that make up 1..t."""
+        found = self.blocks(t)
+        return {(level, block) for level, first, last in found for block in range(first, last)}
+
+    def cells(self, t: int) -> int:
+        """Return the number of blocks that make up 1..t: the sum of t's digits."""
+        return sum(last - first for _, first, last in self.blocks(t))
+
+    def over(self, t: int) -> int:
+        """Return the highest level with a block complete at t."""
+        level = 0
+        while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
+            level += 1
+        return level
+
+    def open(self, t: int) -> list[int]:
+        """Return the levels whose block with tick t some later tick's digits name."""
+        found = []
+        for level in range(self.levels):
+            width = self.radix**level
+            block = (t - 1) // width + 1
+            named = block % self.radix or level == self.levels - 1
+            if named and block * width <= self.horizon:
+                found.append(level)
+        return found
 
 
 def usual_radix(horizon: int | None) -> int:

@@ -58,21 +58,15 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
-from workers.mechanisms.accounting import (
-    Guarantee,
-    PrivacyCost,
-    check_sampler_delta,
-    float_up,
-    sampler_delta,
-)
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.accounting import PrivacyCost, check_sampler_delta, float_up, sampler_delta
 from workers.mechanisms.budget import Budgeted, split
-from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
-from workers.mechanisms.counters.levels import check_tick
-from workers.mechanisms.counters.tree import best_radix, digits_of
+from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
+from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Domained, Items, Noise, State, head
+from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -81,21 +75,17 @@ from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.one_shot.config import OptionalDomain
 from workers.mechanisms.order_statistics.config import domain_hash
-from workers.runtime.frozen import Frozen
-
-Counts = NDArray[np.int64]
 
 
-def shown_above(labels: Texts, noisy: Counts, threshold: int) -> tuple[list[bytes], Counts]:
+def shown_above(labels: Texts, noisy: Longs, threshold: int) -> tuple[list[bytes], Longs]:
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
     return [names[i] for i in order], noisy[kept[order]]
 
 
-def reduced(sketch: Sketch) -> Counts:
+def reduced(sketch: Sketch) -> Longs:
     """Return max(0, (k+1) c - sum of all c), of l1 sensitivity at most 2k - 1 (Algorithm 3)."""
     lowered = (sketch.size + 1) * sketch.counts - int(sketch.counts.sum())
     return np.maximum(lowered, 0)
@@ -109,8 +99,8 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 
 
 def largest_parts(
-    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Counts
-) -> tuple[Rows, Counts]:
+    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Longs
+) -> tuple[Rows, Longs]:
     """Return Algorithm 3's output: places of the k largest noisy counts, and these times k + 1.
 
     `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError for an undeclared item.
@@ -123,7 +113,7 @@ def largest_parts(
     return best, noise[best]
 
 
-def _largest(counts: Counts, labels: Sequence[bytes], k: int) -> Rows:
+def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
     """Return the places of the k largest; ties go to the lower label."""
     if not k:
         return np.empty(0, dtype=np.int64)
@@ -136,7 +126,7 @@ def _largest(counts: Counts, labels: Sequence[bytes], k: int) -> Rows:
     return np.concatenate((larger, equal))
 
 
-def whole(parts: Counts, size: int) -> Counts:
+def whole(parts: Longs, size: int) -> Longs:
     """Return the counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
     return (2 * parts + size + 1) // (2 * size + 2)
 
@@ -154,11 +144,9 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
-    release: Annotated[
-        Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')
-    ] = "pmg"
-    domain: OptionalDomain = None
-    counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
+    release: Literal["pmg", "merge", "pure"] = "pmg"
+    domain: Domain | None = None
+    counter: Literal["tree"] = "tree"
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
@@ -186,71 +174,34 @@ class CellNoise:
     def __repr__(self) -> str:
         return "CellNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> Counts:
+    def at(self, t: int, tags: Tags) -> Longs:
         level = self._tree.over(t)
         cell = USE << 56 | level, t // self._tree.radix**level - 1
         return self._table.values(self._stream, cell, tags)
 
 
-class Tree(Frozen):
-    """Cells of r^j ticks at level j."""
-
-    def __init__(self, horizon: int, radix: int) -> None:
-        self.horizon = horizon
-        self.radix = radix
-        self.levels = digits_of(horizon, self.radix)
-
-    def over(self, t: int) -> int:
-        """Return the highest level with a cell complete at t; later ticks add its release."""
-        check_tick("misra_gries", t, self.horizon)
-        level = 0
-        while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
-            level += 1
-        return level
-
-    def open(self, t: int) -> list[int]:
-        """Return the levels whose cell with tick t will be released."""
-        found = []
-        for level in range(self.levels):
-            width = self.radix**level
-            block = (t - 1) // width + 1
-            named = block % self.radix or level == self.levels - 1
-            if named and block * width <= self.horizon:
-                found.append(level)
-        return found
-
-    def cells(self, t: int) -> int:
-        """Return how many cells the release at t adds: the sum of t's digits."""
-        check_tick("misra_gries", t, self.horizon)
-        return sum(t // self.radix**j % self.radix for j in range(self.levels))
-
-    def public(self) -> dict[str, object]:
-        shape = {"horizon": self.horizon, "levels": self.levels, "radix": self.radix}
-        return {"kind": "tree", **shape}
-
-
-class MisraGries(Budgeted, Domained):
+class MisraGries(Budgeted):
     """Running counts of the frequent items.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to released values. Error: with n items in the ticks up to t, an item's
-    count is too low by at most n / (size + 1) plus, for each of the `cells(t)` cells, `threshold`
-    or its noise, and too high by no more than the noise.
+    Guarantee: as `Budgeted`, also on streams that react to released values. Error: with n items in
+    the ticks up to t, an item's count is too low by at most n / (size + 1) plus, for each of the
+    `cells(t)` cells, `threshold` or its noise, and too high by no more than the noise.
     """
 
     kind = "misra_gries"
+    config: MisraGriesConfig
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
-        self.config = config
+        # The budget of a pure epsilon is not split.
+        Mechanism.__init__(self, config, unit)
         if config.horizon_ticks is None:
             raise ValueError(_UNBOUNDED)
         best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
         self.tree = Tree(config.horizon_ticks, config.radix or best)
         self._threshold: int | None = None
-        self._calibrate(unit)
+        self._calibrate()
 
-    def _calibrate(self, unit: str) -> None:
+    def _calibrate(self) -> None:
         config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
@@ -270,39 +221,47 @@ class MisraGries(Budgeted, Domained):
         table = gaussian.integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
         rho = float_up(total / (2 * self.sigma_squared))
-        self._promise(unit, rho, table.tv, times=levels * concerned)
+        self._promise(rho, table.tv, times=levels * concerned)
         self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
-        self._terms = ((Fraction(1), self.sigma_squared),) * noises
-        self.delta_counter = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
-        self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
+        delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
+        # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
+        quantile = gaussian.exact_quantile(1, [(1, self.sigma_squared)] * noises, delta)
+        if quantile is None:
+            variance = self.cell_variance * (1 + 1e-12)
+            quantile = math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12)
+        self._threshold = self.largest + math.ceil(quantile) - 1
 
     @property
     def counters_max(self) -> int:
         """Return the most counters that a stream key's open cells hold."""
         return self.config.size * self.tree.levels
 
-    def public(self) -> Mapping[str, object]:
-        law = {"sigma_squared": str(self.sigma_squared), "table_version": gaussian.TABLE_VERSION}
-        discovery = {"delta": repr(self.delta_discovery), "threshold": self._threshold}
-        return self._public(law, discovery=discovery)
-
-    def _public(self, law: dict[str, object], **further: object) -> dict[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
+        tree = self.tree
+        shape = {"horizon": tree.horizon, "levels": tree.levels, "radix": tree.radix}
         return {
-            **head(self.kind, self.config, self.guarantee),
             "size": self.config.size,
             "release": self.config.release,
             **({"accounting": "pure"} if self.config.pure else {}),
             "sketch_version": SKETCH_VERSION,
-            **further,
-            "counter": self.tree.public() | law,
+            **self._further(),
+            "counter": {"kind": "tree", **shape, **self._law()},
         }
+
+    def _law(self) -> dict[str, object]:
+        return {"sigma_squared": str(self.sigma_squared), "table_version": gaussian.TABLE_VERSION}
+
+    def _further(self) -> dict[str, object]:
+        discovery = {"delta": repr(self.delta_discovery), "threshold": self._threshold}
+        return {"discovery": discovery}
 
     def sd(self, t: int) -> float:
         """Return the sd of a count that every cell of t shows; fewer cells give less."""
+        self._check(t)
         return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
     def threshold(self, t: int) -> int | None:
-        check_tick(self.kind, t, self.tree.horizon)
+        self._check(t)
         return self._threshold
 
     def init(self) -> SketchState:
@@ -313,15 +272,16 @@ class MisraGries(Budgeted, Domained):
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
         """Release the sums of noisy counts that the cells of t show, by stream key and label."""
-        own, level, levels = _own(state), self.tree.over(t), self.tree.open(t)
+        self._check(t)
+        state, level, levels = own(SketchState, state), self.tree.over(t), self.tree.open(t)
         for key, items in _by_key(contributions):
-            self._feed(own, key, levels, items)
+            self._feed(state, key, levels, items)
         for key in range(len(state.key_tags)):
-            self._release(own, key, t, own.closed(key, level), noise)
+            self._release(state, key, t, state.closed(key, level), noise)
         keys: list[int] = []
         labels: list[bytes] = []
         counts: list[int] = []
-        for key, total in own.shown():
+        for key, total in state.shown():
             keys += [key] * len(total)
             ascending = sorted(total)
             labels += ascending
@@ -350,14 +310,8 @@ class MisraGries(Budgeted, Domained):
         labels, counts = shown_above(over.labels, noisy, self._threshold)
         state.show(key, self.tree.over(t), zip(labels, counts.tolist(), strict=True))
 
-    def _published(self, sums: Sequence[int]) -> Counts:
+    def _published(self, sums: Sequence[int]) -> Longs:
         return np.array(sums, dtype=np.int64)
-
-
-def _own(state: State) -> SketchState:
-    if not isinstance(state, SketchState):
-        raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
-    return state
 
 
 def _by_key(contributions: Parts) -> Iterator[tuple[int, SketchBatch]]:
@@ -376,20 +330,13 @@ def _by_key(contributions: Parts) -> Iterator[tuple[int, SketchBatch]]:
         return
     order = np.argsort(key, kind="stable")
     served, starts = np.unique(key[order], return_index=True)
-    for own, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
-        if own >= 0:
-            yield own, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
+    for one, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
+        if one >= 0:
+            yield one, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
 
 
 def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
-    """Return x with P(sum >= x) <= delta: exact where cheap, else from the sub-Gaussian bound."""
-    variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
-    exact = gaussian.exact_quantile(terms, delta)
-    return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact
 
 
 class PureMisraGries(MisraGries):
@@ -402,11 +349,10 @@ class PureMisraGries(MisraGries):
 
     law = "laplace"
 
-    def _calibrate(self, unit: str) -> None:
+    def _calibrate(self) -> None:
         config, levels, size = self.config, self.tree.levels, self.config.size
         if config.epsilon is None or config.domain is None:
             raise ValueError('release = "pure": needs epsilon and a domain')
-        self._domain = tuple(label.encode() for label in config.domain)
         events = levels * config.max_items * config.max_count
         needed = events * (2 * size - 1) / Fraction(config.epsilon)
         if needed > laplace.LARGEST_SCALE:
@@ -422,26 +368,21 @@ class PureMisraGries(MisraGries):
         changed = levels * min(2 * size, len(self._domain))
         numerical = sampler_delta(config.epsilon, changed, table.tv)
         check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
-        self._guarantee = Guarantee(unit=unit, rho=rho, epsilon=config.epsilon, delta=config.delta)
+        failures = (("numerical", config.delta),)
+        self._cost = PrivacyCost(rho, config.epsilon, config.delta, failures=failures, pure=True)
         units = (size + 1) ** 2
         self.cell_variance = table.variance / units
         self.rounding = (1 - 1 / units) / 12
 
-    def cost(self) -> PrivacyCost:
-        promise = self._guarantee
-        failures = (("numerical", promise.delta),)
-        return PrivacyCost(
-            promise.rho, promise.epsilon, promise.delta, failures=failures, pure=True
-        )
+    def _law(self) -> dict[str, object]:
+        return {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
 
-    def public(self) -> Mapping[str, object]:
-        law = {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
-        domain = domain_hash(self.config.domain or ())
-        return self._public(law, domain=domain)
+    def _further(self) -> dict[str, object]:
+        return {"domain": domain_hash(self.config.domain or ())}
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
-        _own(state).declare(key, tags)
+        own(SketchState, state).declare(key, tags)
 
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
@@ -459,7 +400,7 @@ class PureMisraGries(MisraGries):
         labels = [self._domain[place] for place in places.tolist()]
         state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
 
-    def _published(self, sums: Sequence[int]) -> Counts:
+    def _published(self, sums: Sequence[int]) -> Longs:
         return whole(np.array(sums, dtype=np.int64), self.config.size)
 
 

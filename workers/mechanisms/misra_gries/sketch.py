@@ -26,10 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Tags
 from workers.arrays.texts import NO_TEXTS, Texts, readonly_contiguous
-
-Indices = NDArray[np.int64]
+from workers.arrays.types import Bools, Longs, Tags
 
 
 class SortedTags:
@@ -48,10 +46,10 @@ class SortedTags:
         uppers <<= self._bits
         uppers |= np.arange(n, dtype=np.uint64)
         uppers.sort()
-        order: Indices = (uppers & ((np.uint64(1) << self._bits) - np.uint64(1))).view(np.int64)
+        order: Longs = (uppers & ((np.uint64(1) << self._bits) - np.uint64(1))).view(np.int64)
         uppers >>= self._bits
         self.order, self.rows, self._uppers = order, order, uppers
-        self.starts: Indices | None = None
+        self.starts: Longs | None = None
         alike = np.flatnonzero(uppers[1:] == uppers[:-1])
         if len(alike):
             self._tell_apart(alike)
@@ -62,7 +60,7 @@ class SortedTags:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _tell_apart(self, alike: Indices) -> None:
+    def _tell_apart(self, alike: Longs) -> None:
         """Order the tags at places that share the next one's upper bits, and find equal tags."""
         shared = np.zeros(len(self.order), dtype=bool)
         shared[alike] = shared[alike + 1] = True
@@ -77,21 +75,21 @@ class SortedTags:
             starts = np.delete(np.arange(len(self.order)), again)
             self.starts, self.rows, self._uppers = starts, self.order[starts], self._uppers[starts]
 
-    def part(self, places: Indices) -> SortedTags:
+    def part(self, places: Longs) -> SortedTags:
         part = object.__new__(SortedTags)
         part.order = part.rows = self.rows[places]
         part.starts, part._uppers = None, self._uppers[places]
         part._tags, part._bits = self._tags, self._bits
         return part
 
-    def take(self, places: Indices) -> Tags:
+    def take(self, places: Longs) -> Tags:
         """Return the tags at these places of `rows` (m,): uint64 (m, 2)."""
         return self._tags.take(self.rows[places], axis=0)
 
     def all(self) -> Tags:
         return self._tags.take(self.rows, axis=0)
 
-    def positions(self, keys: Tags) -> tuple[Indices, NDArray[np.bool_]]:
+    def positions(self, keys: Tags) -> tuple[Longs, Bools]:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
         n, uppers = len(self.rows), keys[:, 0] >> self._bits
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
@@ -114,13 +112,10 @@ class SortedTags:
         return low, known
 
 
-def _smaller(tags: Tags, others: Tags) -> NDArray[np.bool_]:
+def _smaller(tags: Tags, others: Tags) -> Bools:
     upper, other = tags[:, 0], others[:, 0]
-    smaller: NDArray[np.bool_] = (upper < other) | ((upper == other) & (tags[:, 1] < others[:, 1]))
+    smaller: Bools = (upper < other) | ((upper == other) & (tags[:, 1] < others[:, 1]))
     return smaller
-
-
-Counts = NDArray[np.int64]
 
 
 # Incremented when the sketch of the same items changes.
@@ -138,18 +133,18 @@ class SketchBatch:
 
     tags: SortedTags
     labels: Texts
-    rows: Indices
-    counts: Counts
+    rows: Longs
+    counts: Longs
 
     def __repr__(self) -> str:
         return f"SketchBatch({len(self.counts)} items)"
 
-    def part(self, places: Indices) -> SketchBatch:
+    def part(self, places: Longs) -> SketchBatch:
         tags, rows = self.tags.part(places), self.rows[places]
         return SketchBatch(tags, self.labels, rows, self.counts[places])
 
 
-def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
+def batch(tags: Tags, labels: Texts, counts: Longs, rows: Longs | None = None) -> SketchBatch:
     """Return the batch of items in any order, also repeated; `rows` None: labels in that order."""
     ascending = SortedTags(tags)
     counts = counts.take(ascending.order)
@@ -168,7 +163,7 @@ class Sketch:
         self.size = size
         self.tags: Tags = np.empty((0, 2), dtype=np.uint64)
         self.labels: Texts = NO_TEXTS
-        self.counts: Counts = np.empty(0, dtype=np.int64)
+        self.counts: Longs = np.empty(0, dtype=np.int64)
         self.total = 0
 
     def __repr__(self) -> str:
@@ -234,7 +229,7 @@ class Rounds:
     last round, ascending; `weights`: their remaining occurrences.
     """
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Longs) -> None:
         self.n = len(counts)
         # Bytes compare eight times as fast as words.
         most = np.minimum(counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe")
@@ -251,8 +246,8 @@ class Rounds:
 
 
 def _fed(
-    size: int, rounds: Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], Indices, Counts]:
+    size: int, rounds: Rounds, counts: Longs, before: Longs, known: Bools
+) -> tuple[Bools, Longs, Longs]:
     """Feed a batch to the counters in use, ascending by key; see `feeding`.
 
     `before` is the number of smaller items of the batch, `known` whether the next one is equal.

@@ -18,12 +18,12 @@ import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
+from workers.arrays.types import Bools, Longs, Tags
 from workers.mechanisms.mechanism import State
-from workers.mechanisms.misra_gries.sketch import Counts, Sketch, SketchBatch, SortedTags
+from workers.mechanisms.misra_gries.sketch import Sketch, SketchBatch, SortedTags
 from workers.runtime.errors import StateRefused
 
 
@@ -36,7 +36,7 @@ class DomainTags:
     def __repr__(self) -> str:
         return f"DomainTags({len(self.tags)} labels)"
 
-    def places(self, tags: Tags) -> tuple[Rows, NDArray[np.bool_]]:
+    def places(self, tags: Tags) -> tuple[Rows, Bools]:
         """Return the places of `tags` (n, 2), arbitrary if outside, and whether they are inside."""
         before, known = self._sorted.positions(tags)
         if not len(self._sorted):
@@ -232,7 +232,7 @@ def _decode_domain(name: str, content: bytes) -> DomainTags:
     return DomainTags(tags.astype(np.uint64))
 
 
-def _labelled(labels: Texts, counts: Counts) -> bytes:
+def _labelled(labels: Texts, counts: Longs) -> bytes:
     """Return counts, label lengths, and the labels end to end."""
     numbers = counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes()
     return numbers + labels.text.tobytes()
@@ -249,7 +249,7 @@ def _is_whole(content: bytes, tag_bytes: int) -> bool:
     return bool(len(content) == lengths_at + 2 * n + lengths.sum())
 
 
-def _unlabelled(content: bytes, at: int, n: int) -> tuple[Texts, Counts]:
+def _unlabelled(content: bytes, at: int, n: int) -> tuple[Texts, Longs]:
     counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
     return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)

@@ -58,9 +58,9 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Codes, Longs, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian, selection
@@ -71,7 +71,6 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import Frozen, read_only
 
 Place = tuple[int, int]
-Counts = NDArray[np.int64]
 Table = IntegerGaussian | DiscreteLaplace
 
 USE_ITEMS = 0x10
@@ -88,8 +87,8 @@ class Cell:
     """
 
     tags: Tags
-    keys: NDArray[np.int32]
-    counts: Counts
+    keys: Codes
+    counts: Longs
     key_tags: Tags
 
     def __repr__(self) -> str:
@@ -128,16 +127,16 @@ class OneShotNoise:
     def __repr__(self) -> str:
         return "OneShotNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> Counts:
+    def at(self, t: int, tags: Tags) -> Longs:
         return self.items((0, t), tags)
 
-    def items(self, place: Place, tags: Tags) -> Counts:
+    def items(self, place: Place, tags: Tags) -> Longs:
         return self._values(USE_ITEMS, place, tags)
 
     def threshold(self, place: Place, key_tag: Tags) -> int:
         return int(self._values(USE_THRESHOLD, place, key_tag.reshape(1, 2))[0])
 
-    def _values(self, use: int, place: Place, tags: Tags) -> Counts:
+    def _values(self, use: int, place: Place, tags: Tags) -> Longs:
         if self._table is None:
             raise ValueError(
                 "table = None: this mechanism shows no counts, and so has no noise for them"
@@ -246,7 +245,7 @@ class Noisy(Frozen):
     """Noise on every count; shows all, those above a threshold, or the top kbar above a bar."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
-        self._name, self._parameters = name, p
+        self._name = name
         changed = p.max_items * p.max_count**2
         self.table: Table
         if name in LAPLACE:
@@ -254,7 +253,8 @@ class Noisy(Frozen):
             self.table, spread = laplace.discrete_laplace(scale), scale**2
             self.sd = math.sqrt(self.table.variance)
         else:
-            self.table, spread = _gaussian(changed, rho)
+            self.table = gaussian_for(changed, rho)
+            spread = self.table.sigma_squared
             self.sd = math.sqrt(spread)
         self.rho = min(rho, float_up(changed / (2 * spread)))
         self.delta = 0.0 if name == "known_gauss" else delta
@@ -293,7 +293,7 @@ class Noisy(Frozen):
             "kbar": self._kbar,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(place, cell.tags)
             if self.threshold is None:
@@ -302,7 +302,8 @@ class Noisy(Frozen):
             return rows, noisy[rows]
         found: list[Rows] = []
         for key, rows in cell.rows_by_key():
-            top, limit = limited(cell, rows, self._kbar)
+            largest = cell.largest(rows, self._kbar + 1)
+            top, limit = limited(cell, largest, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
             found.append(top[_noisy(cell, top, noise, place) > bar])
         return _shown(cell, found, noise, place)
@@ -318,9 +319,9 @@ class Picking(Frozen):
         self._name, self._parameters = name, p
         picks = p.k + p.private
         self.threshold: int | None = None
-        self.table: Table
         changed = min(p.max_items, p.k)
-        self.table, spread = _gaussian(changed * p.max_count**2, rho / 2)
+        self.table = gaussian_for(changed * p.max_count**2, rho / 2)
+        spread = self.table.sigma_squared
         self.sd = math.sqrt(spread)
         of_picks = Fraction(picks * p.max_count**2, 8)
         self.scale = scale_for(of_picks, rho / 2)
@@ -343,7 +344,7 @@ class Picking(Frozen):
             "bottom": self._bottom.public() if self._bottom else None,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
         found, k = list[Rows](), self._parameters.k
         for key, rows in cell.rows_by_key():
             if self._bottom:
@@ -394,8 +395,7 @@ class Bottom(Frozen):
             words = noise.picks(USE_KBAR, place, cell.key_tags[key], 1)
             chosen = int(selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0])
             kbar, above = self._p.k + chosen, int(self._above[chosen])
-        limit = int(cell.counts[top[kbar]]) if len(top) > kbar else 0
-        candidates = top[:kbar]
+        candidates, limit = limited(cell, top, kbar)
         words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
         counts = cell.counts[candidates]
         picks, ended = selection.gumbel_top_k_or_bottom(counts, limit + above, self.scale, k, words)
@@ -413,9 +413,9 @@ def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algor
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
 
-def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
-    top = cell.largest(rows, kbar + 1)
-    return top[:kbar], int(cell.counts[top[kbar]]) if len(top) > kbar else 0
+def limited(cell: Cell, largest: Rows, kbar: int) -> tuple[Rows, int]:
+    """Return the first kbar of the largest rows, and H."""
+    return largest[:kbar], int(cell.counts[largest[kbar]]) if len(largest) > kbar else 0
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
@@ -427,15 +427,15 @@ def scale_for(numerator: Fraction, rho: float) -> Fraction:
     return scale
 
 
-def _gaussian(sensitivity_squared: int, rho: float) -> tuple[IntegerGaussian, Fraction]:
-    spread = round_up_sigma_squared(sensitivity_squared / (2 * Fraction(rho)))
-    return gaussian.integer_gaussian(spread), spread
+def gaussian_for(sensitivity_squared: int, rho: float) -> IntegerGaussian:
+    sigma_squared = round_up_sigma_squared(sensitivity_squared / (2 * Fraction(rho)))
+    return gaussian.integer_gaussian(sigma_squared)
 
 
-def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, place: Place) -> Counts:
+def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, place: Place) -> Longs:
     return cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
 
-def _shown(cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
+def _shown(cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
     rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
     return rows, _noisy(cell, rows, noise, place)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal, cast
 
 from msgspec import Meta
@@ -14,19 +14,12 @@ from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_c
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
 
 _COUNT = "a whole number from 1 to 100,000"
-_LABELS = 'a list of labels such as ["p1", "p2"], at least one, none of them empty'
 _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
-_ALGORITHMS = (
-    '"known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", '
-    '"limit_dom_laplace" or "limit_dom"'
-)
 Count = Annotated[int, Meta(ge=1, le=100_000, description=_COUNT)]
-OptionalCount = Annotated[Count | None, Meta(description=_COUNT)]
 Kbar = Annotated[
     Count | Literal["private"],
     Meta(description=f'{_COUNT}, or "private": chosen from k to kbar_max'),
 ]
-OptionalDomain = Annotated[Domain | None, Meta(description=_LABELS)]
 KBAR_MAX = 1000
 
 
@@ -41,11 +34,8 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
             k=getattr(self, "k", None) or 0,
             kbar=(getattr(self, "kbar_max", None) or KBAR_MAX) if private else kbar,
             private=private,
-            domain=len(self.declared()),
+            domain=len(self.declared),
         )
-
-    def declared(self) -> Sequence[str]:
-        return getattr(self, "domain", None) or ()
 
     def _parameter_complaints(self, name: str) -> Iterator[str]:
         p, kbar_max = self.parameters(), getattr(self, "kbar_max", None)
@@ -53,7 +43,7 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
             yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
         if name == "known_gumbel" and p.k > p.domain:
             yield f"k = {p.k}: at most the {p.domain} labels of the domain"
-        yield from label_complaints("domain", self.declared())
+        yield from label_complaints("domain", self.declared)
         if kbar_max is not None and not p.private:
             yield f'kbar_max = {kbar_max}: only with kbar = "private"'
 
@@ -108,7 +98,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     k: Count
     kbar: Kbar
-    kbar_max: OptionalCount = None
+    kbar_max: Count | None = None
 
 
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
@@ -120,7 +110,7 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 
     k: Count
     kbar: Kbar
-    kbar_max: OptionalCount = None
+    kbar_max: Count | None = None
     labels: Count
     queries: Count
     every: Annotated[int, Meta(ge=1, le=100_000, description=_EVERY)] = 1
@@ -139,11 +129,11 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     """Running counts as sums of one-shot releases of blocks of ticks."""
 
-    algorithm: Annotated[Name, Meta(description=_ALGORITHMS)]
-    counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
-    domain: OptionalDomain = None
-    k: OptionalCount = None
-    kbar: OptionalCount = None
+    algorithm: Name
+    counter: Literal["tree"] = "tree"
+    domain: Domain | None = None
+    k: Count | None = None
+    kbar: Count | None = None
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":

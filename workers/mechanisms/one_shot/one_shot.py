@@ -9,47 +9,36 @@ and every part is tested for being shown, so discovery and samplers are charged 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from workers.mechanisms.budget import Budgeted, split
+from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, tick_rows
-from workers.mechanisms.mechanism import Domained, Items, Noise, Release, State, head, ticks_of_item
+from workers.mechanisms.mechanism import Items, Noise, Release, State, own, short_hash
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
 from workers.mechanisms.one_shot.config import OneShotConfig
-from workers.runtime.errors import HorizonExceeded
 
 
-class OneShot(Budgeted, Domained):
-    """Counts per tick, by any of the one-shot algorithms.
+class OneShot(Budgeted):
+    """Counts per tick, by any of the one-shot algorithms."""
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together.
-    """
+    config: OneShotConfig
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
-        self.config = config
-        self._name = config.algorithm
-        self._domain = tuple(label.encode() for label in config.declared())
-        self._budget = split(config, discovers=not self._domain)
-        parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
+        super().__init__(config, unit, discovers=not config.declared)
+        self.kind = self._name = config.algorithm
+        parameters = replace(config.parameters(), releases=self.ticks_of_item())
         budget = self._budget.rho, self.delta_discovery
         self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
-        self._promise(unit, self.algorithm.rho, self.algorithm.tv)
+        self._promise(self.algorithm.rho, self.algorithm.tv)
 
-    @property
-    def kind(self) -> str:
-        return self._name
-
-    def public(self) -> Mapping[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
         return {
-            **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
             "discovery": {"delta": repr(self.delta_discovery)},
             "algorithm": self.algorithm.public(),
@@ -64,9 +53,6 @@ class OneShot(Budgeted, Domained):
         self._check(t)
         return self.algorithm.threshold
 
-    def init(self) -> State:
-        return State()
-
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, self.algorithm.table)
 
@@ -74,11 +60,10 @@ class OneShot(Budgeted, Domained):
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items]:
         self._check(t)
-        noise = one_shot_noise(noise)
+        noise = own(OneShotNoise, noise)
         if self._domain:
             columns = state.ledger
-            for part, key_index in contributions:
-                columns.merge(part, key_index, add_rows=False)
+            state.merge(contributions, add_rows=False)
             cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
             columns.counts[:] = 0  # only the domain's rows outlast a tick
             columns.touched.clear()
@@ -92,20 +77,6 @@ class OneShot(Budgeted, Domained):
         keys, labels = tick.keys[order], list(tick.labels.take(order))
         return state, Items(keys, labels, counts, self.algorithm.sd, self.algorithm.threshold)
 
-    def _check(self, t: int) -> None:
-        check_horizon(self.kind, t, self.config.horizon_ticks)
-
-
-def check_horizon(kind: str, t: int, horizon: int | None) -> None:
-    if t < 1 or (horizon is not None and t > horizon):
-        raise HorizonExceeded(f"{kind}: tick {t} is outside 1..{horizon}")
-
-
-def one_shot_noise(noise: Noise) -> OneShotNoise:
-    if not isinstance(noise, OneShotNoise):
-        raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
-    return noise
-
 
 def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:
     """Return the hash of a declared domain, None without one.
@@ -113,4 +84,4 @@ def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:
     For picks it depends on the order, which decides among equal counts.
     """
     labels = list(domain) if name in algorithms.PICKING else sorted(domain)
-    return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None
+    return short_hash(repr(labels).encode()) if domain else None

@@ -19,14 +19,13 @@ import numpy as np
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.budget import Budgeted, split
+from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Domained, Noise, State, head
+from workers.mechanisms.mechanism import Answers, Noise, State, own
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
-from workers.mechanisms.one_shot.one_shot import check_horizon, one_shot_noise
 from workers.runtime.errors import BudgetExhausted, StateRefused
 
 # Remaining budgets per stream key: 8 bytes a key, 524,289 a block.
@@ -84,32 +83,29 @@ class PayState(State):
         self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
-class PayWhatYouGet(Budgeted, Domained):
+class PayWhatYouGet(Budgeted):
     """Top labels of running counts under a budget of returned labels.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all answers of an epoch together,
-    regardless of how many labels the queries asked for.
+    Guarantee: as `Budgeted`, regardless of how many labels the queries asked for.
     """
 
     kind = "pay_what_you_get"
     law = "logistic"
+    config: PayWhatYouGetConfig
 
     def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
-        self.config = config
-        self._budget = split(config, discovers=True)
+        super().__init__(config, unit, discovers=True)
         parameters = config.parameters()
         picks = Fraction(config.labels * config.max_count**2, 8)
         self.scale = scale_for(picks, self._budget.rho)
-        self._delta = self.delta_discovery / config.queries * (1 - 1e-12)
-        self._bottom = Bottom(parameters, self.scale, self._delta)
+        delta = self.delta_discovery / config.queries * (1 - 1e-12)
+        self._bottom = Bottom(parameters, self.scale, delta)
         self._extra = int(parameters.private)
         tv = selection.selection_tv(parameters.kbar + 1, config.labels)
-        self._promise(unit, float_up(picks / self.scale**2), tv)
+        self._promise(float_up(picks / self.scale**2), tv)
 
-    def public(self) -> Mapping[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
         return {
-            **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
             "discovery": {"delta": repr(self.delta_discovery)},
             "k": self.config.k,
@@ -123,11 +119,11 @@ class PayWhatYouGet(Budgeted, Domained):
 
     def sd(self, t: int) -> float:
         # Of a comparison of two items: the difference of two Gumbel values is logistic.
-        check_horizon(self.kind, t, self.config.horizon_ticks)
+        self._check(t)
         return float(self.scale) * float(np.pi) / 3**0.5
 
     def threshold(self, t: int) -> int | None:
-        check_horizon(self.kind, t, self.config.horizon_ticks)
+        self._check(t)
         return None
 
     def init(self) -> PayState:
@@ -137,28 +133,26 @@ class PayWhatYouGet(Budgeted, Domained):
         return OneShotNoise(stream, None)
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        _own(state).meet(self.config.labels, self.config.queries)
+        own(PayState, state).meet(self.config.labels, self.config.queries)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
-        check_horizon(self.kind, t, self.config.horizon_ticks)
-        own, words = _own(state), one_shot_noise(noise)
-        if len(own.left) != len(own.key_tags):
-            raise StateRefused(
-                f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}"
-            )
-        columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=True)
-        keys = range(len(own.left))
+        self._check(t)
+        state, noise = own(PayState, state), own(OneShotNoise, noise)
+        met, keys = len(state.key_tags), range(len(state.left))
+        if len(keys) != met:
+            raise StateRefused(f"stored state: budgets of {len(keys)} stream keys of {met}")
+        state.merge(contributions, add_rows=True)
         if t % self.config.every:
-            return state, Answers({key: self._answer(own, key, asked=False) for key in keys}, None)
+            answers = {key: self._answer(state, key, asked=False) for key in keys}
+            return state, Answers(answers, None)
+        columns = state.ledger
         cell = Cell(columns.tags, columns.keys, columns.counts, state.key_tags)
         rows_of = dict(cell.rows_by_key())
         none = np.empty(0, dtype=np.int64)
         answers = {
-            key: self._query(own, cell, rows_of.get(key, none), key, words, t) for key in keys
+            key: self._query(state, cell, rows_of.get(key, none), key, noise, t) for key in keys
         }
         return state, Answers(answers, None)
 
@@ -178,9 +172,3 @@ class PayWhatYouGet(Budgeted, Domained):
     def _answer(self, state: PayState, key: int, **fields: object) -> Mapping[str, object]:
         labels, queries = state.left[key]
         return {"query": "top", **fields, "labels_left": labels, "queries_left": queries}
-
-
-def _own(state: State) -> PayState:
-    if not isinstance(state, PayState):
-        raise TypeError(f"state = {state!r}: must be the mechanism's own")
-    return state

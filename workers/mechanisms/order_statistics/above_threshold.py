@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Tags
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise.discrete_laplace import round_up_scale
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -91,10 +90,10 @@ class AboveThreshold:
         # One more each: P(|x| > a + 1) <= exp(-a/b) for two-sided integer noise and every real a.
         return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
 
-    def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+    def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> Longs:
         return self._sampler(self.tau_scale).values(stream, cell, tags)
 
-    def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+    def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> Longs:
         return self._sampler(self.mu_scale).values(stream, cell, tags)
 
     def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:

@@ -20,13 +20,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Tags
-from workers.mechanisms.counters.counter import make_counter
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -39,50 +36,26 @@ from workers.runtime.frozen import Frozen, memoized
 _SEARCHED_LEVELS = 14
 
 
-class SumNoise(Protocol):
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the noise of every column after t intervals."""
-
-
 @dataclass(frozen=True, slots=True)
 class OneVector:
-    """Noise of a vector released once; an event changes `changed` (D) entries by `reach` (Dinf)."""
+    """Noise of a vector released once; an event changes `changed` (D) entries by at most Dinf."""
 
     sampler: gaussian.IntegerGaussian | DiscreteLaplace
     changed: int
-    reach: int
+    parameter: Fraction  # the scale, or sigma^2
+    spent: Fraction  # pure epsilon or rho
+    variance: float  # at least that of one entry's noise
 
     @classmethod
     def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
         if pure:
             scale = laplace.round_up_scale(changed * reach / budget)
-            return cls(laplace.discrete_laplace(scale), changed, reach)
+            table = laplace.discrete_laplace(scale)
+            return cls(table, changed, scale, changed * reach / scale, table.variance)
         sigma_squared = gaussian.round_up_sigma_squared(changed * reach**2 / (2 * budget))
-        return cls(gaussian.integer_gaussian(sigma_squared), changed, reach)
-
-    @property
-    def parameter(self) -> Fraction:
-        """The scale, or sigma^2."""
-        if isinstance(self.sampler, DiscreteLaplace):
-            return self.sampler.scale
-        return self.sampler.sigma_squared
-
-    @property
-    def spent(self) -> Fraction:
-        """The cost, in pure epsilon or rho."""
-        if isinstance(self.sampler, DiscreteLaplace):
-            return self.changed * self.reach / self.parameter
-        return self.changed * self.reach**2 / (2 * self.parameter)
-
-    @property
-    def variance(self) -> float:
-        """At least the variance of one entry's noise."""
-        if isinstance(self.sampler, DiscreteLaplace):
-            return self.sampler.variance
-        return float(self.parameter)
-
-    def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        return self.sampler.values(stream, cell, tags)
+        spent = changed * reach**2 / (2 * sigma_squared)
+        sampler = gaussian.integer_gaussian(sigma_squared)
+        return cls(sampler, changed, sigma_squared, spent, float(sigma_squared))
 
     def bound(self, beta: float) -> float:
         """Bound one entry's absolute noise, with failure probability at most beta."""
@@ -111,7 +84,7 @@ class LaplaceTree(Frozen):
                 ' (a larger epsilon, a smaller max_items or max_count, or accounting = "zcdp")'
             )
 
-    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         check_tick("laplace tree", t, self.horizon)
         sampler = laplace.discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)
@@ -119,11 +92,6 @@ class LaplaceTree(Frozen):
             if t >> level & 1:
                 total += sampler.values(stream, (level, (t >> level) - 1), tags)
         return total
-
-
-@memoized(512)
-def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
-    return make_counter(kind, horizon, rho_item, radix)
 
 
 @memoized(512)

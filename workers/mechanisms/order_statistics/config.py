@@ -30,8 +30,8 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
+from workers.arrays.types import Longs
 from workers.mechanisms import accounting
 from workers.mechanisms.accounting import PrivacyCost, float_up
 from workers.mechanisms.budget import NUMERICAL_SHARE
@@ -42,8 +42,6 @@ QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:
 """How a query is written in the settings."""
 _QUERIES = '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
 _ONE_QUERY = '"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
-
-Sums = NDArray[np.int64]
 
 
 def watched(query: str, columns: int) -> range:
@@ -84,18 +82,18 @@ class Queries(Frozen):
         self._only_largest = ranks == {columns - 1}
         self.k = columns if self._all else len(self._ranks)
 
-    def values(self, sums: Sums) -> Sums:
+    def values(self, sums: Longs) -> Longs:
         if self._all:
             return sums
         if self._only_largest:
             return np.array([sums.max()])
         return np.partition(sums, self._ranks)[self._ranks]
 
-    def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
+    def answers(self, sums: Longs, *, made: bool = True) -> list[dict[str, object]]:
         """Return a published record per query, from noisy sums, or zeros if none were `made`."""
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 
-    def _answer(self, query: str, sums: Sums, made: bool) -> object:
+    def _answer(self, query: str, sums: Longs, made: bool) -> object:
         name, _, parameter = query.partition(":")
         if name == "histogram":
             return list(map(list, zip(self._labels, sums.tolist(), strict=True)))
@@ -124,7 +122,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     """
 
     domain: Domain
-    accounting: Annotated[Literal["zcdp", "pure"], Meta(description='"zcdp" or "pure"')] = "zcdp"
+    accounting: Literal["zcdp", "pure"] = "zcdp"
     beta: Annotated[float, Meta(ge=1e-9, le=0.5, description="a number from 1e-9 to 0.5")] = 0.05
 
     def complaints(self) -> Iterator[str]:

@@ -77,18 +77,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workers.arrays.tag_index import Tags
-from workers.mechanisms.accounting import Guarantee, PrivacyCost
-from workers.mechanisms.counters.levels import check_tick
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Domained, Noise, State, head
+from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, own
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
 from workers.mechanisms.order_statistics import config as settings
 from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
-from workers.mechanisms.order_statistics.column_sums import OneVector, SumNoise
-from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries, Sums
+from workers.mechanisms.order_statistics.column_sums import LaplaceTree, OneVector
+from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
 
@@ -110,10 +110,10 @@ class KeyState:
     segment: int
     interval: int
     since: int
-    thresholds: Sums
-    start: Sums
-    noise: Sums
-    shown: Sums
+    thresholds: Longs
+    start: Longs
+    noise: Longs
+    shown: Longs
     changed: bool = True
     stale: bool = True
     gap: int = 0
@@ -258,10 +258,10 @@ class IntervalRule:
         found = (self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1))
         return min(found, key=lambda numbers: numbers.error)
 
-    def noise(self, capacity: int) -> SumNoise:
+    def noise(self, capacity: int) -> Counter | LaplaceTree:
         if self.config.pure:
             return self._tree(capacity)
-        return column_sums.counter_of(*self._counter(capacity))
+        return make_counter(*self._counter(capacity))
 
     def column_variance(self, capacity: int) -> float:
         if self.config.pure:
@@ -284,7 +284,7 @@ class IntervalRule:
         rho_item = float(self.sums / (config.most_columns * config.max_count**2))
         return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
 
-    def _tree(self, capacity: int) -> column_sums.LaplaceTree:
+    def _tree(self, capacity: int) -> LaplaceTree:
         reach = self.config.most_columns * self.config.max_count
         return column_sums.laplace_tree(capacity, self.sums, reach)
 
@@ -406,7 +406,7 @@ class MaxNoise:
     def __repr__(self) -> str:
         return "MaxNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> Sums:
+    def at(self, t: int, tags: Tags) -> Longs:
         """Raise TypeError, so that exact sums are never mistaken for noisy ones."""
         closes = "its columns are noised when an interval closes"
         raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
@@ -418,9 +418,9 @@ class MaxNoise:
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
 
-    def outer_columns(self, tags: Tags, segment: int) -> Sums:
+    def outer_columns(self, tags: Tags, segment: int) -> Longs:
         column = self._mechanism.segments_in_use.column
-        return column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
+        return column.sampler.values(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
         test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
@@ -429,19 +429,19 @@ class MaxNoise:
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
-    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Sums:
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Longs:
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
-    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Sums:
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Longs:
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
         cell = UPDATES << 56 | segment, interval << _INDEX_BITS
-        return update.draw(self._stream, cell, cells ^ tag)
+        return update.sampler.values(self._stream, cell, cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         block, held = t // BLOCK_TICKS, self._blocks.get((use, key))
@@ -451,7 +451,7 @@ class MaxNoise:
         return held[1][t % BLOCK_TICKS]
 
 
-class OrderStatistics(Domained):
+class OrderStatistics(Mechanism):
     """Base class of the order statistics; `weights` decides which of the two levels exist.
 
     Guarantee: `guarantee`, for the content of one event, over all ticks of an epoch together, on
@@ -461,8 +461,8 @@ class OrderStatistics(Domained):
     budget cannot be met, or needs noise for which there is no table.
     """
 
-    kind = ""
     law = "sum"
+    config: MaxConfig
     # Weights (zCDP, pure as printed); "columns" makes segments, "sums" makes intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -470,9 +470,8 @@ class OrderStatistics(Domained):
     inner: IntervalRule | None = None
 
     def __init__(self, config: MaxConfig, unit: str = "event") -> None:
-        self.config = config
+        super().__init__(config, unit)
         self.queries = Queries(config.asked, config.domain)
-        self._domain = tuple(label.encode() for label in config.domain)
         weights = self.weights if self.queries.k == 1 else self.weights_of_several
         share, spent, tv = settings.shares_of(config, weights), dict[str, Fraction](), 0.0
         if "columns" in share:
@@ -483,7 +482,7 @@ class OrderStatistics(Domained):
             test, sums, updates = share["test"], share["sums"], share.get("updates")
             self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
-        self._unit, self._cost = unit, settings.settle(config, share, spent, tv)
+        self._cost = settings.settle(config, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
@@ -508,18 +507,9 @@ class OrderStatistics(Domained):
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
 
-    @property
-    def guarantee(self) -> Guarantee:
-        cost = self._cost
-        return Guarantee(unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta)
-
-    def cost(self) -> PrivacyCost:
-        return self._cost
-
-    def public(self) -> Mapping[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
         config = self.config
         found: dict[str, object] = {
-            **head(self.kind, config, self.guarantee),
             "accounting": config.accounting,
             "beta": repr(config.beta),
             "horizon": config.ticks,
@@ -537,7 +527,7 @@ class OrderStatistics(Domained):
 
     def sd(self, t: int) -> float:
         """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
-        check_tick(self.kind, t, self.config.ticks)
+        self._check(t)
         variance, segment = 0.0, 1
         if self.segments is not None:
             segment = min(t + 1, self.segments.most)
@@ -557,21 +547,18 @@ class OrderStatistics(Domained):
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         thresholds = self._first_thresholds(zeros, 1)
-        _of(state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
+        own(MaxState, state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
-        check_tick(self.kind, t, self.config.ticks)
-        own = _of(state)
-        if not isinstance(noise, MaxNoise):
-            raise TypeError(f"noise = {noise!r}: must be this mechanism's own")
-        columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=False)
+        self._check(t)
+        state, noise = own(MaxState, state), own(MaxNoise, noise)
+        state.merge(contributions, add_rows=False)
+        for _, key_index in contributions:
             for key in key_index[key_index >= 0].tolist():
-                own.key(key).stale = True
-        answers = {key: self._tick(own, key, t, noise) for key in range(len(own.of))}
+                state.key(key).stale = True
+        answers = {key: self._tick(state, key, t, noise) for key in range(len(state.of))}
         return state, Answers(answers, None)
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
@@ -626,7 +613,7 @@ class OrderStatistics(Domained):
         one.since, one.tau, one.answer = t, None, {}
         one.changed = one.stale = True
 
-    def _first_thresholds(self, sums: Sums, segment: int) -> Sums:
+    def _first_thresholds(self, sums: Longs, segment: int) -> Longs:
         if self.inner is None:
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
@@ -638,7 +625,7 @@ class OrderStatistics(Domained):
             one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
         return one.answer
 
-    def _sums(self, state: MaxState, key: int) -> Sums:
+    def _sums(self, state: MaxState, key: int) -> Longs:
         d = len(self._domain)
         return state.ledger.counts[key * d : (key + 1) * d]
 
@@ -658,11 +645,5 @@ class OrderStatistics(Domained):
             raise TypeError(f"{self.kind} has no intervals")
         return self.inner
 
-    def sum_noise(self, segment: int) -> SumNoise:
+    def sum_noise(self, segment: int) -> Counter | LaplaceTree:
         return self.inner_in_use.noise(self.intervals(segment).capacity)
-
-
-def _of(state: State) -> MaxState:
-    if not isinstance(state, MaxState):
-        raise TypeError(f"state = {state!r}: must be this mechanism's own")
-    return state

@@ -47,12 +47,10 @@ class BoundedMax(OrderStatistics):
     # In zCDP equal shares are within a few per cent of the least error.
     weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
-    def __init__(self, config: BoundedMaxConfig, unit: str = "event") -> None:
-        self._c_max = config.c_max
-        super().__init__(config, unit)
+    config: BoundedMaxConfig
 
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
-        return inner.intervals(self._c_max, self.config.beta)
+        return inner.intervals(self.config.c_max, self.config.beta)
 
 
 class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):

@@ -17,7 +17,6 @@ worst case.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,34 +24,28 @@ import numpy as np
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
+from workers.mechanisms.mechanism import Noise, Release, State, short_hash
 from workers.mechanisms.running.discovery import make_discovery
 
 
-class UnkBase(OnCounters, Domained):
+class UnkBase(OnCounters):
     """Running counts over an unknown domain.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
-    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to released values.
+    Guarantee: as `Budgeted`, also on streams that react to released values.
     """
 
     kind = "unk_base"
+    config: UnkBaseConfig
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
-        self.config = config
         super().__init__(config, unit, discovers=True, every=config.every or 1)
         delta = self.delta_discovery
         self._discovery = make_discovery(
             self._counter, config.max_items, config.max_count, delta, config.threshold, config.every
         )
 
-    def public(self) -> Mapping[str, object]:
-        return {
-            **head(self.kind, self.config, self.guarantee),
-            "discovery": self._discovery.public(),
-            "counter": self._counter.public(),
-        }
+    def _parameters(self) -> Mapping[str, object]:
+        return {"discovery": self._discovery.public(), "counter": self._counter.public()}
 
     def threshold(self, t: int) -> int | None:
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
@@ -72,29 +65,21 @@ class UnkBase(OnCounters, Domained):
         return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
 
 
-class KnownBase(OnCounters, Domained):
+class KnownBase(OnCounters):
     """Running counts of a declared domain, all shown at every tick; other items are never released.
 
-    No threshold is needed, since nothing depends on which items occur.
-
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over
-    all ticks of an epoch together.
+    No threshold is needed, since nothing depends on which items occur. Guarantee: as `Budgeted`.
     """
 
     kind = "known_base"
+    config: KnownBaseConfig
 
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
-        self.config = config
-        self._domain = tuple(label.encode() for label in config.domain)
         super().__init__(config, unit, discovers=False)
 
-    def public(self) -> Mapping[str, object]:
-        domain = repr(sorted(self._domain)).encode()
-        return {
-            **head(self.kind, self.config, self.guarantee),
-            "counter": self._counter.public(),
-            "domain": hashlib.blake2b(domain, digest_size=16).hexdigest(),
-        }
+    def _parameters(self) -> Mapping[str, object]:
+        domain = short_hash(repr(sorted(self._domain)).encode())
+        return {"counter": self._counter.public(), "domain": domain}
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise

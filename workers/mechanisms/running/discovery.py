@@ -47,17 +47,17 @@ mechanisms.md 3; Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from workers.arrays.types import Floats, Longs
+from workers.arrays.types import Floats
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.counters.levels import Counter, check_tick, tick_block
-from workers.mechanisms.noise.gaussian import exact_quantile_of
+from workers.mechanisms.noise.gaussian import exact_quantile
 from workers.runtime.frozen import Frozen, memoized, read_only
 
 _NORMAL = NormalDist()
@@ -141,7 +141,7 @@ class Discovery(Frozen):
         # Integer noise reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = math.gcd(denominator, *(a for a, _ in multiples)) == denominator
         delta = self.delta_at(t)
-        exact = exact_quantile_of(denominator, multiples, delta)
+        exact = exact_quantile(denominator, multiples, delta)
         quantile = self._quantile(delta, denominator, multiples) if exact is None else exact
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
@@ -247,8 +247,8 @@ class ConstantDiscovery(Discovery):
         if counter.horizon is None:
             raise ValueError("horizon = unbounded: a constant threshold needs a number of ticks")
         self._horizon = counter.horizon
-        # Tree noise is an integer at every tick: it reaches m + 1/2 - Dinf only at m + 1 - Dinf.
-        self._margin = 1.0 if counter.kind == "tree" else 0.5
+        # Integer noise reaches m + 1/2 - Dinf only at m + 1 - Dinf.
+        self._margin = 1.0 if counter.integral else 0.5
         self._groups = _grouped(
             self._noise_of(first) for first in range(1, self._horizon + 1, _CHUNK_TICKS)
         )
@@ -285,7 +285,7 @@ class ConstantDiscovery(Discovery):
         t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
-        for coefficient, times, sigma_squared in self._terms(t):
+        for coefficient, times, sigma_squared in self.counter.coefficients(t):
             constants = constants_of(*sigma_squared.as_integer_ratio())
             variance += times * coefficient**2 * constants[0]
             square += times * coefficient**2
@@ -294,30 +294,6 @@ class ConstantDiscovery(Discovery):
             for column, value in enumerate(constants[1:]):
                 log_theta[there, column] += times[there] * value
         return _Noise(variance * _OUTWARD, square * _OUTWARD, log_theta * _OUTWARD, np.ones(len(t)))
-
-    def _terms(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
-        """Yield (c_j, number of equal terms, sigma_j^2) of `t`; vectorized in tree and haar."""
-        public: Mapping[str, Any] = self.counter.public()
-        one = np.ones(len(t))
-        if self.counter.kind == "tree":
-            rest = t.copy()
-            for text in public["sigma_squared"]:
-                digit = (rest % public["radix"]).astype(np.float64)
-                yield (digit > 0).astype(np.float64), digit, Fraction(text)
-                rest //= public["radix"]
-        elif self.counter.kind == "haar":
-            total, *levels = map(Fraction, public["sigma_squared"])
-            place = t + public.get("offset", 0)
-            for level, sigma_squared in enumerate(levels, start=1):
-                inside = place & ((1 << level) - 1)
-                yield np.minimum(inside, (1 << level) - inside) / 2.0**level, one, sigma_squared
-            yield place / 2.0 ** len(levels), one, total
-        else:
-            for row, tick in enumerate(t.tolist()):
-                hot = np.zeros(len(t))
-                hot[row] = 1.0
-                for coefficient, sigma_squared in self.counter.terms(tick):
-                    yield float(coefficient) * hot, hot, sigma_squared
 
 
 def _tails(noise: _Noise, x: float) -> Floats:

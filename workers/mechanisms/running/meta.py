@@ -43,14 +43,14 @@ import numpy as np
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
-from workers.mechanisms.budget import Budgeted, split
-from workers.mechanisms.counters.tree import best_radix, blocks_up_to, digits_of
+from workers.mechanisms.budget import Budgeted
+from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, with_capacity
-from workers.mechanisms.mechanism import Domained, Noise, Release, State, head, ticks_of_item
+from workers.mechanisms.mechanism import Noise, Release, State, own
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, Cell, OneShotNoise, make_algorithm
 from workers.mechanisms.one_shot.config import MetaConfig
-from workers.mechanisms.one_shot.one_shot import check_horizon, domain_hash, one_shot_noise
+from workers.mechanisms.one_shot.one_shot import domain_hash
 from workers.runtime.errors import StateRefused
 
 BLOCK_ROWS = 4096
@@ -157,37 +157,33 @@ class MetaState(State):
         self._dirty.update((kind, level, block) for block in np.flatnonzero(blocks).tolist())
 
 
-class Meta(Budgeted, Domained):
-    """Running counts from one-shot releases.
-
-    Guarantee: as `running.base.UnkBase`.
-    """
+class Meta(Budgeted):
+    """Running counts from one-shot releases."""
 
     kind = "meta"
+    config: MetaConfig
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
         if config.horizon_ticks is None:
             raise ValueError("horizon = unbounded: meta needs a number of ticks")
-        self.config = config
         self._horizon = config.horizon_ticks
         self._known = config.algorithm in KNOWN
-        self._domain = tuple(label.encode() for label in config.domain or ())
+        super().__init__(config, unit, discovers=not self._known)
         self.radix = config.radix or best_radix(self._horizon)
-        self.levels = digits_of(self._horizon, self.radix)
-        self._budget = split(config, discovers=not self._known)
+        self._tree = Tree(self._horizon, self.radix)
+        self.levels = self._tree.levels
         self.algorithm = make_algorithm(
             config.algorithm,
-            replace(config.parameters(), releases=ticks_of_item(config, unit)),
+            replace(config.parameters(), releases=self.ticks_of_item()),
             math.nextafter(self._budget.rho / self.levels, 0.0),
             self.delta_discovery / self.levels * (1 - 1e-12),
         )
         spent = math.nextafter(self.levels * self.algorithm.rho, math.inf)
         tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
-        self._promise(unit, spent, tv)
+        self._promise(spent, tv)
 
-    def public(self) -> Mapping[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
         return {
-            **head(self.kind, self.config, self.guarantee),
             "horizon": self._horizon,
             "discovery": {"delta": repr(self.delta_discovery)},
             "radix": self.radix,
@@ -198,9 +194,8 @@ class Meta(Budgeted, Domained):
 
     def cells(self, t: int) -> int:
         """Return the number of noisy histograms added at t: the sum of its digits."""
-        check_horizon(self.kind, t, self._horizon)
-        blocks = blocks_up_to(t, self.radix, self.levels)
-        return sum(last - first for _, first, last in blocks)
+        self._check(t)
+        return self._tree.cells(t)
 
     def sd(self, t: int) -> float:
         """Return the sd of an item shown by every cell of t; other items have less."""
@@ -208,17 +203,14 @@ class Meta(Budgeted, Domained):
 
     def difference_sd(self, t: int, since: int) -> float:
         """Return it for an item shown by every cell of both ticks."""
-        return self.algorithm.sd * math.sqrt(len(self._named(t) ^ self._named(since)))
-
-    def _named(self, t: int) -> set[tuple[int, int]]:
-        if t:
-            check_horizon(self.kind, t, self._horizon)
-        found = blocks_up_to(t, self.radix, self.levels)
-        return {(level, block) for level, first, last in found for block in range(first, last)}
+        for tick in (t, since or t):
+            self._check(tick)
+        apart = self._tree.named(t) ^ self._tree.named(since)
+        return self.algorithm.sd * math.sqrt(len(apart))
 
     def threshold(self, t: int) -> int | None:
         """Return the threshold of a single cell: an item is shown once one cell shows it."""
-        check_horizon(self.kind, t, self._horizon)
+        self._check(t)
         return self.algorithm.threshold
 
     def init(self) -> MetaState:
@@ -230,10 +222,9 @@ class Meta(Budgeted, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        check_horizon(self.kind, t, self._horizon)
-        if not isinstance(state, MetaState):
-            raise TypeError(f"state = {state!r}: must be the mechanism's own")
-        drawn, columns = one_shot_noise(noise), state.ledger
+        self._check(t)
+        state, drawn = own(MetaState, state), own(OneShotNoise, noise)
+        columns = state.ledger
         before = columns.counts.copy()
         state.merge(contributions, add_rows=not self._known)
         state.grow()

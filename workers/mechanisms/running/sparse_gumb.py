@@ -44,7 +44,6 @@ Noise cells, apart from those of the counters (whose upper half stays below 2^16
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,14 +55,13 @@ from msgspec import Meta
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.accounting import PrivacyCost, float_up
-from workers.mechanisms.budget import split
+from workers.mechanisms.accounting import float_up
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
-from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
+from workers.mechanisms.mechanism import Noise, Release, State, own, short_hash
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, round_up_scale
 from workers.mechanisms.noise.inversion import InversionTable
@@ -151,7 +149,6 @@ class SparseNoise:
         return [(upper, lower) for upper, lower in words]
 
 
-_UNBOUNDED_TICKS = 1 << 40
 _DOMAIN = 'a list of labels such as ["p1", "p2"], at least two, none of them empty'
 _ETA = "a whole number from 0 to 2^40"
 
@@ -176,7 +173,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb(CounterMechanism, Domained):
+class SparseGumb(CounterMechanism):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
@@ -185,16 +182,17 @@ class SparseGumb(CounterMechanism, Domained):
     """
 
     kind = "sparse_gumb"
+    config: SparseGumbConfig
 
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
-        self.config = config
-        self._domain = tuple(label.encode() for label in config.domain)
+        super().__init__(config, unit, discovers=False)
         tight = config.accounting == "tight"
         k, s = config.top_k, config.switches
-        self._budget = split(config, discovers=False)
-        tau_squared = tau_squared_of(config, self._budget)
+        kappa = k + (Fraction(1, 8) if tight else Fraction(2))
+        tau_squared = kappa * config.max_count**2 / Fraction(self._budget.rho)
         tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
-        rho_item = rho_of_item(config, tau_squared)
+        # Rounded down: the zCDP of a unit change in one item's counter.
+        rho_item = math.nextafter(float(1 / (2 * (s + 1) * tau_squared)), 0.0)
         self._counter = counter_of(config, rho_item)
         self._pick_scale = round_up_scale(tau_2 / 2)
         self._threshold_scale = round_up_scale(2 * tau_1)
@@ -207,11 +205,10 @@ class SparseGumb(CounterMechanism, Domained):
         range_ = 1 / self._threshold_scale + 2 / self._test_scale
         tests = s * range_**2 / 8 if tight else 2 / tau_squared
         spent = float_up((counts + picks + tests) * config.max_count**2)
-        self._promise(unit, spent, self._tv())
+        self._promise(spent, self._tv())
 
-    def public(self) -> Mapping[str, object]:
+    def _parameters(self) -> Mapping[str, object]:
         return {
-            **head(self.kind, self.config, self.guarantee),
             "top_k": self.config.top_k,
             "switches": self.config.switches,
             "eta": self.config.eta,
@@ -220,7 +217,7 @@ class SparseGumb(CounterMechanism, Domained):
             "versions": [laplace.TABLE_VERSION, SELECTION_VERSION],
             "counter": self._counter.public(),
             # In declared order: the state identifies items by their place.
-            "domain": hashlib.blake2b(repr(self._domain).encode(), digest_size=16).hexdigest(),
+            "domain": short_hash(repr(self._domain).encode()),
         }
 
     def eta(self, t: int) -> int:
@@ -238,8 +235,7 @@ class SparseGumb(CounterMechanism, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
-            raise TypeError("sparse_gumb: the state and the noise must be its own")
+        state, noise = own(SparseState, state), own(SparseNoise, noise)
         columns, s = state.ledger, self.config.switches
         state.merge(contributions, add_rows=False)
         counts = columns.counts.reshape(-1, len(self._domain))
@@ -285,20 +281,10 @@ class SparseGumb(CounterMechanism, Domained):
     def _tv(self) -> float:
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
-        tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
+        tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)
         tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
         return float_up(tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k)))
-
-
-def tau_squared_of(config: SparseGumbConfig, own: PrivacyCost) -> Fraction:
-    kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else Fraction(2))
-    return kappa * config.max_count**2 / Fraction(own.rho)
-
-
-def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
-    """Return the zCDP of a unit change in one item's counter, rounded down."""
-    return math.nextafter(float(1 / (2 * (config.switches + 1) * tau_squared)), 0.0)
 
 
 def _root_up(value: Fraction) -> Fraction:

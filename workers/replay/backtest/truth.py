@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from workers.arrays.tag_index import Rows, Tags
 from workers.arrays.texts import Texts
 from workers.events.columns import AMOUNT_MAX
-from workers.mechanisms.accounting import Guarantee, PrivacyCost
+from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
 from workers.mechanisms.mechanism import Items, Mechanism, Noise, Release, State
@@ -65,23 +65,18 @@ class TruthState(State):
         self.level[rows] = now
 
 
-class Exact:
+class Exact(Mechanism, shared=False):
     """Exact counts with the interface of a mechanism."""
 
     kind = "exact"
     law = "none"
+    _unit = "none"
+    _cost = PrivacyCost(float("inf"), float("inf"), 1.0)
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
         """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`."""
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
         self.state = TruthState()  # of the running epoch
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee(unit="none", rho=float("inf"), epsilon=float("inf"), delta=1.0)
-
-    def cost(self) -> PrivacyCost:
-        return PrivacyCost(float("inf"), float("inf"), 1.0)
 
     def public(self) -> Mapping[str, object]:
         return {"mechanism": self.kind}
@@ -89,22 +84,12 @@ class Exact:
     def sd(self, t: int) -> float:
         return 0.0
 
-    def threshold(self, t: int) -> int | None:
-        return None
-
     def init(self) -> State:
         self.state = TruthState()
         return self.state
 
     def noise(self, stream: NoiseStream) -> Noise:
         return _NoNoise()
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        if labels:
-            state.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
-
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
 
     def step(
         self,
