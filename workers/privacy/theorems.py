@@ -87,10 +87,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import structs
 
@@ -123,7 +124,7 @@ from workers.mechanisms.registry import build, in_events
 from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import Noise, Printed
+from workers.privacy.plan.model import Noise, Printed, Promise
 from workers.privacy.plan.noise import DigitCurve, curve_of, laplace_q, variances
 
 _NORMAL = NormalDist()
@@ -147,23 +148,6 @@ class Data:
         for name in ("items", "value", "weight", "ticks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """An error bound that holds with probability 1 - beta, over all of an epoch.
-
-    `bounds` and `assumes` are sentences. `printed` is infinite if the paper promises nothing.
-    """
-
-    name: str
-    bounds: str
-    assumes: str
-    beta: float
-    source: str
-    _: KW_ONLY
-    printed: float
-    ours: float
 
 
 def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
@@ -258,12 +242,10 @@ def scales(mechanism: Mechanism) -> list[float]:
     return [float(Fraction(text)) for text in found]
 
 
-def bottom_of(public: Mapping[str, object]) -> int | None:
-    """Return BOTTOM's height above h_(kbar+1), from the parameters of a mechanism or algorithm."""
-    bottom, algorithm = public.get("bottom"), public.get("algorithm")
-    if isinstance(bottom, dict):
-        return int(bottom["above"])
-    return bottom_of(algorithm) if isinstance(algorithm, dict) else None
+def bottom_of(public: Mapping[str, Any]) -> int:
+    """Return BOTTOM's height above h_(kbar+1), from a mechanism's parameters; 0 without one."""
+    bottom = public.get("algorithm", public).get("bottom")
+    return int(bottom["above"]) if bottom else 0
 
 
 def one_shot(
@@ -276,12 +258,12 @@ def one_shot(
     values = releases * _looked_at(name, p, labels)
     spread = _paper_spread(name, p, rho)
     assumes = f"at most {labels:,} labels occur in a tick" if name not in KNOWN + LIMITED else ""
-    bounds, (source, further) = (
-        f"error of every count shown, over {releases:,} ticks",
-        _SOURCE[name],
-    )
-    noise, own = _paper_noise(name, spread, values, beta), _largest(algorithm, values, beta)
-    counts = Promise("counts", bounds, assumes, beta, source, printed=noise, ours=own)
+    source, further = _SOURCE[name]
+    noise, own = normal_bound(spread**2, values, beta), _largest(algorithm, values, beta)
+    if name in LAPLACE:
+        noise = laplace_bound(spread, values, beta)
+    bounds = f"error of every count shown, over {releases:,} ticks"
+    counts = Promise("counts", bounds, assumes, beta, own, noise, source)
     if name == "known_gauss":
         return (counts,)
     if isinstance(algorithm, Picking):
@@ -290,13 +272,13 @@ def one_shot(
         if known := name == "known_gumbel":
             bounds = "by how much a hidden item exceeds a shown one, at every tick"
         kind = "selection" if known else "hidden"
-        return counts, Promise(kind, bounds, "", beta, further, printed=printed, ours=ours)
+        return counts, Promise(kind, bounds, "", beta, ours, printed, further)
     bounds = "true count of an item not shown, at every tick"
     if name in LIMITED:
         bounds, own = _above(p), _largest(algorithm, values, beta, difference=True)
         noise = _paper_sum(name, spread, 2, values, beta)
     printed, ours = paper_height(name, p, spread, delta) + noise, (algorithm.threshold or 0) + own
-    return counts, Promise("hidden", bounds, assumes, beta, further, printed=printed, ours=ours)
+    return counts, Promise("hidden", bounds, assumes, beta, ours, printed, further)
 
 
 def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
@@ -306,17 +288,12 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
     picks = min(config.labels, answers * config.k)
     delta = discovery_delta(mechanism) / config.queries
     paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
-    ours = _bottom(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
+    ours = bottom_of(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
     height = p.max_count + paper * math.log(p.kbar / delta)
-    return Promise(
-        "hidden",
-        _above(p) + " by an answer that is not complete",
-        "",
-        beta,
-        "Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1",
-        printed=height + _picking(paper, p, picks, answers, beta),
-        ours=ours,
-    )
+    printed = height + _picking(paper, p, picks, answers, beta)
+    bounds = _above(p) + " by an answer that is not complete"
+    source = "Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1"
+    return Promise("hidden", bounds, "", beta, ours, printed, source)
 
 
 def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
@@ -345,7 +322,7 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
         ours = _sum_error(algorithm, used, copies, labels * releases, beta)
     bounds = f"error of every count, over {releases:,} ticks"
     source = "Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1]
-    return Promise("counts", bounds, assumes, beta, source, printed=printed, ours=ours)
+    return Promise("counts", bounds, assumes, beta, ours, printed, source)
 
 
 def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
@@ -376,7 +353,7 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
     ours = max(low, subset_bound(variance, used, values, beta))
     bounds = f"error of every count, over {releases:,} ticks"
     assumes = f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
-    return Promise("counts", bounds, assumes, beta, source, printed=lost + printed, ours=ours)
+    return Promise("counts", bounds, assumes, beta, ours, lost + printed, source)
 
 
 def _pure_sketch(
@@ -393,15 +370,12 @@ def _pure_sketch(
     values = len(mechanism.domain()) * releases
     scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
     largest = laplace_quantile(mechanism.scale, beta / values / 2) - 1
-    return Promise(
-        "counts",
-        f"error of every count, over {releases:,} ticks",
-        f"at most {data.weight:,} counts of the domain in an epoch",
-        beta,
-        "Lebeda, Tetek: Section 6 in each block",
-        printed=lost + worst * 2 * laplace_bound(scale, values, beta),
-        ours=lost + used * 2 * largest / (config.size + 1) + 0.5,
-    )
+    bounds = f"error of every count, over {releases:,} ticks"
+    assumes = f"at most {data.weight:,} counts of the domain in an epoch"
+    printed = lost + worst * 2 * laplace_bound(scale, values, beta)
+    ours = lost + used * 2 * largest / (config.size + 1) + 0.5
+    source = "Lebeda, Tetek: Section 6 in each block"
+    return Promise("counts", bounds, assumes, beta, ours, printed, source)
 
 
 _D1 = "Cardoso, Rogers: Lemma D.1"
@@ -422,12 +396,6 @@ _SOURCE: dict[Name, tuple[str, str]] = {
 def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
     """Return tau, or b of Laplace noise; for picks tau = 2 b with k/tau^2 = rho."""
     return p.max_count * math.sqrt(p.k / rho if name in PICKING else p.max_items / (2 * rho))
-
-
-def _paper_noise(name: Name, spread: float, values: float, beta: float) -> float:
-    if name in LAPLACE:
-        return laplace_bound(spread, values, beta)
-    return normal_bound(spread**2, values, beta)
 
 
 def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
@@ -496,7 +464,10 @@ def _choices(
         among = p.k * releases / beta
         return paper * math.log(labels * among), scale * math.log(max(1, labels - 1) * among)
     picks = p.k * releases
-    height, above = p.max_count + 2 * paper * math.log(p.kbar / delta), _bottom(algorithm.public())
+    height, above = (
+        p.max_count + 2 * paper * math.log(p.kbar / delta),
+        bottom_of(algorithm.public()),
+    )
     printed = height + _picking(paper, p, picks, releases, beta)
     return printed, above + _picking(scale, p, picks, releases, beta)
 
@@ -507,13 +478,6 @@ def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float
         return scale * math.log(p.kbar * picks / beta)
     chosen = math.log(2 * max(1, p.kbar - p.k) * releases / beta)
     return scale * (math.log(2 * p.kbar * picks / beta) + chosen)
-
-
-def _bottom(public: Mapping[str, object]) -> int:
-    above = bottom_of(public)
-    if above is None:
-        raise TypeError(f"bottom = {public.get('bottom')!r}: not BOTTOM's parameters")
-    return above
 
 
 def _above(p: Parameters) -> str:
@@ -530,9 +494,10 @@ _SOURCES = {
 
 def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
+    printed: float | None
     if not mechanism.guarantee.epsilon:
         # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
-        printed = math.inf
+        printed = None
     elif isinstance(config, BoundedMaxConfig):
         epsilon, beta = mechanism.guarantee.epsilon, config.beta
         tests = 8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
@@ -544,7 +509,7 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
     assumes, source = f"no watched value passes {value:,}", _SOURCES[config.mechanism]
     segments = range(1, last_segment(mechanism, value) + 1)
     ours = max(_error(config, mechanism, segment, value) for segment in segments)
-    return Promise("answer", bounds, assumes, config.beta, source, printed=printed, ours=ours)
+    return Promise("answer", bounds, assumes, config.beta, ours, printed, source)
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
@@ -671,21 +636,16 @@ def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[P
     bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     if isinstance(mechanism, KnownBase):
         source = "Cardoso, Rogers: Theorem 2"
-        return (Promise("counts", bounds, "", beta, source, printed=printed, ours=ours),)
+        return (Promise("counts", bounds, "", beta, ours, printed, source),)
     assumes, source = f"at most {labels:,} labels occur", "Cardoso, Rogers: Theorem 2, Lemma F.3"
-    counts = Promise("counts", bounds, assumes, beta, source, printed=printed, ours=ours)
+    counts = Promise("counts", bounds, assumes, beta, ours, printed, source)
     share = discovery_delta(mechanism) / config.max_items
     paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
-    hidden = Promise(
-        "hidden",
-        "true count of an item not shown, at every tick that may show new items",
-        assumes,
-        beta,
-        "Cardoso, Rogers: Theorem 6, Lemma F.2",
-        printed=paper_threshold + printed,
-        ours=_worst_threshold(mechanism, worst, ticks) + ours,
-    )
-    return counts, hidden
+    printed += paper_threshold
+    ours += _worst_threshold(mechanism, worst, ticks)
+    bounds = "true count of an item not shown, at every tick that may show new items"
+    source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
+    return counts, Promise("hidden", bounds, assumes, beta, ours, printed, source)
 
 
 def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
@@ -713,15 +673,12 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     tau = math.sqrt(tau_squared)
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
     worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
-    counts = Promise(
-        "counts",
-        f"error of every count shown, over {d:,} labels and {ticks:,} ticks",
-        "",
-        beta,
-        "Cardoso, Rogers: Theorems 2 and 4",
-        printed=normal_bound(variance, d * ticks, beta),
-        ours=normal_bound(worst, d * ticks, beta) + rounding,
+    bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
+    ours, printed = (
+        normal_bound(worst, d * ticks, beta) + rounding,
+        normal_bound(variance, d * ticks, beta),
     )
+    counts = Promise("counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4")
     # Four parts: counters, threshold noise, test noise if it may be negative, choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
     unit = math.sqrt(s) * tau
@@ -739,16 +696,12 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     ours = noise + rounding + eta + late + 1
     if not one_sided:
         ours += laplace_bound(test, d * ticks, part) + 1
-    selection = Promise(
-        "selection",
-        "by how much a hidden item exceeds a shown one, at every tick until the last switch is made",
-        "",
-        beta,
-        "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",
-        printed=max(printed, paper_pick),
-        ours=max(ours, pick * math.log(d * picks / part)),
+    ours, printed = max(ours, pick * math.log(d * picks / part)), max(printed, paper_pick)
+    bounds = (
+        "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
     )
-    return counts, selection
+    source = "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)"
+    return counts, Promise("selection", bounds, "", beta, ours, printed, source)
 
 
 CONVERSION = "rho + 2 sqrt(rho ln(1/delta))"
@@ -779,15 +732,10 @@ def printed_of(
         yield from _printed_running(config, mechanism, noise)
     if isinstance(mechanism, SparseGumb):
         yield from _printed_sparse(mechanism)
-    if isinstance(config, OneShotConfig) and isinstance(mechanism, OneShot):
-        yield from _printed_one_shot(
-            config.algorithm, config.parameters(), mechanism.algorithm, discovery_delta(mechanism)
-        )
-    if isinstance(config, MetaConfig) and isinstance(mechanism, Meta):
-        share = discovery_delta(mechanism) / mechanism.levels
-        yield from _printed_one_shot(
-            config.algorithm, config.parameters(), mechanism.algorithm, share
-        )
+    if isinstance(mechanism, OneShot | Meta):
+        levels = mechanism.levels if isinstance(mechanism, Meta) else 1
+        own, delta = mechanism.config, discovery_delta(mechanism) / levels
+        yield from _printed_one_shot(own.algorithm, own.parameters(), mechanism.algorithm, delta)
     if isinstance(mechanism, OrderStatistics):
         yield from _printed_accounting(config, mechanism)
 
@@ -872,8 +820,7 @@ def _printed_one_shot(
             source,
         )
     public = algorithm.public()
-    above = bottom_of(public)
-    if above is not None:
+    if above := bottom_of(public):
         scale = float(Fraction(str(public["scale"])))
         yield Printed(
             "bar_above_the_rest",

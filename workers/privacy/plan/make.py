@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,7 +31,6 @@ from workers.privacy.plan.model import (
     Plan,
     Segment,
     Share,
-    TheoremError,
     Worst,
 )
 from workers.privacy.plan.noise import (
@@ -44,7 +43,7 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
-from workers.privacy.theorems import BETA, Data, Promise, bottom_of, printed_of, promises
+from workers.privacy.theorems import BETA, Data, bottom_of, printed_of, promises
 from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -128,20 +127,14 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
     counts = ((shown,) if shown else SIZES) if mechanism.law in COUNT_LAWS else ()
     law, sd = mechanism.law, noise.worst_sd
     data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
-    found = promises(config, beta=beta, data=data, mechanism=mechanism, unit=unit)
     return Error(
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
         worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),
-        theorems=tuple(map(_theorem, found)),
+        theorems=promises(config, beta=beta, data=data, mechanism=mechanism, unit=unit),
     )
-
-
-def _theorem(promise: Promise) -> TheoremError:
-    printed = promise.printed if math.isfinite(promise.printed) else None
-    return TheoremError(**asdict(promise) | {"printed": printed})
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
@@ -191,8 +184,7 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
         gap = scale * math.log(_ODDS)
         yield Figure("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to")
         yield Figure("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %")
-    bottom = bottom_of(public)
-    if bottom is not None:
+    if bottom := bottom_of(public):
         meaning = "BOTTOM lies this far above the (kbar + 1)-th largest count"
         yield Figure("bar_above_the_rest", float(bottom), meaning)
     if isinstance(config, PayWhatYouGetConfig):
@@ -203,10 +195,7 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
         yield Figure("every", float(every), meaning)
 
 
-def _pick_scale(public: Mapping[str, object]) -> float | None:
-    scales, algorithm = public.get("scales"), public.get("algorithm")
-    if isinstance(scales, list):
-        return float(Fraction(scales[0]))
-    if "scale" in public:
-        return float(Fraction(str(public["scale"])))
-    return _pick_scale(algorithm) if isinstance(algorithm, dict) else None
+def _pick_scale(public: Mapping[str, Any]) -> float | None:
+    parameters = public.get("algorithm", public)
+    scale = parameters["scales"][0] if "scales" in parameters else parameters.get("scale")
+    return None if scale is None else float(Fraction(scale))

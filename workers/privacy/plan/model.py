@@ -104,7 +104,12 @@ class Figure(Record, frozen=True):
     meaning: str
 
 
-class TheoremError(Record, frozen=True, kw_only=True):
+class Promise(Record, frozen=True):
+    """An error bound that holds with probability 1 - beta, over all of an epoch.
+
+    `bounds` and `assumes` are sentences. `printed` is None if the paper promises nothing.
+    """
+
     name: str
     bounds: str
     assumes: str
@@ -120,7 +125,7 @@ class Error(Record, frozen=True, kw_only=True):
     worst: tuple[Worst, ...]
     segments: tuple[Segment, ...]
     figures: tuple[Figure, ...]
-    theorems: tuple[TheoremError, ...]
+    theorems: tuple[Promise, ...]
 
 
 class Size(Record, frozen=True, kw_only=True):
