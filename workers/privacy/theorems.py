@@ -125,7 +125,7 @@ from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.privacy.plan.model import Noise, Printed, Promise
-from workers.privacy.plan.noise import DigitCurve, curve_of, laplace_q, variances
+from workers.privacy.plan.noise import DigitCurve, counter_of, curve_of, laplace_q, variances
 
 _NORMAL = NormalDist()
 
@@ -203,9 +203,7 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks of 2 `ticks` or more have
     c_j = t / 2^j. tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
-    counter = mechanism.public()["counter"]
-    if not isinstance(counter, dict):
-        raise TypeError(f"counter = {counter!r}: not a counter's parameters")
+    counter = counter_of(mechanism)
     if counter["kind"] == "sqrt":
         return mechanism.sd(ticks) ** 2
     if counter["kind"] == "tree":

@@ -164,7 +164,7 @@ def expected(
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
-        counts=noise.KINDS[mechanism.kind].counts,
+        counts=mechanism.law in noise.COUNT_LAWS,
         sd_first=mechanism.sd(min(first, last)),
         sd_worst=sd_worst,
         last=last,

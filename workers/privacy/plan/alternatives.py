@@ -30,10 +30,12 @@ from workers.mechanisms.registry import MECHANISMS, build, protects_users
 from workers.privacy.plan.memory import memory_of
 from workers.privacy.plan.model import Alternative, CounterChoice, Noise
 from workers.privacy.plan.noise import (
+    CONSTANT_MOST,
     COUNT_LAWS,
     KINDS,
-    Blocks,
+    DigitCurve,
     blocks_of,
+    counter_of,
     curve,
     curve_of,
     last_tick,
@@ -47,8 +49,6 @@ from workers.privacy.plan.noise import (
 )
 
 TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
-# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
-_CONSTANT_MOST = 1 << 16
 _COMMON: tuple[str, ...] = ("name", "tick_ms", "horizon", "start", "max_items", "max_count")
 _COMMON += ("epsilon", "rho", "delta", "keys", "generation")
 Assumed = dict[str, Any]
@@ -149,7 +149,7 @@ def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
     ticks = last_tick(config)
     if config.threshold != "per_tick":
         yield {"threshold": "per_tick"}
-    solvable = config.horizon_ticks is not None and ticks <= _CONSTANT_MOST
+    solvable = config.horizon_ticks is not None and ticks <= CONSTANT_MOST
     if config.threshold != "constant" and solvable:
         yield {"threshold": "constant"}
     every = 1 << max(0, (ticks.bit_length() - 1) // 2)
@@ -212,13 +212,12 @@ def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
     """Yield every possible counter, the one in use first; `config` has D0 in `max_items`."""
-    counter = mechanism.public().get("counter")
     if blocks := blocks_of(mechanism):
         yield from _blocks(config, blocks, noise)
     elif isinstance(mechanism, OrderStatistics):
         if mechanism.inner is not None and not config.pure:
             yield from _intervals(config, mechanism)
-    elif isinstance(counter, dict):
+    elif counter := counter_of(mechanism):
         yield from _running(config, mechanism, noise, rho_item_of(counter))
 
 
@@ -276,7 +275,7 @@ def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
     return _NARROW * digits_of((1 << 40) - 1 if ticks is None else ticks, radix or 2)
 
 
-def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[CounterChoice]:
+def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterator[CounterChoice]:
     last, own = noise.ticks_looked_at, blocks.radix
     for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
         if radix == own:
