@@ -116,15 +116,10 @@ class Counted(Record, frozen=True, kw_only=True):
     worker: str | None = None
 
 
-class Total(Record, frozen=True, kw_only=True):
+class Total(Composed, frozen=True, kw_only=True):
     """Joint guarantee of everything in the state, for one event or user."""
 
     unit: str
-    epsilon: float | None
-    delta: float
-    rho: float
-    deltas: tuple[Share, ...]
-    epsilon_of_the_sum: float
     parts: tuple[Counted, ...]
     key: str | None
 
@@ -263,7 +258,8 @@ def total_of(
     """
     unit = settings.privacy.unit
     published = [entry for entry in entries if entry.pieces]
-    outside = tuple(_counted(entry) for entry in published if entry.life.unit != unit)
+    unlike = [entry for entry in published if entry.life.unit != unit]
+    outside = tuple(_counted(entry.charge, entry.charged) for entry in unlike)
     if outside or not published:
         return None, outside
     if unit == "user":
@@ -324,10 +320,7 @@ def total_of_all(
         if math.prod(map(len, sets)) <= _CHOICES_MAX:
             choices = [list(chain(*choice)) for choice in product(*sets)]
     worst, joint = _worst([[entry.charged for entry in choice] for choice in choices])
-    parts = tuple(
-        structs.replace(_counted(entry), worker=entry.charge.worker) for entry in choices[worst]
-    )
-    return structs.replace(_total(unit, (), joint, None), parts=parts), ()
+    return _total(unit, choices[worst], joint, None, workers=True), ()
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
@@ -369,13 +362,19 @@ def _at_one_time(
         yield frozenset(i for first, end, i in spans if first <= begin < end)
 
 
-def _counted(entry: Entry) -> Counted:
-    epochs = entry.charged.times
-    return Counted(histogram=entry.name, generation=entry.life.generation, epochs=epochs)
+def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Counted:
+    return Counted(
+        histogram=charge.histogram,
+        generation=charge.generation,
+        epochs=cost.times,
+        worker=charge.worker if worker else None,
+    )
 
 
-def _total(unit: str, entries: Sequence[Entry], found: Composed, key: str | None) -> Total:
-    parts = tuple(map(_counted, entries))
+def _total(
+    unit: str, entries: Iterable[Entry], found: Composed, key: str | None, *, workers: bool = False
+) -> Total:
+    parts = tuple(_counted(one.charge, one.charged, worker=workers) for one in entries)
     return Total(**structs.asdict(found), unit=unit, parts=parts, key=key)
 
 
@@ -404,12 +403,7 @@ def left_of(
         epsilon=held.epsilon,
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
         parts=tuple(
-            Counted(
-                histogram=charge.histogram,
-                generation=charge.generation,
-                epochs=cost.times,
-                worker=None if charge.worker == settings.worker.name else charge.worker,
-            )
+            _counted(charge, cost, worker=charge.worker != settings.worker.name)
             for charge, cost in paid
         ),
         next=tuple(_next(ceiling, settings, known, others)),

@@ -21,8 +21,7 @@ from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
-from workers.privacy.ceiling import Ceiling, charges_of, merged, most_epochs
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import Ceiling, charges_of, check_ceiling, merged, most_epochs
 from workers.privacy.ceiling_guard import overlap
 from workers.privacy.total import EVER, Charge, compose, epsilon_at
 from workers.runtime.errors import SettingsError

@@ -17,8 +17,9 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.one_shot.config import OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.registry import in_events
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.privacy.ceiling import mechanism_of
 from workers.privacy.phrasing import cautions
 from workers.privacy.plan.advice import advice, end_choices
 from workers.privacy.plan.alternatives import alternatives, counter_choices
@@ -44,8 +45,7 @@ from workers.privacy.plan.noise import (
     worst_of_all,
 )
 from workers.privacy.theorems import BETA, Data, bottom_of, printed_of, promises
-from workers.privacy.total import charge_of, total_of
-from workers.runtime.errors import SettingsError
+from workers.privacy.total import charge_of, converting, total_of
 from workers.settings.settings import Settings
 
 SEGMENTS = 12
@@ -58,17 +58,10 @@ def make_plan(settings: Settings) -> Plan:
     unit = settings.privacy.unit
     plans, charges = [], []
     for config in settings.histograms:
-        mechanism = _build(config, unit)
+        mechanism = mechanism_of(config, unit)
         plans.append(plan_of(config, mechanism, settings.output_topic(config), unit))
         charges.append(charge_of(config, mechanism))
     return Plan(worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges))
-
-
-def _build(config: HistogramConfig, unit: str) -> Mechanism:
-    try:
-        return build(config, unit)
-    except ValueError as error:
-        raise SettingsError(f"{config.where()}{error}") from error
 
 
 def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
@@ -113,9 +106,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.failures]
-    spent = sum(Fraction(delta) for _, delta in cost.failures)
-    left = float(Fraction(mechanism.guarantee.delta) - spent)
-    if left > 0 and not config.pure:
+    if (left := converting([cost])) > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
 
