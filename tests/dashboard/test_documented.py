@@ -13,8 +13,7 @@ import pytest
 from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
 from tests.worker.harness import until
-from workers.dashboard.api import VIEWERS
-from workers.dashboard.api_history import ENTRIES
+from workers.dashboard.api import ENTRIES, VIEWERS
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.store.queries import ROWS

@@ -12,11 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import orjson
 
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
+from workers.privacy.total import Charge, compose, spans_of, stated
 from workers.runtime.availability import Away
 
 TICKS = 120
@@ -66,6 +68,9 @@ class History:
         """Return each stream's newest snapshot numbered above `after`, in order of arrival."""
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
+
+    def newest_of_histograms(self) -> dict[str, SeenSnapshot]:
+        return {snapshot.histogram: snapshot for snapshot in self.all_newest()}
 
     def page(
         self, stream: Stream, after: int | None, limit: int
@@ -249,22 +254,57 @@ def catalogue(
 ) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot."""
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
-    newest: dict[str, SeenSnapshot] = {}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
-    for snapshot in history.all_newest():
-        newest[snapshot.histogram] = snapshot
-    return [
-        {
-            "histogram": name,
-            "keys": sorted(keys[name]),
-            "horizon": horizon,
-            **_about(newest.get(name)),
-        }
-        for name, horizon in known
-    ]
+    newest, found = history.newest_of_histograms(), []
+    for name, horizon in known:
+        about: dict[str, object] = {"histogram": name, "keys": sorted(keys[name])}
+        about["horizon"] = horizon
+        for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
+            about[field] = getattr(newest.get(name), field, None)
+        found.append(about)
+    return found
 
 
-def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
-    fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
-    return {name: getattr(snapshot, name, None) for name in fields}
+LARGEST = 1e9
+
+
+def together_of(
+    history: History, known: Collection[tuple[str, int | None]]
+) -> dict[str, object] | None:
+    """Return the total and the loss table of docs/api.md; None before anything was published.
+
+    They are for an event or user that counts in all histograms. A snapshot states the cost of one
+    epoch of its histogram, so the settings are not needed.
+    """
+    newest = history.newest_of_histograms()
+    seen = [(newest[name], horizon) for name, horizon in known if name in newest]
+    units = {snapshot.guarantee.unit for snapshot, _ in seen}
+    promises = [snapshot.guarantee for snapshot, _ in seen]
+    # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
+    if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises):
+        return None
+    charges = tuple(_charge(snapshot, horizon) for snapshot, horizon in seen)
+    return {
+        "unit": units.pop(),
+        "histograms": [snapshot.histogram for snapshot, _ in seen],
+        **_total(charges),
+    }
+
+
+def _charge(snapshot: SeenSnapshot, horizon: int | None) -> Charge:
+    promise, width = snapshot.guarantee, snapshot.end - snapshot.start
+    epoch_ms = horizon * width if horizon is not None and width > 0 else None
+    cost = stated(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta)
+    return Charge(cost, epoch_ms)
+
+
+@lru_cache(maxsize=16)
+def _total(charges: tuple[Charge, ...]) -> dict[str, object]:
+    found = compose([charge.cost for charge in charges])
+    return {
+        "rho": found.rho,
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "person": msgspec.to_builtins(spans_of(charges)),
+    }

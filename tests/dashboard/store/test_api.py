@@ -23,7 +23,7 @@ from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S
 from tests.dashboard.store.making import BEGIN_MS, life, opened, seen, stepped
 from tests.dashboard.store.making import store as store_all
-from workers.dashboard import api_history
+from workers.dashboard import api
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, queries
@@ -294,7 +294,7 @@ def test_a_file_that_was_cut_off_does_not_look_whole(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(api_history, "history_file", lambda *_: Failing())
+    monkeypatch.setattr(api, "history_file", lambda *_: Failing())
 
     async def ask(http: Client, store: Store) -> None:
         answer = await http.get("/api/history?histogram=products&key=s1&format=csv")

@@ -254,8 +254,6 @@ class Writer:
             self._newest[stream] = _Newest(place, series, _quarter(end))
             self.ends[histogram] = max(self.ends.get(histogram, end), end)
         self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
-        self.counts_new = self._number("select count(*) from ticks_counts_new")
-        self.heads_new = self._number("select count(*) from ticks_heads_new")
 
     def positions(self) -> dict[tuple[str, int], Position]:
         rows = self._rows("select topic, part, topic_id, next from positions")
@@ -288,8 +286,6 @@ class Writer:
             self._insert(rows)
             for (topic, part), position in positions.items():
                 self._move(topic, part, position)
-        self.counts_new += sum(len(counts) for *_, counts in rows.counts)
-        self.heads_new += len(rows.heads)
         for cache in (self._series, self._ticks, self._items):
             if len(cache) > CACHED:
                 cache.clear()
