@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.resources import files
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -185,10 +186,7 @@ def application(
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
-    app[KNOWN] = known = frozenset(histogram for histogram, _ in histograms)
-    if store is not None:
-        app[STORE] = store
-        app.add_routes(routes(store, known, hub.history))
+    app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
@@ -222,8 +220,11 @@ def application(
         return json_of({**found, **kept, **(further or {})})
 
     served = {"/api/histograms": list_histograms, "/api/snapshots": refusing(_snapshots)}
-    served |= {"/api/stream": refusing(_stream), "/healthz": health}
-    for path, handler in (served | {"/readyz": ready, "/metrics": metrics}).items():
+    served |= {"/api/stream": refusing(_stream), "/healthz": health, "/readyz": ready}
+    if store is not None:
+        app[STORE] = store
+        served |= {"/api/history": refusing(_over_time), "/api/epochs": refusing(_by_epoch)}
+    for path, handler in (served | {"/metrics": metrics}).items():
         app.router.add_get(path, handler)
     app.on_shutdown.append(close)
     return app
@@ -330,37 +331,21 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
                 await asyncio.sleep(DRAIN_S)
 
 
-def routes(store: Store, known: frozenset[str], memory: History) -> list[web.RouteDef]:
-    """Return the routes over a store; `known` are the histograms of the settings.
+async def _over_time(request: web.Request) -> web.StreamResponse:
+    query = request.query
+    only_known(query, COMMON | {"step"})
+    limit = number_or(query, "limit", 1, ENTRIES) or 1_000
+    asked = HistoryQuery(**_common(request), step=_step(query), limit=limit)
+    return await _answer(request, asked)
 
-    A stream in `memory` that is not in the store yet is known: its history is empty.
-    """
 
-    def over_time(query: MultiMapping[str]) -> HistoryQuery:
-        only_known(query, COMMON | {"step"})
-        limit = number_or(query, "limit", 1, ENTRIES) or 1_000
-        return HistoryQuery(**_common(query, known), step=_step(query), limit=limit)
-
-    def by_epoch(query: MultiMapping[str]) -> EpochsQuery:
-        only_known(query, COMMON | {"top"})
-        limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
-        common = _common(query, known)
-        top = 100 if top is None and not common["items"] else top
-        return EpochsQuery(**common, top=top, limit=limit or 100)
-
-    def route(
-        path: str, parse: Callable[[MultiMapping[str]], HistoryQuery | EpochsQuery]
-    ) -> web.RouteDef:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            asked = parse(request.query)
-            try:
-                return await _answer(request, store, asked)
-            except NotStored:
-                return _nothing_yet(asked, request, memory, store)
-
-        return web.get(path, refusing(handle))
-
-    return [route("/api/history", over_time), route("/api/epochs", by_epoch)]
+async def _by_epoch(request: web.Request) -> web.StreamResponse:
+    query = request.query
+    only_known(query, COMMON | {"top"})
+    limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
+    common = _common(request)
+    top = 100 if top is None and not common["items"] else top
+    return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
 
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
@@ -411,16 +396,19 @@ def refusing(handler: Handler) -> Handler:
     return handle
 
 
-def _nothing_yet(
-    asked: HistoryQuery | EpochsQuery, request: web.Request, memory: History, store: Store
-) -> web.Response:
-    """Answer for a stream that is in memory only; raise `NotStored` if it is not, or for a file."""
+def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.Response:
+    """Answer for a stream that is in memory only: its history is empty.
+
+    Raise `NotStored` if it is not, or for a file.
+    """
+    memory = request.app[HUB].history
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
         raise NotStored("no such key in the history; /api/histograms lists the keys")
     first, last = held[0].end, held[-1].end
     kept = {"first": first, "last": last, "ticks": first, "hours": first}
-    about = {"complete": False, "reading": store.reading, "more": False, "kept": kept}
+    reading = request.app[STORE].reading
+    about = {"complete": False, "reading": reading, "more": False, "kept": kept}
     if isinstance(asked, EpochsQuery):
         return json_of({"epochs": [], **about})
     place = {**asked.stream.as_dict(), "items": list(asked.items)}
@@ -428,9 +416,8 @@ def _nothing_yet(
     return json_of({**place, **times, **about, "series": [], "entries": []})
 
 
-async def _answer(
-    request: web.Request, store: Store, asked: HistoryQuery | EpochsQuery
-) -> web.StreamResponse:
+async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.StreamResponse:
+    store = request.app[STORE]
     wanted = one(request.query, "format") if "format" in request.query else "json"
 
     def as_json(cursor: Any) -> bytes:
@@ -441,16 +428,15 @@ async def _answer(
     def as_file(cursor: Any) -> BinaryIO:
         return history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
 
-    if wanted == "json":
-        return answer(await store.ask(as_json))
-    if wanted not in FILE_TYPES:
-        raise BadQuery("format: json, csv or parquet")
-    with store.place_for_a_file():
-        file = await store.make_file(as_file)
-        try:
+    try:
+        if wanted == "json":
+            return answer(await store.ask(as_json))
+        if wanted not in FILE_TYPES:
+            raise BadQuery("format: json, csv or parquet")
+        with store.place_for_a_file(), closing(await store.make_file(as_file)) as file:
             return await _send_file(request, file, wanted)
-        finally:
-            file.close()
+    except NotStored:
+        return _nothing_yet(request, asked)
 
 
 async def _send_file(request: web.Request, file: BinaryIO, wanted: str) -> web.StreamResponse:
@@ -475,9 +461,9 @@ async def _send_file(request: web.Request, file: BinaryIO, wanted: str) -> web.S
     return response
 
 
-def _common(query: MultiMapping[str], known: frozenset[str]) -> dict[str, Any]:
-    stream = stream_of(query)
-    if stream.histogram not in known:
+def _common(request: web.Request) -> dict[str, Any]:
+    query, stream = request.query, stream_of(request.query)
+    if stream.histogram not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
     since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
     if since is not None and until is not None and since >= until:

@@ -154,8 +154,13 @@ def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
     """Return `rho`, or invert the papers' conversion epsilon = rho + 2 sqrt(rho ln(1/delta))."""
     if config.rho is not None:
         return config.rho
-    log = -math.log(config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0)))
-    return (math.sqrt(log + (config.epsilon or 0.0)) - math.sqrt(log)) ** 2
+    conversion = config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0))
+    return _rho_printed(config.epsilon or 0.0, conversion)
+
+
+def _rho_printed(epsilon: float, delta: float) -> float:
+    log = -math.log(delta)
+    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
 
 
 def ticks_of(config: HistogramConfig, data: Data) -> int:
@@ -739,22 +744,12 @@ def printed_of(
 
 
 def _printed_conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:
-    guarantee, log = mechanism.guarantee, -math.log(delta)
+    guarantee = mechanism.guarantee
     source = "Bun, Steinke 2016; ours: Canonne, Kamath, Steinke"
-    yield Printed(
-        "epsilon_for_this_rho",
-        guarantee.epsilon,
-        paper_epsilon(guarantee.rho, delta),
-        CONVERSION,
-        source,
-    )
-    yield Printed(
-        "rho_for_this_epsilon",
-        guarantee.rho,
-        (math.sqrt(log + guarantee.epsilon) - math.sqrt(log)) ** 2,
-        f"the rho with epsilon = {CONVERSION}",
-        source,
-    )
+    paper = paper_epsilon(guarantee.rho, delta)
+    yield Printed("epsilon_for_this_rho", guarantee.epsilon, paper, CONVERSION, source)
+    paper, formula = _rho_printed(guarantee.epsilon, delta), f"the rho with epsilon = {CONVERSION}"
+    yield Printed("rho_for_this_epsilon", guarantee.rho, paper, formula, source)
 
 
 def _printed_running(
@@ -766,39 +761,25 @@ def _printed_running(
     tau = math.sqrt(config.max_items * config.max_count**2 / (2 * mechanism.guarantee.rho))
     worst = tau * digits_of(ticks, radix) * math.sqrt(radix - 1)
     formula = "tau L_r sqrt(r - 1)"
-    yield Printed(
-        "worst_sd", noise.worst_sd, worst, f"{formula}, r = {radix}", _CARDOSO + "Theorem 2"
-    )
+    source = _CARDOSO + "Theorem 2"
+    yield Printed("worst_sd", noise.worst_sd, worst, f"{formula}, r = {radix}", source)
     threshold = max((tick.threshold or 0.0 for tick in noise.ticks), default=0.0)
     if threshold:
-        quantile = normal_quantile(discovery_delta(mechanism) / config.max_items / ticks)
-        yield Printed(
-            "worst_threshold",
-            threshold,
-            config.max_count + worst * quantile,
-            f"Dinf + {formula} PhiInv(1 - delta/T)",
-            _CARDOSO + "formula (4)",
-        )
+        share = discovery_delta(mechanism) / config.max_items / ticks
+        paper = config.max_count + worst * normal_quantile(share)
+        formula, source = f"Dinf + {formula} PhiInv(1 - delta/T)", _CARDOSO + "formula (4)"
+        yield Printed("worst_threshold", threshold, paper, formula, source)
 
 
 def _printed_sparse(mechanism: SparseGumb) -> Iterator[Printed]:
     config, tight = mechanism.config, mechanism.config.accounting == "tight"
-    yield Printed(
-        "rho_times_tau_squared",
-        config.top_k + (0.125 if tight else 2.0),
-        config.top_k + 2.0,
-        "k + 2",
-        _CARDOSO + "Theorem 4",
-    )
+    k, source = config.top_k, _CARDOSO + "Theorem 4"
+    yield Printed("rho_times_tau_squared", k + (0.125 if tight else 2.0), k + 2.0, "k + 2", source)
     tau_squared = (config.top_k + 2) / mechanism.guarantee.rho * config.max_count**2
     q = math.exp(-1 / scales(mechanism)[2])
-    yield Printed(
-        "test_noise_sd",
-        math.sqrt((1.0 if tight else 2.0) * q) / (1 - q),
-        4 * math.sqrt(2 * config.switches * tau_squared),
-        "Lap(4 tau sqrt(s))",
-        _CARDOSO + "Algorithm 8",
-    )
+    ours = math.sqrt((1.0 if tight else 2.0) * q) / (1 - q)
+    paper = 4 * math.sqrt(2 * config.switches * tau_squared)
+    yield Printed("test_noise_sd", ours, paper, "Lap(4 tau sqrt(s))", _CARDOSO + "Algorithm 8")
 
 
 def _printed_one_shot(
@@ -810,23 +791,15 @@ def _printed_one_shot(
         spread = -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
         if name == "unk_gauss":  # a threshold on a count that includes the bar's noise
             name, spread = "positive_gauss", math.sqrt(2) * spread
-        yield Printed(
-            "threshold",
-            float(algorithm.threshold or 0),
-            paper_height(name, p, spread, delta),
-            formula,
-            source,
-        )
+        paper = paper_height(name, p, spread, delta)
+        yield Printed("threshold", float(algorithm.threshold or 0), paper, formula, source)
     public = algorithm.public()
     if above := bottom_of(public):
         scale = float(Fraction(str(public["scale"])))
-        yield Printed(
-            "bar_above_the_rest",
-            float(above),
-            p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta),
-            "Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b",
-            _CARDOSO + "Algorithm 6",
-        )
+        paper = p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta)
+        formula = "Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b"
+        source = _CARDOSO + "Algorithm 6"
+        yield Printed("bar_above_the_rest", float(above), paper, formula, source)
 
 
 def _printed_accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
@@ -840,10 +813,5 @@ def _printed_accounting(config: HistogramConfig, mechanism: OrderStatistics) -> 
     except ValueError:
         return
     if isinstance(pure, OrderStatistics):
-        yield Printed(
-            "error_in_segment_1",
-            mechanism.error(1),
-            pure.error(1),
-            'accounting = "pure"',
-            "Henzinger, Sricharan, Steiner",
-        )
+        ours, paper, source = mechanism.error(1), pure.error(1), "Henzinger, Sricharan, Steiner"
+        yield Printed("error_in_segment_1", ours, paper, 'accounting = "pure"', source)

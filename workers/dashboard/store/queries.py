@@ -432,17 +432,9 @@ def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
 def _entry(
     head: _Head, common: Mapping[str, Any], counts: list[int | None] | None
 ) -> dict[str, Any]:
-    entry = {
-        "id": common["id"],
-        "epoch": common["epoch"],
-        "tick": head.tick,
-        "start": head.start_ms,
-        "end": head.end_ms,
-        "sd": head.sd,
-        "threshold": head.threshold,
-        "shown": head.shown,
-        "total": head.total,
-    }
+    entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
+    entry |= {"start": head.start_ms, "end": head.end_ms, "sd": head.sd}
+    entry |= {"threshold": head.threshold, "shown": head.shown, "total": head.total}
     if counts is not None and head.shown is not None:
         entry["counts"] = counts
     return entry | head.further

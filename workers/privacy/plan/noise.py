@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -71,17 +72,9 @@ class Kind(NamedTuple):
     bar: bool = False
 
 
-def _tick_kind(answers: str, shown: str = _OF_TICKS, *, bar: bool = False) -> Kind:
-    return Kind("tick", answers, "each count of the tick itself", shown, bar)
-
-
-def _blocks(answers: str, on: str) -> Kind:
-    return Kind("running", answers, on, _OF_BLOCKS)
-
-
-def _statistic(answers: str) -> Kind:
-    return Kind("statistic", answers, _ANSWER)
-
+_of_tick = partial(Kind, "tick", on="each count of the tick itself", shown=_OF_TICKS)
+_of_blocks = partial(Kind, "running", shown=_OF_BLOCKS)
+_statistic = partial(Kind, "statistic", on=_ANSWER)
 
 # In comparison order.
 KINDS: Mapping[str, Kind] = MappingProxyType(
@@ -89,20 +82,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "known_base": Kind("running", "running counts of every declared label"),
         "unk_base": Kind("running", "running counts of labels that passed the threshold"),
         "sparse_gumb": Kind("running", "running counts of a top k of declared labels"),
-        "misra_gries": _blocks(
+        "misra_gries": _of_blocks(
             "running counts of frequent labels, too low by up to a share of all",
-            "a count that all its blocks show; what the sketch leaves out comes on top",
+            on="a count that all its blocks show; what the sketch leaves out comes on top",
         ),
-        "meta": _blocks(
-            "running counts as sums of one-shot releases", "a count that all its blocks show"
+        "meta": _of_blocks(
+            "running counts as sums of one-shot releases", on="a count that all its blocks show"
         ),
-        "known_gauss": _tick_kind("each tick's counts of every declared label"),
-        "known_gumbel": _tick_kind("each tick's top k of declared labels"),
-        "positive_gauss": _tick_kind(_PASSED),
-        "positive_laplace": _tick_kind(_PASSED),
-        "unk_gauss": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
-        "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
-        "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+        "known_gauss": _of_tick("each tick's counts of every declared label"),
+        "known_gumbel": _of_tick("each tick's top k of declared labels"),
+        "positive_gauss": _of_tick(_PASSED),
+        "positive_laplace": _of_tick(_PASSED),
+        "unk_gauss": _of_tick(_CLEARLY, shown=_OVER_A_BAR, bar=True),
+        "limit_dom": _of_tick("each tick's top k, fewer where they are not clear"),
+        "limit_dom_laplace": _of_tick(_CLEARLY, shown=_OVER_A_BAR, bar=True),
         "pay_what_you_get": Kind(
             "labels",
             "labels of the largest so far, without counts",
