@@ -19,7 +19,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from importlib.resources import files
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -433,7 +432,7 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
             return answer(await store.ask(as_json))
         if wanted not in FILE_TYPES:
             raise BadQuery("format: json, csv or parquet")
-        with store.place_for_a_file(), closing(await store.make_file(as_file)) as file:
+        async with store.make_file(as_file) as file:
             return await _send_file(request, file, wanted)
     except NotStored:
         return _nothing_yet(request, asked)

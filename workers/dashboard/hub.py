@@ -102,10 +102,6 @@ class History:
 # Allowed item limits of an event. Viewers share the encoded events, so the limits are few.
 TOPS = (10, 100, 1_000, 10_000)
 
-_STATE = "state"
-_KEPT = "history"
-_STREAMS = "streams"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
@@ -180,20 +176,20 @@ class Hub:
                     viewer.put(stream, self._event(stream, viewer.wanted.top))
         if changed and (streams := len(self.history.streams())) != self._streams:
             self._streams = streams
-            self._tell(_STREAMS, {"streams": streams})
+            self._tell("streams", {"streams": streams})
 
     def set_state(self, state: Mapping[str, object]) -> bool:
         """Send the state of the Kafka connection to all viewers; return whether it changed."""
         changed = state != self.state
         if changed:
             self.state = dict(state)
-            self._tell(_STATE, self.state)
+            self._tell("state", self.state)
         return changed
 
     def set_kept(self, state: Mapping[str, object]) -> None:
         if state != self.kept:
             self.kept = dict(state)
-            self._tell(_KEPT, self.kept)
+            self._tell("history", self.kept)
 
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
@@ -201,9 +197,9 @@ class Hub:
         With the id of its `last_event` on an earlier connection, it gets only newer ones.
         """
         viewer = Viewer(wanted)
-        viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
+        viewer.put("state", event("state", {**self.state, "now": now_ms()}))
         if self.kept is not None:
-            viewer.put(_KEPT, event(_KEPT, {**self.kept, "now": now_ms()}))
+            viewer.put("history", event("history", {**self.kept, "now": now_ms()}))
         for snapshot in self.history.all_newest(self._number(last_event)):
             if wanted.holds(snapshot.stream):
                 viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))

@@ -330,7 +330,7 @@ def check_ceiling(
     if mechanisms is None:
         mechanisms = [mechanism_of(config, ceiling.unit) for config in settings.histograms]
     charges = _charges(settings, settings.histograms, mechanisms)
-    counts, epsilon = _worst(ceiling, charges)
+    _, _, epsilon, counts = _worst(ceiling, charges)
     if ceiling.holds(epsilon):
         return epsilon
     raise SettingsError(
@@ -355,12 +355,11 @@ def _charges(
     return [replace(charge, key=charge.key or settings.events.key) for charge in charges]
 
 
-def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> tuple[tuple[int, ...], float | None]:
+def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
     periods = dict.fromkeys(_periods(ceiling, charges))
-    found = fullest_of(
+    return fullest_of(
         FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts) for counts in periods
     )
-    return found.counts, found.epsilon
 
 
 def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:
@@ -441,7 +440,7 @@ def _fitting_epsilons(
         middle = (low + high) / 2
         pairs = zip(charges, costs, strict=True)
         tried = [replace(charge, cost=_scaled(cost, middle)) for charge, cost in pairs]
-        if ceiling.holds(_worst(ceiling, tried)[1]):
+        if ceiling.holds(_worst(ceiling, tried).epsilon):
             low = middle
         else:
             high = middle
@@ -455,14 +454,14 @@ def _fitting_epsilons(
             mechanisms = [build(config, ceiling.unit) for config in smaller]
         except ValueError:  # too small for this mechanism
             continue
-        if ceiling.holds(_worst(ceiling, _charges(settings, smaller, mechanisms))[1]):
+        if ceiling.holds(_worst(ceiling, _charges(settings, smaller, mechanisms)).epsilon):
             return epsilons
     return None
 
 
 def _least_delta(ceiling: Ceiling, charges: Sequence[Charge]) -> float:
     """Return a per-epoch delta that divides the ceiling's delta among all epochs."""
-    counts, _ = _worst(ceiling, charges)
+    counts = _worst(ceiling, charges).counts
     times = len(counts) if ceiling.unit == "event" else sum(counts)
     return max(_down(ceiling.delta / times, 2), 1e-50)
 

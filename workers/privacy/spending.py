@@ -449,12 +449,9 @@ def _next(
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
         )
-        lives = [state.histograms.get(config.name) for state in states]
-        ticks = [
-            life.next
-            for life in lives
-            if life is not None and life.generation == config.generation and life.next is not None
-        ]
+        lives = [one.histograms[config.name] for one in states if config.name in one.histograms]
+        running = (life.next for life in lives if life.generation == config.generation)
+        ticks = [tick for tick in running if tick is not None]
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue

@@ -270,7 +270,7 @@ def one_shot(
     if name == "known_gauss":
         return (counts,)
     if isinstance(algorithm, Picking):
-        printed, ours = _choices(name, p, algorithm, spread / 2, labels, releases, delta, beta)
+        printed, ours = _choices(p, algorithm, spread / 2, releases, delta, beta)
         bounds = _above(p) + " where fewer than k are"
         if known := name == "known_gumbel":
             bounds = "by how much a hidden item exceeds a shown one, at every tick"
@@ -315,7 +315,7 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
         printed = normal_bound(worst * spread**2, labels * releases, beta)
         ours = normal_bound(used * algorithm.sd**2, labels * releases, beta)
     elif isinstance(algorithm, Picking):
-        below = _choices(name, p, algorithm, spread / 2, labels, releases, delta, half)
+        below = _choices(p, algorithm, spread / 2, releases, delta, half)
         printed = worst * below[0] + subset_bound(spread**2, worst, labels * releases, half)
         ours = used * below[1] + subset_bound(algorithm.sd**2, used, labels * releases, half)
     else:
@@ -452,25 +452,15 @@ def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta
 
 
 def _choices(
-    name: Name,
-    p: Parameters,
-    algorithm: Picking,
-    paper: float,
-    labels: int,
-    releases: int,
-    delta: float,
-    beta: float,
+    p: Parameters, algorithm: Picking, paper: float, releases: int, delta: float, beta: float
 ) -> tuple[float, float]:
     """Return (printed, ours): how far an unpicked item may lie above a shown one or h_(kbar+1)."""
-    scale = float(algorithm.scale)
-    if name == "known_gumbel":
-        among = p.k * releases / beta
-        return paper * math.log(labels * among), scale * math.log(max(1, labels - 1) * among)
-    picks = p.k * releases
-    height, above = (
-        p.max_count + 2 * paper * math.log(p.kbar / delta),
-        bottom_of(algorithm.public()),
-    )
+    scale, picks = float(algorithm.scale), p.k * releases
+    above = bottom_of(algorithm.public())
+    if not above:
+        among = picks / beta
+        return paper * math.log(p.domain * among), scale * math.log(max(1, p.domain - 1) * among)
+    height = p.max_count + 2 * paper * math.log(p.kbar / delta)
     printed = height + _picking(paper, p, picks, releases, beta)
     return printed, above + _picking(scale, p, picks, releases, beta)
 

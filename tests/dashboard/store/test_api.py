@@ -324,7 +324,7 @@ def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
         assert (await http.get("/api/histograms")).status == 200
         going_on.set()
         assert await asyncio.gather(*waiting) == [b"{}"] * len(waiting)
-        with store.place_for_a_file(), store.place_for_a_file():
+        async with store.make_file(lambda _: io.BytesIO()), store.make_file(lambda _: io.BytesIO()):
             answer = await http.get("/api/history?histogram=products&key=s1&format=csv")
             assert answer.status == 503
             assert f"{FILES} files" in (await answer.json())["error"]

@@ -108,11 +108,8 @@ class StoredRange(NamedTuple):
 
 def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks; raise `NotStored` if it has none."""
-    found = first(
-        cursor,
-        "select stream, part, first_end_ms from streams where histogram = ? and key = ?",
-        [stream.histogram, stream.key],
-    )
+    row = "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
+    found = first(cursor, row, [stream.histogram, stream.key])
     if found is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
     number, part, first_ms = found
@@ -137,25 +134,23 @@ def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
 
 def is_complete(
     cursor: duckdb.DuckDBPyConnection,
-    stream: Stream,
     where: StoredRange,
-    asked: Range,
+    asked: HistoryQuery | EpochsQuery,
     reading: float | None,
 ) -> bool:
     """Return whether no tick of a range is still unread or was removed before it was read.
 
     Within a stream ticks arrive in order: nothing before the newest is unread.
     """
-    if reading is not None and (asked.until is None or asked.until > where.last_ms):
+    begin, end = asked.range
+    if reading is not None and (end is None or end > where.last_ms):
         return False
-    gaps = cursor.execute(
-        "select after_ms, until_ms from gaps where histogram = ? and part = ?",
-        [stream.histogram, where.part],
-    ).fetchall()
+    gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
+    found = cursor.execute(gaps, [asked.stream.histogram, where.part]).fetchall()
     return not any(
-        (until is None or asked.since is None or asked.since < until)
-        and (after is None or asked.until is None or asked.until > after)
-        for after, until in gaps
+        (until is None or begin is None or begin < until)
+        and (after is None or end is None or end > after)
+        for after, until in found
     )
 
 
@@ -221,7 +216,7 @@ def history_file(
         duckdb.Error: it could not be written.
     """
     where = locate(cursor, asked.stream)
-    complete = is_complete(cursor, asked.stream, where, asked.range, reading)
+    complete = is_complete(cursor, where, asked, reading)
     if isinstance(asked, HistoryQuery):
         heads = selected(where, asked)
         counts = where.stepped("counts", asked.range.since or 0, asked.step)
@@ -359,7 +354,7 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
             "to": asked.range.until,
             "step": asked.step,
             "items": list(asked.items),
-            "complete": is_complete(cursor, asked.stream, where, asked.range, reading),
+            "complete": is_complete(cursor, where, asked, reading),
             "reading": reading,
             "more": more,
             "next": _next(heads[-1].end_ms, asked) if more else None,
@@ -379,7 +374,7 @@ def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float
     found = _snapshots(cursor, where.last("counts"), heads, asked)
     for head, snapshot in zip(heads, found, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
-    complete = is_complete(cursor, asked.stream, where, asked.range, reading)
+    complete = is_complete(cursor, where, asked, reading)
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": found} | about)
 

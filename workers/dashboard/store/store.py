@@ -14,12 +14,12 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import BinaryIO, TypeAlias, TypeVar
 
 import duckdb
 from confluent_kafka import KafkaException
@@ -123,22 +123,20 @@ class Store:
         finally:
             self._asking -= 1
 
-    @contextmanager
-    def place_for_a_file(self) -> Iterator[None]:
-        """Reserve a slot until the file is sent; raise `QueryFailed` if all are in use."""
+    @asynccontextmanager
+    async def make_file(self, question: Query[BinaryIO]) -> AsyncIterator[BinaryIO]:
+        """Run a long query, like `ask`, and hold its slot until the file is sent."""
         if self._sending >= FILES:
             raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
         self._sending += 1
         try:
-            yield
+            made = asyncio.get_running_loop().run_in_executor(
+                self._files, self._answer, question, FILE_S
+            )
+            with contextlib.closing(await made) as file:
+                yield file
         finally:
             self._sending -= 1
-
-    async def make_file(self, question: Query[T]) -> T:
-        """Run a long query, like `ask`."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._files, self._answer, question, FILE_S
-        )
 
     def _answer(self, question: Query[T], within_s: float) -> T:
         with self._cursor() as cursor:

@@ -59,7 +59,6 @@ _SINGLE = ("max", "argmax", "min", "quantile")
 class _Asked:
     config: HistogramConfig
     unit: str
-    users: bool
     domain: tuple[str, ...]
     noise: Noise
     items: int
@@ -71,7 +70,7 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield the mechanism in use first, then others; `config` has D0 in `max_items`."""
     domain = tuple(getattr(config, "domain", None) or ())
-    asked = _Asked(config, unit, config.max_items_per_user is not None, domain, noise, items, beta)
+    asked = _Asked(config, unit, domain, noise, items, beta)
     yield _row(asked, config, {}, mechanism)
     if isinstance(config, UnkBaseConfig):
         for assumed in _schedules(config):
@@ -139,7 +138,7 @@ def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
         config = kind(**values)
     except ValueError as error:
         return _without(name, assumed, error)
-    if asked.users and not protects_users(config):
+    if asked.config.max_items_per_user is not None and not protects_users(config):
         reason = 'not with privacy.unit = "user": one user takes part in many releases'
         return _without(name, assumed, reason)
     return _built(asked, config, assumed, reason)
@@ -194,13 +193,9 @@ def _row(
 def _without(name: str, assumed: Assumed, reason: object) -> Alternative:
     # Strip the histogram's name from the message.
     said = str(reason).partition("': ")[2] or str(reason)
+    answers = KINDS[name].answers
     return Alternative(
-        mechanism=name,
-        chosen=False,
-        possible=False,
-        assumed=assumed,
-        answers=KINDS[name].answers,
-        reason=said,
+        mechanism=name, possible=False, assumed=assumed, answers=answers, reason=said
     )
 
 
@@ -228,14 +223,9 @@ def _running(
     kinds = [("haar", None), ("tree", best), ("tree", 2), ("sqrt", None)]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
-        reason = _why_not_sqrt(config) if kind == "sqrt" else ""
-        choice = CounterChoice(
-            counter=kind,
-            radix=radix,
-            chosen=(kind, radix) == own,
-            possible=not reason,
-            reason=reason,
-        )
+        choice = CounterChoice(counter=kind, radix=radix, chosen=(kind, radix) == own)
+        if kind == "sqrt" and (reason := _why_not_sqrt(config)):
+            choice = structs.replace(choice, possible=False, reason=reason)
         if choice.chosen:
             worst, rms = noise.worst_sd, noise.rms_sd
             held = memory_of(mechanism, config).noise_per_row
@@ -292,7 +282,6 @@ def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterat
             counter="tree",
             radix=radix,
             chosen=radix == own,
-            possible=True,
             worst_sd=worst,
             rms_sd=rms,
             times_worst=worst / noise.worst_sd,
@@ -309,7 +298,6 @@ def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[
                 counter=kind,
                 radix=radix,
                 chosen=chosen,
-                possible=True,
                 error=other.error(1),
                 times_worst=other.error(1) / mechanism.error(1),
             )

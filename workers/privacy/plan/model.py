@@ -155,7 +155,7 @@ class CounterChoice(Record, frozen=True, kw_only=True):
     counter: str
     radix: int | None
     chosen: bool
-    possible: bool
+    possible: bool = True
     reason: str = ""
     worst_sd: float | None = None
     rms_sd: float | None = None
@@ -180,7 +180,7 @@ class EndChoice(Record, frozen=True, kw_only=True):
 
 class Alternative(Record, frozen=True, kw_only=True):
     mechanism: str
-    chosen: bool
+    chosen: bool = False
     possible: bool
     assumed: dict[str, Any]
     answers: str
