@@ -280,19 +280,14 @@ def together_of(
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
     if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises):
         return None
-    charges = tuple(_charge(snapshot, horizon) for snapshot, horizon in seen)
-    return {
-        "unit": units.pop(),
-        "histograms": [snapshot.histogram for snapshot, _ in seen],
-        **_total(charges),
-    }
-
-
-def _charge(snapshot: SeenSnapshot, horizon: int | None) -> Charge:
-    promise, width = snapshot.guarantee, snapshot.end - snapshot.start
-    epoch_ms = horizon * width if horizon is not None and width > 0 else None
-    cost = stated(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta)
-    return Charge(cost, epoch_ms)
+    charges = []
+    for (snapshot, horizon), promise in zip(seen, promises, strict=True):
+        width = snapshot.end - snapshot.start
+        epoch_ms = horizon * width if horizon is not None and width > 0 else None
+        cost = stated(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta)
+        charges.append(Charge(cost, epoch_ms))
+    names = [snapshot.histogram for snapshot, _ in seen]
+    return {"unit": units.pop(), "histograms": names, **_total(tuple(charges))}
 
 
 @lru_cache(maxsize=16)

@@ -407,7 +407,10 @@ def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
 
 
 def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) -> str:
-    least = _least_delta(ceiling, charges)
+    # A per-epoch delta that divides the ceiling's delta among all epochs.
+    counts = _worst(ceiling, charges).counts
+    times = len(counts) if ceiling.unit == "event" else sum(counts)
+    least = max(_down(ceiling.delta / times, 2), 1e-50)
     given = settings.histograms
     smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
     for configs, delta in ((given, ""), (smaller, f", with delta = {least:.2g} in each,")):
@@ -457,13 +460,6 @@ def _fitting_epsilons(
         if ceiling.holds(_worst(ceiling, _charges(settings, smaller, mechanisms)).epsilon):
             return epsilons
     return None
-
-
-def _least_delta(ceiling: Ceiling, charges: Sequence[Charge]) -> float:
-    """Return a per-epoch delta that divides the ceiling's delta among all epochs."""
-    counts = _worst(ceiling, charges).counts
-    times = len(counts) if ceiling.unit == "event" else sum(counts)
-    return max(_down(ceiling.delta / times, 2), 1e-50)
 
 
 def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:

@@ -100,7 +100,7 @@ from workers.mechanisms.budget import DISCOVERY_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig, PureMisraGries
+from workers.mechanisms.misra_gries.misra_gries import MisraGries, PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
@@ -114,13 +114,12 @@ from workers.mechanisms.one_shot.algorithms import (
     laplace_quantile,
     quantile,
 )
-from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
-from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
@@ -251,14 +250,14 @@ def bottom_of(public: Mapping[str, Any]) -> int:
     return int(bottom["above"]) if bottom else 0
 
 
-def one_shot(
-    config: OneShotConfig, mechanism: OneShot, beta: float, data: Data
-) -> tuple[Promise, ...]:
+def one_shot(mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]:
+    config = mechanism.config
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
     rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
     labels = p.domain or data.items
-    values = releases * _looked_at(name, p, labels)
+    looked_at = min(labels, p.kbar) if name in LIMITED else labels
+    values = releases * (p.k if name in PICKING else looked_at)
     spread = _paper_spread(name, p, rho)
     assumes = f"at most {labels:,} labels occur in a tick" if name not in KNOWN + LIMITED else ""
     source, further = _SOURCE[name]
@@ -284,9 +283,9 @@ def one_shot(
     return counts, Promise("hidden", bounds, assumes, beta, ours, printed, further)
 
 
-def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
+def pay(mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
     """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
-    p = config.parameters()
+    config, p = mechanism.config, mechanism.config.parameters()
     answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
     picks = min(config.labels, answers * config.k)
     delta = discovery_delta(mechanism) / config.queries
@@ -299,8 +298,9 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
     return Promise("hidden", bounds, "", beta, ours, printed, source)
 
 
-def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
+def blocks(mechanism: Meta, beta: float, data: Data) -> Promise:
     """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
+    config = mechanism.config
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
     releases = ticks_of(config, data)
     most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
@@ -328,11 +328,12 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
     return Promise("counts", bounds, assumes, beta, ours, printed, source)
 
 
-def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
+def sketch(mechanism: MisraGries, beta: float, data: Data) -> Promise:
     """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
     if isinstance(mechanism, PureMisraGries):
-        return _pure_sketch(config, mechanism, beta, data)
-    tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
+        return _pure_sketch(mechanism, beta, data)
+    config, tree = mechanism.config, mechanism.tree
+    k, releases = config.size, ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
     lost = data.weight / (k + 1)
     rho = paper_rho(config, discovers=True) / tree.levels
@@ -359,15 +360,14 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
     return Promise("counts", bounds, assumes, beta, ours, lost + printed, source)
 
 
-def _pure_sketch(
-    config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data
-) -> Promise:
+def _pure_sketch(mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
     """Bound the error of Misra-Gries over a declared domain.
 
     Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
     noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
     """
-    tree, releases = mechanism.tree, ticks_of(config, data)
+    config, tree = mechanism.config, mechanism.tree
+    releases = ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
     lost = data.weight / (config.size + 1)
     values = len(mechanism.domain()) * releases
@@ -426,12 +426,6 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     return p.max_count + spread * high
 
 
-def _looked_at(name: Name, p: Parameters, labels: int) -> int:
-    if name in PICKING:
-        return p.k
-    return min(labels, p.kbar) if name in LIMITED else labels
-
-
 def _largest(
     algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
 ) -> float:
@@ -485,7 +479,8 @@ _SOURCES = {
 }
 
 
-def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
+def answer(mechanism: OrderStatistics, data: Data) -> Promise:
+    config = mechanism.config
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     printed: float | None
     if not mechanism.guarantee.epsilon:
@@ -497,11 +492,11 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
         tests /= epsilon
         printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
-        printed = _printed_segments(config, mechanism, value)
+        printed = _printed_segments(mechanism, value)
     bounds = f"error of every answer, over {config.ticks:,} ticks"
     assumes, source = f"no watched value passes {value:,}", _SOURCES[config.mechanism]
     segments = range(1, last_segment(mechanism, value) + 1)
-    ours = max(_error(config, mechanism, segment, value) for segment in segments)
+    ours = max(_error(mechanism, segment, value) for segment in segments)
     return Promise("answer", bounds, assumes, config.beta, ours, printed, source)
 
 
@@ -517,9 +512,9 @@ def last_segment(mechanism: OrderStatistics, value: int) -> int:
     return segments.most
 
 
-def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: int) -> float:
+def _error(mechanism: OrderStatistics, segment: int, value: int) -> float:
     published, segments = mechanism.error(segment), mechanism.segments
-    if config.mechanism != "doubling" or segments is None:
+    if mechanism.config.mechanism != "doubling" or segments is None:
         return published
     error, above = segments.column_error(segment), segments.bounds(segment)[1]
     high, low = min(float(value), segments.threshold(segment) + above + error), 0.0
@@ -529,7 +524,8 @@ def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: i
     return min(published, high - max(low, 0.0) + error)
 
 
-def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
+def _printed_segments(mechanism: OrderStatistics, value: int) -> float:
+    config = mechanism.config
     alone = config.mechanism == "doubling"
     epsilon = mechanism.guarantee.epsilon / (1 if alone else 2)
     beta = config.beta / (1 if alone else 2)
@@ -599,22 +595,21 @@ def promises(
         raise ValueError(f"beta = {beta}: must be a number above 0 and below 1")
     given = data or Data()
     built = build(config, unit) if mechanism is None else mechanism
-    own = in_events(config, unit)
     match built:
         case KnownBase() | UnkBase():
             return _running(built, beta, given)
         case SparseGumb():
             return _sparse(built, beta, given)
         case OneShot():
-            return one_shot(built.config, built, beta, given)
+            return one_shot(built, beta, given)
         case Meta():
-            return (blocks(built.config, built, beta, given),)
+            return (blocks(built, beta, given),)
         case MisraGries():
-            return (sketch(built.config, built, beta, given),)
+            return (sketch(built, beta, given),)
         case PayWhatYouGet():
-            return (pay(built.config, built, beta, given),)
-        case OrderStatistics() if isinstance(own, MaxConfig):
-            return (answer(own, built, given),)
+            return (pay(built, beta, given),)
+        case OrderStatistics():
+            return (answer(built, given),)
     raise ValueError(f"mechanism = {built.kind}: no theorem is known for it")
 
 
@@ -712,17 +707,15 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
 )
 
 
-def printed_of(
-    config: HistogramConfig, mechanism: Mechanism, noise: Noise, conversion: float
-) -> Iterator[Printed]:
-    """Yield every figure that a paper states differently; `config` has D0 in `max_items`.
+def printed_of(mechanism: Mechanism, noise: Noise, conversion: float) -> Iterator[Printed]:
+    """Yield every figure that a paper states differently.
 
     `conversion` is the part of delta that converts rho into epsilon, 0 if none.
     """
     if conversion > 0:
         yield from _printed_conversion(mechanism, conversion)
-    if config.mechanism in ("known_base", "unk_base") and config.horizon_ticks is not None:
-        yield from _printed_running(config, mechanism, noise)
+    if isinstance(mechanism, KnownBase | UnkBase) and mechanism.config.horizon_ticks is not None:
+        yield from _printed_running(mechanism, noise)
     if isinstance(mechanism, SparseGumb):
         yield from _printed_sparse(mechanism)
     if isinstance(mechanism, OneShot | Meta):
@@ -730,7 +723,7 @@ def printed_of(
         own, delta = mechanism.config, discovery_delta(mechanism) / levels
         yield from _printed_one_shot(own.algorithm, own.parameters(), mechanism.algorithm, delta)
     if isinstance(mechanism, OrderStatistics):
-        yield from _printed_accounting(config, mechanism)
+        yield from _printed_accounting(mechanism)
 
 
 def _printed_conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:
@@ -742,11 +735,9 @@ def _printed_conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]
     yield Printed("rho_for_this_epsilon", guarantee.rho, paper, formula, source)
 
 
-def _printed_running(
-    config: HistogramConfig, mechanism: Mechanism, noise: Noise
-) -> Iterator[Printed]:
+def _printed_running(mechanism: KnownBase | UnkBase, noise: Noise) -> Iterator[Printed]:
     """Yield noise and threshold at the worst tick of a tree of the best base: 000 formula (4)."""
-    ticks = noise.ticks_looked_at
+    config, ticks = mechanism.config, noise.ticks_looked_at
     radix = config.radix or best_radix(ticks)
     tau = math.sqrt(config.max_items * config.max_count**2 / (2 * mechanism.guarantee.rho))
     worst = tau * digits_of(ticks, radix) * math.sqrt(radix - 1)
@@ -792,8 +783,9 @@ def _printed_one_shot(
         yield Printed("bar_above_the_rest", float(above), paper, formula, source)
 
 
-def _printed_accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
+def _printed_accounting(mechanism: OrderStatistics) -> Iterator[Printed]:
     """Yield the error by the papers' accounting at the same epsilon, if tables exist for it."""
+    config = mechanism.config
     if config.epsilon is None:
         return
     try:

@@ -222,15 +222,12 @@ class Store:
             self._say({"state": "live"} if live else {"state": "reading", "read": self.reading})
             if time.monotonic() >= look_at or (was is not None and self.reading is None):
                 settle(database)
-                self._thin(database, writer)
+                newest = max(writer.ends.values(), default=0)
+                for level, keep in self._keep_ms.items():
+                    if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
+                        thin(database, writer.ends, {level: keep})
+                        self._thinned[level] = newest
                 look_at = time.monotonic() + LOOK_S
-
-    def _thin(self, database: Database, writer: Writer) -> None:
-        for level, keep in self._keep_ms.items():
-            newest = max(writer.ends.values(), default=0)
-            if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
-                thin(database, writer.ends, {level: keep})
-                self._thinned[level] = newest
 
     def _release(self) -> None:
         """Close the file to queries, and wait until none uses it."""

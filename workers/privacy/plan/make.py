@@ -89,7 +89,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         guarantee=mechanism.guarantee,
         deltas=deltas,
         parameters=msgspec.json.decode(msgspec.json.encode(public)),
-        printed=tuple(printed_of(config, mechanism, noise, conversion)),
+        printed=tuple(printed_of(mechanism, noise, conversion)),
         noise=noise,
         thresholds=thresholds_of(mechanism, config, noise),
         error=error,
@@ -114,9 +114,8 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
     beta = config.beta if isinstance(config, MaxConfig) else BETA
     domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
-    shown = _most_shown(config, mechanism)
-    counts = ((shown,) if shown else SIZES) if mechanism.law in COUNT_LAWS else ()
-    law, sd = mechanism.law, noise.worst_sd
+    law, sd, shown = mechanism.law, noise.worst_sd, _most_shown(config, mechanism)
+    counts = ((shown,) if shown else SIZES) if law in COUNT_LAWS else ()
     data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
     return Error(
         beta=beta,
@@ -143,11 +142,10 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
-    if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
-        return
-    for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
-        up_to, error = mechanism.segments.threshold(segment), mechanism.error(segment)
-        yield Segment(segment=segment, up_to=up_to, error=round(error, 4))
+    if isinstance(mechanism, OrderStatistics) and (segments := mechanism.segments) is not None:
+        for one in range(1, min(SEGMENTS, segments.most) + 1):
+            error = round(mechanism.error(one), 4)
+            yield Segment(segment=one, up_to=segments.threshold(one), error=error)
 
 
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
