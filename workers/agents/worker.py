@@ -141,9 +141,7 @@ class Factory:
     def release(self, partition: int) -> ReleaseShard:
         settings, owners, guard = self._settings, self._stream.owners, None
         if self._ceiling is not None:
-            guard = CeilingGuard(
-                self._ceiling, settings, self._connection, partition, owners, self._others
-            )
+            guard = CeilingGuard(self._ceiling, partition, owners, self._others)
         return ReleaseShard(
             self._assignment(RELEASE, partition, settings.release_state_topic),
             contributions=self._stream.contributions,

@@ -288,9 +288,8 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     if histograms is not None and not histograms <= request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
     keys = frozenset(query.getall("key")) if "key" in query else None
-    wanted = Filter(
-        histograms=histograms, keys=keys, top=int(query["top"]) if "top" in query else None
-    )
+    top = int(query["top"]) if "top" in query else None
+    wanted = Filter(histograms=histograms, keys=keys, top=top)
     hub = request.app[HUB]
     if len(hub) >= VIEWERS:
         full = f"{VIEWERS:,} viewers are connected already"
@@ -410,7 +409,7 @@ def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web
     about = {"complete": False, "reading": reading, "more": False, "kept": kept}
     if isinstance(asked, EpochsQuery):
         return json_of({"epochs": [], **about})
-    place = {**asked.stream.as_dict(), "items": list(asked.items)}
+    place = {**asked.stream._asdict(), "items": list(asked.items)}
     times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
     return json_of({**place, **times, **about, "series": [], "entries": []})
 

@@ -244,7 +244,7 @@ def history_file(
         joined = f"heads left join {of_tick} using (place) left join labels using (item)"
         order = "n desc, label"
     written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
-    named = {name: object_column([value]) for name, value in asked.stream.as_dict().items()}
+    named = {name: object_column([value]) for name, value in asked.stream._asdict().items()}
     cursor.register("stream_name", named)
     try:
         cursor.execute(
@@ -349,7 +349,7 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
     ]
     return orjson.dumps(
         {
-            **asked.stream.as_dict(),
+            **asked.stream._asdict(),
             "from": asked.range.since,
             "to": asked.range.until,
             "step": asked.step,
@@ -503,7 +503,7 @@ def _snapshots(
 def _snapshot(
     stream: Stream, head: _Head, common: Mapping[str, Any], items: list[tuple[str, int]], cut: bool
 ) -> dict[str, Any]:
-    fields: dict[str, Any] = {**stream.as_dict(), "epoch": common["epoch"], "tick": head.tick}
+    fields: dict[str, Any] = {**stream._asdict(), "epoch": common["epoch"], "tick": head.tick}
     fields |= {"start": head.start_ms, "end": head.end_ms}
     if head.shown is not None:
         fields["items"] = items
