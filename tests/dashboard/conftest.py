@@ -22,8 +22,5 @@ def chrome() -> Iterator[Browser]:
 @pytest.fixture
 def window(chrome: Browser) -> Iterator[Window]:
     """A window in which nothing may go wrong: no error, no warning, no dialog."""
-    opened = Window(chrome)
-    yield opened
-    opened.context.close()
-    # The test's server may have ended before the window.
-    assert [line for line in opened.wrong if "net::ERR_" not in line] == []
+    with Window(chrome) as opened:
+        yield opened

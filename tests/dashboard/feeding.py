@@ -15,6 +15,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.admin import admin_of
 from workers.dashboard.config import DashboardSettings, HistogramTopic
+from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.snapshots import Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
@@ -133,6 +134,11 @@ class Topics:
             for name in names
         )
         return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
+
+    def served(self, *names: str, horizon: int | None = 1_024, **options: Any) -> Background:
+        """Return a running dashboard over them, on any free port."""
+        settings = self.settings(*names, horizon=horizon)
+        return Background(Dashboard(settings, **({"port": 0} | options)))
 
     def toml(self, *names: str) -> str:
         """The least settings file of a dashboard over them."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.dashboard.browser import Window, text
-from tests.dashboard.feeding import Topics, answer, embedded, recent
-from workers.dashboard.server import Background, Dashboard
+from tests.dashboard.feeding import answer, embedded, recent
 
 pytestmark = pytest.mark.waits
 
@@ -37,10 +36,6 @@ COUNT_NODES = """() => {
 }"""
 
 
-def served(topics: Topics, *names: str) -> Background:
-    return Background(Dashboard(topics.settings(*names), port=0))
-
-
 def test_hostile_labels_are_text_and_nothing_else(window: Window) -> None:
     with embedded("products", "maximum") as topics:
         items = [(label, 1_000 - i) for i, label in enumerate(HOSTILE)]
@@ -56,7 +51,7 @@ def test_hostile_labels_are_text_and_nothing_else(window: Window) -> None:
                 error=2,
             )
         )
-        with served(topics, "products", "maximum") as dashboard:
+        with topics.served("products", "maximum") as dashboard:
             page = window.open(dashboard.url)
             window.counts("#key option", 3)
             shown = page.evaluate(
@@ -112,7 +107,7 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(window: Window) -> None:
         topics.send(
             *(recent(tick, items(tick), ticks=3, key=key) for tick in (1, 2, 3) for key in keys)
         )
-        with served(topics, "products") as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=shop 07")
             window.counts("#key option", 50)
             page.evaluate(COUNT_NODES)
@@ -156,7 +151,7 @@ def test_of_a_very_large_histogram_the_largest_are_sent_and_any_can_be_followed(
             topics.send(
                 recent(1, whole[start : start + 10_000], ticks=2, page=page_number, pages=3)
             )
-        with served(topics, "products") as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1&item=product 25000")
             assert "the 1,000 largest of 30,000 items shown" in page.inner_text("#shown")
             window.reads("#reading", "65,000")

@@ -11,7 +11,6 @@ import pytest
 
 from tests.dashboard.browser import Window
 from tests.dashboard.feeding import embedded, message, recent
-from workers.dashboard.server import Background, Dashboard
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -53,10 +52,7 @@ COLOURS = """() => {
 def window(chrome: Browser) -> Iterator[Window]:
     """A page whose modules can be called."""
     found = Window(chrome)
-    with (
-        embedded("products") as topics,
-        Background(Dashboard(topics.settings("products"), port=0)) as dashboard,
-    ):
+    with embedded("products") as topics, topics.served("products") as dashboard:
         found.page.goto(dashboard.url)
         yield found
 
@@ -184,7 +180,7 @@ def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(windo
                 "last": 900,
             }
             topics.send(recent(tick, list(counts.items()), ticks=3, sd=4.0))
-        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.counts("#chart .band", 1)
             ranks = page.evaluate(

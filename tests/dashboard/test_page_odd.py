@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.dashboard.browser import Window
-from tests.dashboard.feeding import GONE, Topics, embedded, message, recent
-from workers.dashboard.server import Background, Dashboard
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+from tests.dashboard.feeding import GONE, embedded, message, recent
 
 pytestmark = pytest.mark.waits
 
@@ -61,15 +57,10 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
-def served(topics: Topics) -> Background:
-    return Background(Dashboard(topics.settings("products"), port=0))
-
-
-def test_the_guarantee_stays_when_another_key_has_the_same_one(chrome: Browser) -> None:
-    window = Window(chrome)
+def test_the_guarantee_stays_when_another_key_has_the_same_one(window: Window) -> None:
     with embedded("products") as topics:
         topics.send(*(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2")))
-        with served(topics) as dashboard:
+        with topics.served("products") as dashboard:
             window.page.add_init_script(COLLECT)
             page = window.open(dashboard.url)
             window.counts("#key option", 2)
@@ -81,14 +72,12 @@ def test_the_guarantee_stays_when_another_key_has_the_same_one(chrome: Browser) 
             window.reads("#board-title", "s2, tick")
             assert "Asking" in page.evaluate("[...window.said].join(' ')")
             assert page.inner_text("#guarantee") == before
-    assert window.wrong == []
 
 
-def test_nothing_is_called_unpublished_before_the_answer_is_here(chrome: Browser) -> None:
-    window = Window(chrome)
+def test_nothing_is_called_unpublished_before_the_answer_is_here(window: Window) -> None:
     with embedded("products") as topics:
         topics.send(recent(2, [("tea", 9)], ticks=2))
-        with served(topics) as dashboard:
+        with topics.served("products") as dashboard:
             window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
             page = window.open(dashboard.url)
             said = page.evaluate("[...window.said].join(' ')")
@@ -96,11 +85,10 @@ def test_nothing_is_called_unpublished_before_the_answer_is_here(chrome: Browser
             assert "Nothing" not in said
 
 
-def test_pause_holds_the_tick_that_is_seen(chrome: Browser) -> None:
-    window = Window(chrome)
+def test_pause_holds_the_tick_that_is_seen(window: Window) -> None:
     with embedded("products") as topics:
         topics.send(recent(1, [("tea", 9)], ticks=2))
-        with served(topics) as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(dashboard.url)
             page.evaluate(HOLD)
             newer = recent(2, [("tea", 30)], ticks=2)
@@ -114,17 +102,15 @@ def test_pause_holds_the_tick_that_is_seen(chrome: Browser) -> None:
                 page.evaluate("Number(new URLSearchParams(location.search).get('at'))")
                 < newer["end"]
             )
-    assert window.wrong == []
 
 
-def test_odd_snapshots_do_not_stop_the_page(chrome: Browser) -> None:
+def test_odd_snapshots_do_not_stop_the_page(window: Window) -> None:
     with embedded("products") as topics:
         for index, fields in enumerate(ODD):
             topics.send(message(5, key=f"odd {index}", **fields))
         topics.send(message(5, key="sound"))
-        with served(topics) as dashboard:
+        with topics.served("products") as dashboard:
             for index in range(len(ODD)):
-                window = Window(chrome)
                 window.page.goto(f"{dashboard.url}?key=odd%20{index}")
                 window.shows(
                     f'document.querySelector("#board-title").textContent.includes("odd {index}, tick 5")'
@@ -134,10 +120,9 @@ def test_odd_snapshots_do_not_stop_the_page(chrome: Browser) -> None:
                 window.reads("#board-title", "sound, tick 5")
                 window.reads("tr.item .pick", "^tea$")
                 assert window.wrong == [], ODD[index]
-                window.context.close()
 
 
-def test_a_label_without_a_shape_can_be_seen_and_picked(chrome: Browser) -> None:
+def test_a_label_without_a_shape_can_be_seen_and_picked(window: Window) -> None:
     labels = {
         "\u200b": "U+200B",
         "  ": "U+0020 U+0020",
@@ -146,14 +131,12 @@ def test_a_label_without_a_shape_can_be_seen_and_picked(chrome: Browser) -> None
         "": "(no name)",
         "\u0924\u093e": "\u0924\u093e",
     }
-    window = Window(chrome)
     with embedded("products") as topics:
         topics.send(recent(2, [(label, 90 - i) for i, label in enumerate(labels)], ticks=2))
-        with served(topics) as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(dashboard.url)
             assert [label for _, label, _ in window.rows()] == list(labels.values())
             widths = page.evaluate(
                 "[...document.querySelectorAll('.pick')].map((e) => e.getBoundingClientRect().width)"
             )
             assert min(widths) > 5
-    assert window.wrong == []

@@ -137,7 +137,7 @@ def test_the_page_says_what_the_figures_bear_out(
     }
     with embedded("products") as topics:
         topics.send(recent(1, [("tea", 500)], ticks=1, guarantee=promise))
-        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.shows('document.querySelector(".person") !== null')
             said, shown = page.inner_text("#guarantee"), page.inner_text("#lead")
