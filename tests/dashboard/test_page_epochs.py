@@ -41,22 +41,10 @@ def day() -> list[dict[str, Any]]:
         epoch, tick = hour // HORIZON + 1, hour % HORIZON + 1
         generation = "b" if hour >= 2 * HORIZON + 3 else "a"
         since = tick - 3 if generation == "b" else tick
-        items = [
-            (label, 1_000 * since * (3 - place) + 100 * epoch + hour)
-            for place, label in enumerate(ITEMS)
-        ]
-        start = MIDNIGHT_MS + hour * HOUR_MS
-        found.append(
-            message(
-                tick,
-                items,
-                epoch=epoch,
-                id=generation * 31 + f"{epoch}",
-                start=start,
-                end=start + HOUR_MS,
-                sd=20.0,
-            )
-        )
+        added, start = 100 * epoch + hour, MIDNIGHT_MS + hour * HOUR_MS
+        items = [(label, 1_000 * since * (3 - place) + added) for place, label in enumerate(ITEMS)]
+        own = {"epoch": epoch, "id": f"{generation * 31}{epoch}", "sd": 20.0}
+        found.append(message(tick, items, start=start, end=start + HOUR_MS, **own))
     return found
 
 
@@ -71,12 +59,9 @@ def finals_on(topics: Topics) -> dict[tuple[str, int], list[list[Any]]]:
 
 def listed(page: Page) -> list[tuple[str, int]]:
     """The totals that can be clicked, newest first."""
-    return [
-        (one["id"], int(one["end"]))
-        for one in page.evaluate(
-            '[...document.querySelectorAll("#epochs-list button")].map((e) => ({ ...e.dataset }))'
-        )
-    ]
+    buttons = '[...document.querySelectorAll("#epochs-list button")]'
+    found = page.evaluate(f"{buttons}.map((e) => ({{ ...e.dataset }}))")
+    return [(one["id"], int(one["end"])) for one in found]
 
 
 def test_every_total_that_was_final_is_found_by_clicking(
@@ -101,9 +86,8 @@ def test_every_total_that_was_final_is_found_by_clicking(
             page.click("#epochs summary")
             page.click(f'#epochs-list button[data-id="{series}"]')
             window.reads("tr.item .count", f"^{text(items[0][1])}$")
-            assert [(label, count) for _, label, count in window.rows()] == [
-                (label, text(count)) for label, count in items
-            ]
+            shown = [(label, count) for _, label, count in window.rows()]
+            assert shown == [(label, text(count)) for label, count in items]
             assert f"at={end}" in page.url
         # What is clicked can be sent to somebody, who sees the same.
         with Window(chrome) as other:
@@ -128,13 +112,10 @@ def test_what_had_gone_before_the_first_read_is_said(window: Window, topics: Top
         until(lambda: asked("histograms")["history"]["state"] == "live", "all is read")
         for key, begin in begins.items():
             of: dict[str, object] = {"histogram": "products", "key": key}
-            assert asked("history", **of)["complete"] is False
-            assert asked("epochs", **of)["complete"] is False
-            assert asked("history", **of, to=begin)["complete"] is False
+            for name, end in (("history", {}), ("epochs", {}), ("history", {"to": begin})):
+                assert asked(name, **of, **end)["complete"] is False
             assert asked("history", **of)["kept"]["first"] == begin + HOUR_MS
-            assert (
-                asked("history", **of, **{"from": MIDNIGHT_MS + 21 * HOUR_MS})["complete"] is True
-            )
+            assert asked("history", **of, **{"from": begins["s1"]})["complete"] is True
         # The tick of which s2 was read: nobody knows whether s1 was shown then.
         missing = asked("history", histogram="products", key="s1", **{"from": begins["s2"]})
         assert (len(missing["entries"]), missing["complete"]) == (3, False)
@@ -157,10 +138,8 @@ def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics
         assert counts == [text(one["items"][0][1]) for one in reversed(day())]
         page.select_option("#unit", "hour")
         window.reads("#numbers thead", "Counted")
-        counted = [
-            int(one.replace(",", "").replace("\u2212", "-"))
-            for one in page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
-        ]
+        cells = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
+        counted = [int(one.replace(",", "").replace("\u2212", "-")) for one in cells]
         assert sum(counted) == sum(items[0][1] for items in finals.values())
         assert len(counted) == 24
         # A tick that is not kept is said not to be there, and not replaced.
@@ -171,12 +150,10 @@ def test_after_a_restart_all_of_it_is_still_there(window: Window, topics: Topics
         window.reads("tr.item .count", f"^{text(day()[0]['items'][0][1])}$")
         page.goto(f"{dashboard.url}?histogram=products&key=s1&at=2023-11-15T05:30:00Z")
         window.reads("tr.item .count", f"^{text(day()[5]['items'][0][1])}$")
+        no_key = "Nothing has been published for a stream key \u201cnobody\u201d"
         for query, said in (
             ("histogram=nothing&key=s1", "There is no histogram \u201cnothing\u201d here."),
-            (
-                "histogram=products&key=nobody",
-                "Nothing has been published for a stream key \u201cnobody\u201d",
-            ),
+            ("histogram=products&key=nobody", no_key),
         ):
             page.goto(f"{dashboard.url}?{query}")
             window.shows(f'document.querySelector("#unknown").textContent.includes("{said}")')
