@@ -89,13 +89,9 @@ class Window:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(rank, label, count) of the rows in the document, as they read."""
-        return [
-            tuple(row)
-            for row in self.page.evaluate(
-                """() => [...document.querySelectorAll("tr.item")].map((row) =>
-                    [".rank", ".pick", ".count"].map((part) => row.querySelector(part).textContent))"""
-            )
-        ]
+        found = self.page.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) =>
+            [".rank", ".pick", ".count"].map((part) => row.querySelector(part).textContent))""")
+        return [tuple(row) for row in found]
 
     def shows(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.dashboard.browser import Window, text
-from tests.dashboard.feeding import Topics, embedded
-from tests.dashboard.numbers import numbers
+from tests.dashboard.feeding import Topics, embedded, numbers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

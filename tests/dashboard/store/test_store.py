@@ -158,11 +158,8 @@ def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_
             assert page.log.count(f"history: off: {why} (") == 1
 
         off("its file cannot be used: No such file or directory")
-        until(
-            lambda: page.get("snapshots", histogram="products", key="s1")[1]["snapshots"],
-            "the page shows",
-            PATIENCE_S,
-        )
+        one = {"histogram": "products", "key": "s1"}
+        until(lambda: page.get("snapshots", **one)[1]["snapshots"], "the page shows", PATIENCE_S)
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / path.name).write_text("something else " * 1_000)
         (tmp_path / "new").rename(directory)
