@@ -256,7 +256,8 @@ async def test_nothing_but_reading_is_allowed() -> None:
 async def test_with_a_token_nothing_is_told_without_it() -> None:
     async with client(filled(), token=TOKEN, host="0.0.0.0") as http:
         wrong = ("Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \udcff", TOKEN, None)
-        for path in ("/api/histograms", SNAPSHOTS, "/api/stream", "/api/x", "/demo/exact"):
+        stored = ("/api/history", "/api/epochs")
+        for path in ("/api/histograms", SNAPSHOTS, "/api/stream", *stored, "/api/x", "/demo/exact"):
             for given in wrong:
                 headers = {} if given is None else {"Authorization": given}
                 answer = await http.get(path, headers=headers)

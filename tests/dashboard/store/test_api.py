@@ -33,7 +33,6 @@ from workers.kafka.clients import Connection
 
 Client = TestClient[Request, Application]
 LIFE = life()
-TOKEN = "correct-horse-battery"
 HOUR = 3_600_000
 STREAM = "histogram=products&key=s1"
 FILE = f"/api/history?{STREAM}&format=csv"
@@ -57,16 +56,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def client(
-    path: Path, token: str | None = None, memory: int = 0
-) -> AsyncIterator[tuple[Client, Store]]:
+async def client(path: Path, memory: int = 0) -> AsyncIterator[tuple[Client, Store]]:
     """A client of a dashboard whose Kafka is away; `memory` ticks are held in memory too."""
     hub = Hub()
     hub.publish([seen(document) for document in LIFE[len(LIFE) - memory :]])
     # A broker that is away.
     store = Store(Connection("127.0.0.1:1"), {"orders.products": "products"}, path=path, keep_ms={})
     known = [("products", 64), ("maximum", None)]
-    how: dict[str, Any] = {"name": "orders", "host": "127.0.0.1", "token": token, "store": store}
+    how: dict[str, Any] = {"name": "orders", "host": "127.0.0.1", "token": None, "store": store}
     app = application(hub, known, **how)
     store.start()
     try:
@@ -299,20 +296,6 @@ async def test_a_question_that_takes_too_long_or_too_much_is_ended(
         with pytest.raises(QueryFailed, match="too much memory"):
             await store.ask(lambda cursor: cursor.execute(small).execute(large))
         assert await store.ask(lambda cursor: len(cursor.execute("from streams").fetchall())) == 1
-
-
-@on_a_loop
-async def test_with_a_token_nothing_is_told_without_it(file: Path) -> None:
-    async with client(file, token=TOKEN) as (http, _):
-        for path in (f"history?{STREAM}", f"epochs?{STREAM}&format=csv"):
-            answer = await http.get(f"/api/{path}")
-            assert answer.status == 401
-            assert b"item" not in await answer.read()
-            answer = await http.get(f"/api/{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-            assert answer.status == 200
-            assert answer.headers["Cache-Control"] == "no-store"
-            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            assert (await http.post(f"/api/{path}")).status == 405
 
 
 @pytest.mark.slow

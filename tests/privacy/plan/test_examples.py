@@ -7,10 +7,12 @@ import math
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests import ROOT
 from tests.numbers import number_in
+from tests.privacy.plan.test_command import planned as printed
 from workers.cli import execute
 from workers.events.reader import EARLIEST_MS
 from workers.settings.settings import Settings, load
@@ -60,14 +62,14 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     key.chmod(0o600)
     given, out = tmp_path / "events.jsonl", tmp_path / "snapshots.jsonl"
     given.write_text("".join(json.dumps(event) + "\n" for event in events(settings)))
-    assert execute(["plan", "-c", str(own), "--json"]) == 0
-    histograms = json.loads(capsys.readouterr().out)["histograms"]
-    planned = {one["name"]: one["guarantee"] for one in histograms}
-    for one in histograms:
-        spent = sum(share["delta"] for share in one["deltas"])
-        assert spent == pytest.approx(one["guarantee"]["delta"], rel=1e-12)
-    assert execute(["plan", "-c", str(own)]) == 0
-    text = capsys.readouterr().out
+    text, plan = printed(own, capsys)
+    planned = {one.name: msgspec.to_builtins(one.guarantee) for one in plan.histograms}
+    for one in plan.histograms:
+        spent = sum(share.delta for share in one.deltas)
+        assert spent == pytest.approx(one.guarantee.delta, rel=1e-12)
+        assert f"{one.name}: {one.mechanism}" in text
+        for sentence in one.advice:
+            assert sentence.split()[0] in text
     assert execute(["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]) == 0
     snapshots = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert {body["histogram"] for body in snapshots} == set(planned)
