@@ -71,13 +71,6 @@ def test_a_page_that_was_just_opened_is_connecting(window: Window, url: str) -> 
     assert "Reconnecting" not in page.evaluate("[...window.words]")
 
 
-def test_the_tab_names_what_it_shows(window: Window, url: str) -> None:
-    page = window.open(f"{url}?histogram=products&key=s1")
-    assert page.title() == "s1 \u00b7 products \u2013 orders \u2013 Quietcount"
-    page.select_option("#key", "shop 07")
-    window.shows('document.title.startsWith("shop 07 ")')
-
-
 def test_a_key_among_many_is_found_by_a_part_of_its_name(window: Window, url: str) -> None:
     page = window.open(f"{url}?histogram=products&key=s1")
     window.counts("#key option", 42)
@@ -118,7 +111,9 @@ def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -
         assert "19 times out of 20" in page.inner_text("#sd-words")
 
 
-def test_time_is_said_as_people_say_it(window: Window, url: str, topics: Topics) -> None:
+def test_the_tab_names_what_it_shows_and_time_is_said_as_people_say_it(
+    window: Window, url: str, topics: Topics
+) -> None:
     """Since when and until when; that it is tick 3 of an epoch is a detail."""
     page = window.open(f"{url}?histogram=products&key=s1")
     begin = topics.sent[0]["start"]
@@ -130,6 +125,9 @@ def test_time_is_said_as_people_say_it(window: Window, url: str, topics: Topics)
     details = page.get_attribute("#period", "title") or ""
     assert details.startswith("Times are in ")
     assert details.endswith(". Epoch 1, tick 3.")
+    assert page.title() == "s1 \u00b7 products \u2013 orders \u2013 Quietcount"
+    page.select_option("#key", "shop 07")
+    window.shows('document.title.startsWith("shop 07 ")')
 
 
 def test_several_items_and_keys_are_lines_of_one_chart(window: Window, url: str) -> None:

@@ -21,7 +21,7 @@ from tests import ROOT
 from tests.costs import delta_of, summed
 from tests.pipeline.pipeline import KEY, Partition, contribute, unk
 from tests.replay.site import settings_of
-from workers.commands.budget import show
+from workers.commands.budget import show, show_all
 from workers.mechanisms.accounting import Guarantee, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
@@ -29,7 +29,7 @@ from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
 from workers.privacy.plan.model import Record
-from workers.privacy.spending import Budget, budget_of, entries_of
+from workers.privacy.spending import AllBudgets, Budget, budget_of, entries_of
 from workers.settings.settings import (
     EventsSettings,
     KafkaSettings,
@@ -78,9 +78,13 @@ def state(
     return progress
 
 
-def text_of(budget: Budget) -> str:
+def text_of(found: Budget | AllBudgets) -> str:
     out = io.StringIO()
-    show(budget, Console(file=out, highlight=False), "w.release-state")
+    console = Console(file=out, highlight=False)
+    if isinstance(found, AllBudgets):
+        show_all(found, console, [one.worker for one in found.workers])
+    else:
+        show(found, console, "w.release-state")
     assert max(map(len, out.getvalue().splitlines())) <= 100
     return out.getvalue()
 
