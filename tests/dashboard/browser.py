@@ -94,7 +94,6 @@ class Window:
         return [tuple(row) for row in found]
 
     def shows(self, expression: str) -> None:
-        """Wait until a JavaScript expression is true."""
         self.page.wait_for_function(f"() => {expression}")
 
     def reads(self, selector: str, pattern: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dashboard.browser import Window, browser
+from tests.dashboard.feeding import Topics, on_a_broker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -24,3 +25,10 @@ def window(chrome: Browser) -> Iterator[Window]:
     """A window in which nothing may go wrong: no error, no warning, no dialog."""
     with Window(chrome) as opened:
         yield opened
+
+
+@pytest.fixture
+def topics(bootstrap: str, request: pytest.FixtureRequest) -> Iterator[Topics]:
+    """A histogram topic of `PARTITIONS` on a real broker, gone afterwards."""
+    with on_a_broker(bootstrap, request.module.PARTITIONS) as found:
+        yield found

@@ -96,7 +96,6 @@ class Topics:
         self.sent: list[dict[str, Any]] = []
 
     def send(self, *documents: dict[str, Any]) -> None:
-        """Publishes snapshots."""
         for document in documents:
             self.sent.append(document)
             topic, key = f"{self.prefix}.{document['histogram']}", document["key"].encode()
@@ -123,7 +122,6 @@ class Topics:
             ends.close()
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
-        """The settings of a dashboard over them."""
         shown = tuple(HistogramTopic(name, f"{self.prefix}.{name}", horizon) for name in names)
         return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
 

@@ -67,7 +67,6 @@ async def events(response: ClientResponse, count: int) -> list[tuple[str, Any, s
 
 @on_a_loop
 async def test_histograms_and_snapshots_are_answered_as_json() -> None:
-    """The two questions of docs/api.md."""
     async with client(filled()) as http:
         found = await (await http.get("/api/histograms")).json()
         assert found["worker"] == "orders"
@@ -344,7 +343,6 @@ async def told(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 async def answers_of(app: Application, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """The answers of a server over an application."""
     runner = AppRunner(app)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -40,7 +40,6 @@ def logging_as_before() -> Iterator[None]:
 
 @contextmanager
 def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and its address."""
     command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
     command += further
     with (config.parent / "log").open("w") as log:

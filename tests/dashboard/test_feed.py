@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
@@ -12,13 +12,14 @@ import pytest
 from confluent_kafka import Message
 
 from tests.admin import admin_of
-from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic, on_a_broker
+from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic
 from workers.dashboard.feed import Feed
 from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import SeenSnapshot, Stream
 from workers.kafka.clients import Connection
 
 pytestmark = pytest.mark.slow
+PARTITIONS = 3
 
 ONE = Stream("products", "s1")
 
@@ -54,13 +55,6 @@ def ticks(hub: Hub, stream: Stream = ONE) -> list[int]:
 
 def live(hub: Hub) -> bool:
     return hub.state["kafka"] == "live"
-
-
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic of three partitions on a real broker, gone afterwards."""
-    with on_a_broker(bootstrap, 3) as found:
-        yield found
 
 
 def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(

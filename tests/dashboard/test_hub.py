@@ -20,8 +20,6 @@ ONE = Stream("products", "s1")
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test as a coroutine."""
-
     @wraps(test)
     def run(**fixtures: Any) -> None:
         asyncio.run(test(**fixtures))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -11,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.dashboard.browser import Window, text
-from tests.dashboard.feeding import Topics, message, on_a_broker
+from tests.dashboard.feeding import Topics, message
 from tests.worker.harness import until
 from workers.kafka.reading import read_partition
 
@@ -19,19 +18,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.waits
+PARTITIONS = 1
 
 HOUR_MS = 3_600_000
 #: A midnight in UTC; a day of hourly ticks from there, three epochs of eight.
 MIDNIGHT_MS = 1_700_006_400_000
 HORIZON = 8
 ITEMS = ("tea", "cup", "pot")
-
-
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic on a real broker that keeps what is older than its retention would be; gone afterwards."""
-    with on_a_broker(bootstrap, 1) as found:
-        yield found
 
 
 def day() -> list[dict[str, Any]]:

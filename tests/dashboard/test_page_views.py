@@ -48,7 +48,6 @@ def topics() -> Iterator[Topics]:
 
 @pytest.fixture(scope="module")
 def url(topics: Topics) -> Iterator[str]:
-    """Where they are shown."""
     with topics.served("products") as dashboard:
         # A test holds the stream: what is read after the page has asked would not reach it.
         until(lambda: dashboard.dashboard.hub.state["kafka"] == "live", "the topic is read")

@@ -229,8 +229,6 @@ async def test_a_file_that_was_cut_off_does_not_look_whole(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
-        """A file whose second part cannot be read."""
-
         def __init__(self) -> None:
             self.parts = [b"histogram,key\n"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +11,7 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from tests.admin import admin_of
-from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
+from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic
 from tests.dashboard.store.making import at, at_ticks
 from tests.worker.harness import until
 from workers.dashboard.feed import Place
@@ -21,13 +20,7 @@ from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrival, Writer
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic of three partitions on a real broker, gone afterwards."""
-    with on_a_broker(bootstrap, 3) as found:
-        yield found
+PARTITIONS = 3
 
 
 class History:

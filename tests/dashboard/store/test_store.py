@@ -18,24 +18,16 @@ from urllib.request import urlopen
 import pytest
 
 from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S, Topics, message, on_a_broker
+from tests.dashboard.feeding import PATIENCE_S, Topics, message
 from tests.dashboard.store.making import at, at_ticks, thinned
 from tests.worker.harness import until
 from workers.dashboard.store.writing import connect
 
 pytestmark = pytest.mark.waits
-
-
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic of two partitions on a real broker, gone afterwards."""
-    with on_a_broker(bootstrap, 2) as found:
-        yield found
+PARTITIONS = 2
 
 
 class Page:
-    """A running dashboard."""
-
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
         self.process, self._url, self._log = process, url, log
 
