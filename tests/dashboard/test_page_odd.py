@@ -57,32 +57,25 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
-def test_the_guarantee_stays_when_another_key_has_the_same_one(window: Window) -> None:
+def test_nothing_is_called_unpublished_before_the_answer_is_here_and_the_guarantee_stays(
+    window: Window,
+) -> None:
+    """The other key has the same guarantee, so that one stays while its answer is awaited."""
+    said = "[...window.said].join(' ')"
     with embedded("products") as topics:
         topics.send(*(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2")))
         with topics.served("products") as dashboard:
-            window.page.add_init_script(COLLECT)
+            window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
             page = window.open(dashboard.url)
+            assert "Asking" in page.evaluate(said) and "Nothing" not in page.evaluate(said)
             window.counts("#key option", 2)
             before = page.inner_text("#guarantee")
             assert "Anyone who sees all of this" in before
-            page.evaluate(LATE, "api/s")
             page.evaluate("window.said.clear()")
             page.select_option("#key", "s2")
             window.reads("#board-title", "s2, tick")
-            assert "Asking" in page.evaluate("[...window.said].join(' ')")
+            assert "Asking" in page.evaluate(said)
             assert page.inner_text("#guarantee") == before
-
-
-def test_nothing_is_called_unpublished_before_the_answer_is_here(window: Window) -> None:
-    with embedded("products") as topics:
-        topics.send(recent(2, [("tea", 9)], ticks=2))
-        with topics.served("products") as dashboard:
-            window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
-            page = window.open(dashboard.url)
-            said = page.evaluate("[...window.said].join(' ')")
-            assert "Asking" in said
-            assert "Nothing" not in said
 
 
 def test_pause_holds_the_tick_that_is_seen(window: Window) -> None:
