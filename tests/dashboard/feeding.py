@@ -22,6 +22,8 @@ from workers.kafka.embedded import EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
 from workers.pipeline.snapshots import Numeric
 
+Document = dict[str, Any]
+
 TICK_MS = 10_000
 START_MS = 1_700_000_000_000
 PATIENCE_S = 300.0
@@ -64,7 +66,10 @@ def snapshot(
     tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any
 ) -> SeenSnapshot:
     """The same, as the dashboard stores it."""
-    document = message(tick, items, **changes)
+    return seen(message(tick, items, **changes))
+
+
+def seen(document: Document) -> SeenSnapshot:
     found = Pages().receive(document["histogram"], orjson.dumps(document))
     assert found is not None
     return found

@@ -41,6 +41,12 @@ def topics() -> Iterator[Topics]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def url(topics: Topics) -> Iterator[str]:
+    with topics.served("latency") as dashboard:
+        yield dashboard.url
+
+
 def opened(window: Window, url: str) -> Page:
     window.page.goto(f"{url}?histogram=latency&key=s1")
     window.page.wait_for_selector("#bins rect")
@@ -50,13 +56,10 @@ def opened(window: Window, url: str) -> Page:
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (820, False), (1400, True)])
 def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
-    chrome: Browser, topics: Topics, width: int, dark: bool
+    chrome: Browser, topics: Topics, width: int, dark: bool, url: str
 ) -> None:
-    with (
-        Window(chrome, width=width, height=900, dark=dark) as window,
-        topics.served("latency") as dashboard,
-    ):
-        page = opened(window, dashboard.url)
+    with Window(chrome, width=width, height=900, dark=dark) as window:
+        page = opened(window, url)
         drawn: dict[str, Any] = page.evaluate(DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         of_items = page.locator("#scroller, #find-row, #legend")
@@ -96,33 +99,32 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
     assert {"median", "◂ below 0", "500 and above ▸"} <= set(drawn["texts"])
 
 
-def test_it_can_be_read_without_seeing_it(window: Window, topics: Topics) -> None:
-    with topics.served("latency") as dashboard:
-        page = opened(window, dashboard.url)
-        name = page.get_attribute("#bins", "aria-label") or ""
-        assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
-        assert "99 % lie below: 500 or more, at least " in name
-        page.click("#numeric summary")
-        window.counts("#bin-numbers tbody tr", 6)
-        page.locator("#bin-numbers").wait_for(state="visible")
-        rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
-        inner = [f"from {low} to {high}" for low, high in pairwise(EDGES)]
-        named = zip(["below 0", *inner, "500 and above"], COUNTS, strict=True)
-        assert rows == [[name, text(count + 3), "60"] for name, count in named]
-        page.focus("#bins")
-        for _ in range(4):
-            page.keyboard.press("ArrowRight")
-        window.reads("#bin-reading", "^from 50 to 100: 703 ± 60$")
-        window.reads("#reading", "703 ± 60")
-        page.keyboard.press("End")
-        window.reads("#item-name", "^>=500$")
-        assert page.locator("#bins rect.chosen").count() == 1
-        assert "item=%3E%3D500" in page.url
+def test_it_can_be_read_without_seeing_it(window: Window, url: str) -> None:
+    page = opened(window, url)
+    name = page.get_attribute("#bins", "aria-label") or ""
+    assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
+    assert "99 % lie below: 500 or more, at least " in name
+    page.click("#numeric summary")
+    window.counts("#bin-numbers tbody tr", 6)
+    page.locator("#bin-numbers").wait_for(state="visible")
+    rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
+    inner = [f"from {low} to {high}" for low, high in pairwise(EDGES)]
+    named = zip(["below 0", *inner, "500 and above"], COUNTS, strict=True)
+    assert rows == [[name, text(count + 3), "60"] for name, count in named]
+    page.focus("#bins")
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    window.reads("#bin-reading", "^from 50 to 100: 703 ± 60$")
+    window.reads("#reading", "703 ± 60")
+    page.keyboard.press("End")
+    window.reads("#item-name", "^>=500$")
+    assert page.locator("#bins rect.chosen").count() == 1
+    assert "item=%3E%3D500" in page.url
 
 
-def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) -> None:
-    with Window(chrome, width=390) as window, topics.served("latency") as dashboard:
-        page = opened(window, dashboard.url)
+def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics, url: str) -> None:
+    with Window(chrome, width=390) as window:
+        page = opened(window, url)
         window.counts("#chart .band", 1)
         assert page.inner_text("#item-name") == "Median"
         page.click("#history summary")

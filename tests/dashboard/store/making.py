@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import orjson
 
-from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message
-from workers.dashboard.snapshots import Pages, SeenSnapshot
+from tests.dashboard.feeding import GONE, START_MS, TICK_MS, Document, message, seen
 from workers.dashboard.store.writing import Arrival, Position, Writer, connect
 
 QUARTER_MS = 900_000
 #: An hour ends here: what follows does not depend on where in one it begins.
 BEGIN_MS = START_MS // 3_600_000 * 3_600_000
-Document = dict[str, Any]
 
 
 def at(tick: int, begin_ms: int = BEGIN_MS) -> Document:
@@ -31,12 +28,6 @@ def at_ticks(ticks: Iterable[int], *keys: str, **changes: Any) -> list[Document]
     return [
         message(tick, key=key, **at(tick), **changes) for tick in ticks for key in keys or ("s1",)
     ]
-
-
-def seen(document: Document) -> SeenSnapshot:
-    found = Pages().receive(document["histogram"], orjson.dumps(document))
-    assert found is not None
-    return found
 
 
 def store(writer: Writer, documents: Sequence[Document], batch: int = 97, part: int = 0) -> int:

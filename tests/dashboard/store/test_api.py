@@ -20,8 +20,8 @@ from aiohttp.web import Application, Request
 from jsonschema import Draft202012Validator
 
 from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S
-from tests.dashboard.store.making import BEGIN_MS, life, opened, seen, stepped
+from tests.dashboard.feeding import PATIENCE_S, seen
+from tests.dashboard.store.making import BEGIN_MS, life, opened, stepped
 from tests.dashboard.store.making import store as store_all
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
