@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +15,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, Topics, message
 from tests.dashboard.store.making import at, at_ticks, thinned
+from tests.dashboard.test_command import dashboard as started
 from tests.worker.harness import until
 from workers.dashboard.store.writing import connect
 
@@ -56,21 +54,10 @@ def dashboard(
     topics: Topics, directory: Path, settings: str = 'store = "history.duckdb"'
 ) -> Iterator[Page]:
     """A dashboard that keeps its history in the directory; killed at the end, if it still runs."""
-    config, log = directory / "x.toml", directory / "log"
+    config = directory / "x.toml"
     config.write_text(f"{topics.toml('products')}[dashboard]\n{settings}\n")
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
-    with log.open("w") as written:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=written, text=True
-        )
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://[\d.]+:\d+/", process.stdout.readline())
-        assert found is not None, log.read_text()
-        yield Page(process, found[0], log)
-    finally:
-        process.kill()
-        process.communicate()
+    with started(config) as (process, url):
+        yield Page(process, url, directory / "log")
 
 
 def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
