@@ -1,4 +1,4 @@
-"""The API as consumers use it: questions, the stream, what is refused, and the headers of every answer."""
+"""The API as consumers use it: queries, the stream, refusals, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ async def test_with_a_token_nothing_is_told_without_it() -> None:
 
 @on_a_loop
 async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -> None:
-    """Else a stranger's page, whose name is made to mean 127.0.0.1, could read it through the visitor's browser."""
+    """A foreign page whose name resolves to 127.0.0.1 could otherwise read it (DNS rebinding)."""
     async with client(filled()) as http:
         for host in ("localhost", "localhost:8080", "127.0.0.1:9", "[::1]:8080", "LOCALHOST"):
             assert (await http.get("/api/histograms", headers={"Host": host})).status == 200

@@ -1,4 +1,4 @@
-"""The demo's page: the ordinary dashboard, and the true bars in red, which only the demo's process has."""
+"""The demo's page: the ordinary dashboard with true bars in red, from the demo's process only."""
 
 from __future__ import annotations
 

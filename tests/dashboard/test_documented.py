@@ -1,4 +1,4 @@
-"""docs/api.md is true where a machine can tell: its examples run as they stand, and it names what there is."""
+"""docs/api.md: its examples run unchanged, and its figures are those of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the consumer reads: enough of the past, then what comes, committed records only; and what it says when it cannot."""
+"""The feed reads the last ticks, then new committed records; it reports why when it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who watches gets the newest of each stream; who is slow is skipped ahead; each event is made once."""
+"""Viewers get each stream's newest snapshot, slow ones skip ahead, and each event is encoded once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: what it shows is what is on the topic, it follows, it comes back, it can be shared and read aloud."""
+"""The page in a real browser: it shows the topic, follows it, reconnects, and can be shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One day in fast motion, over three epochs and a new generation: every total that was ever final is found by clicking."""
+"""Three epochs and a new generation: every total that was ever final is found by clicking."""
 
 from __future__ import annotations
 

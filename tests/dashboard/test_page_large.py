@@ -1,4 +1,4 @@
-"""The page under what is large or hostile: labels of any kind, a thousand items for each of fifty keys."""
+"""The page with hostile labels of any kind, and with a thousand items for each of fifty keys."""
 
 from __future__ import annotations
 

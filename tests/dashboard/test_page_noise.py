@@ -1,4 +1,4 @@
-"""No noise as news: what noise may have done looks like nothing, and its band is seen at every zoom. In a real browser."""
+"""The page never presents noise as news, and its error band is visible at every zoom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page where answers are late, streams are changed and snapshots are odd: it never says what is not so, and goes on."""
+"""The page with late answers, changed streams and odd snapshots: nothing false, and it never stops."""
 
 from __future__ import annotations
 

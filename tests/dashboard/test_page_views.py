@@ -1,4 +1,4 @@
-"""What people notice in passing: titles, empty boards, many keys, a telephone, paper, walls and frames. In a real browser."""
+"""Titles, empty boards, many keys, phones, paper, walls and frames, in a real browser."""
 
 from __future__ import annotations
 

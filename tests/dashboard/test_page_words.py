@@ -1,4 +1,4 @@
-"""The page's words of a promise in a browser: those of terminal and reports, for all epsilon and delta; and what one person loses."""
+"""The page's sentences on a promise are those of the terminal and reports, for every epsilon and delta."""
 
 from __future__ import annotations
 

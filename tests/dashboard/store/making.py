@@ -1,4 +1,4 @@
-"""A history of made-up snapshots, and what it must answer, computed from the snapshots in plain Python."""
+"""A made-up history, and the expected answers computed from its snapshots in plain Python."""
 
 from __future__ import annotations
 

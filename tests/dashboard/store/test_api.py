@@ -1,4 +1,4 @@
-"""The past over HTTP: what is asked and refused, files, and that neither many nor heavy questions stop anything else."""
+"""The history over HTTP: answers, refusals, files, and limits on many or heavy queries."""
 
 from __future__ import annotations
 

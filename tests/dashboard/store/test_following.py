@@ -1,4 +1,4 @@
-"""The history is filled from the beginning of real topics, each snapshot once, whatever happens in between."""
+"""The history is filled from the beginning of real topics, each snapshot once, despite crashes."""
 
 from __future__ import annotations
 

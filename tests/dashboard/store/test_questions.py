@@ -1,4 +1,4 @@
-"""What is answered about the past is what was on the topic: each tick itself, or the last of a step, never anything else."""
+"""Answers about the past are ticks of the topic: each tick itself, or the last of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dashboard as a process over a real broker: killed, with a file it cannot use, or a disk that is full."""
+"""A dashboard process on a real broker: killed, with an unusable file, or with a full disk."""
 
 from __future__ import annotations
 

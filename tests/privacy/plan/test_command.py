@@ -92,19 +92,12 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("horizon = 64", "horizon = 1073741824"),
-        ("horizon = 64", 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'),
-        ("horizon = 64", "horizon = 1"),
-    ],
-)
-def test_any_horizon_has_a_plan(old: str, new: str, tmp_path: Path, capsys: Printed) -> None:
+@pytest.mark.parametrize("horizon", ["1073741824", '"unbounded"\nstart = 2026-11-21T00:00:00Z'])
+def test_any_horizon_has_a_plan(horizon: str, tmp_path: Path, capsys: Printed) -> None:
     """Iterating 2^30 ticks would take hours."""
     path = tmp_path / "long.toml"
-    text = EXAMPLE.read_text().replace(old, new).replace('threshold = "constant"', "")
-    path.write_text(text.replace("1e-6", "1e-9"))
+    text = EXAMPLE.read_text().replace("horizon = 64", f"horizon = {horizon}")
+    path.write_text(text.replace('threshold = "constant"', "").replace("1e-6", "1e-9"))
     assert execute(["plan", "-c", str(path)]) == 0
     assert "guarantee" in capsys.readouterr().out
 

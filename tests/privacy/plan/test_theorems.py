@@ -140,11 +140,8 @@ def test_the_papers_budget_is_the_one_whose_conversion_gives_epsilon() -> None:
 
 def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
     """More labels, larger values or more weight must change the promise."""
-    for mechanism, name in (
-        ("unk_base", "items"),
-        ("two_level", "value"),
-        ("misra_gries", "weight"),
-    ):
+    assumed = {"unk_base": "items", "two_level": "value", "misra_gries": "weight"}
+    for mechanism, name in assumed.items():
         made = config(mechanism, horizon=256, **OWN[mechanism])
         data = (Data(**{name: number}) for number in (2_000, 2_000_000))
         small, large = (promises(made, data=one)[0] for one in data)
