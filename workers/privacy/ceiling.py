@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -53,52 +53,48 @@ def charges_of(
 
     Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
     """
-    configs = () if settings is None else settings.histograms
-    served = {(config.name, config.generation): config.keys for config in configs}
     found = []
-    for name, life, running in generations_of(progress):
-        grid = grid_of(name, life)
+    for life, running, grid, charge in generations_of(worker, progress, settings):
         epochs = _epochs(life, grid)
-        if running and beginning is not None and name in beginning:
-            epochs.append(beginning[name])
+        if running and beginning is not None and charge.histogram in beginning:
+            epochs.append(beginning[charge.histogram])
         if epochs:
-            keys = served.get((name, life.generation), "public") if running else "public"
-            charge = charge_of_state(worker, name, life, grid, keys)
             found.append(replace(charge, first=min(epochs), last=max(epochs)))
     return found
 
 
-def generations_of(progress: ReleaseProgress) -> Iterator[tuple[str, HistogramProgress, bool]]:
-    """Yield (name, state, whether it is running) of every generation."""
-    for name, life in progress.retired:
-        yield name, life, False
-    for name, life in progress.histograms.items():
-        yield name, life, True
+class StoredGeneration(NamedTuple):
+    life: HistogramProgress
+    running: bool
+    grid: TickGrid
+    charge: Charge
 
 
-def charge_of_state(
-    worker: str,
-    name: str,
-    life: HistogramProgress,
-    grid: TickGrid,
-    keys: Literal["public"] | Iterable[str],
-) -> Charge:
-    pure = life.description.get("accounting") == "pure"
-    cost = PrivacyCost(
-        life.rho, life.epsilon, life.delta, failures=tuple(life.deltas.items()), pure=pure
-    )
-    return Charge(
-        cost,
-        None if grid.horizon is None else grid.horizon * grid.tick_ms,
-        start_ms=grid.start_ms,
-        unit=life.unit,
-        worker=worker,
-        histogram=name,
-        generation=life.generation,
-        identity=msgspec.json.encode([name, life.description], order="sorted"),
-        key=str(_events(life).get("key")),
-        keys=None if keys == "public" else frozenset(keys),
-    )
+def generations_of(
+    worker: str, progress: ReleaseProgress, settings: Settings | None
+) -> Iterator[StoredGeneration]:
+    """Yield every generation, the retired ones first; raise StateRefused as in `grid_of`."""
+    configs = () if settings is None else settings.histograms
+    # The state does not store the stream keys: those of a retired generation are not known.
+    served = {(config.name, config.generation): config.keys for config in configs}
+    retired = len(progress.retired)
+    for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
+        running, grid = i >= retired, grid_of(name, life)
+        keys = served.get((name, life.generation), "public") if running else "public"
+        pure, failures = life.description.get("accounting") == "pure", tuple(life.deltas.items())
+        charge = Charge(
+            PrivacyCost(life.rho, life.epsilon, life.delta, failures=failures, pure=pure),
+            None if grid.horizon is None else grid.horizon * grid.tick_ms,
+            start_ms=grid.start_ms,
+            unit=life.unit,
+            worker=worker,
+            histogram=name,
+            generation=life.generation,
+            identity=msgspec.json.encode([name, life.description], order="sorted"),
+            key=str(_events(life).get("key")),
+            keys=None if keys == "public" else frozenset(keys),
+        )
+        yield StoredGeneration(life, running, grid, charge)
 
 
 def merged(charges: Iterable[Charge]) -> list[Charge]:
@@ -108,7 +104,8 @@ def merged(charges: Iterable[Charge]) -> list[Charge]:
         place = charge.worker, charge.identity
         before = found.get(place, charge)
         first, last = min(charge.first, before.first), max(charge.last, before.last)
-        found[place] = replace(charge, first=first, last=last)
+        keys = None if before.keys is None else charge.keys
+        found[place] = replace(charge, first=first, last=last, keys=keys)
     return list(found.values())
 
 
@@ -126,7 +123,7 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
     found: set[str] = set()
-    for _, life, _ in generations_of(progress):
+    for _, life in (*progress.retired, *progress.histograms.items()):
         topics = _events(life).get("topic")
         found |= set(topics) if isinstance(topics, list) else {str(topics)}
     return found

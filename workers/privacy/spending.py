@@ -41,11 +41,9 @@ from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
     Ceiling,
     FullestWindow,
-    charge_of_state,
     charges_of,
     fullest_of,
     generations_of,
-    grid_of,
     merged,
     parts_of,
 )
@@ -221,19 +219,20 @@ class Entry:
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
     """Return every generation, in the order of the settings, others last."""
     wanted = generations_in(settings)
-    # The state does not store the keys of older generations.
-    served = {(config.name, config.generation): config.keys for config in settings.histograms}
     found: dict[bytes, Entry] = {}
     for owner, state in enumerate(states):
-        for name, life, running in () if state is None else generations_of(state):
-            grid, keys = grid_of(name, life), served.get((name, life.generation), "public")
-            charge = charge_of_state(settings.worker.name, name, life, grid, keys)
+        stored = () if state is None else generations_of(settings.worker.name, state, settings)
+        for life, running, grid, charge in stored:
             key = charge.identity + b"%d" % life.generation
-            entry = found.setdefault(key, Entry(name, life, grid, charge))
+            entry = found.setdefault(key, Entry(charge.histogram, life, grid, charge))
+            if charge.keys is None:
+                entry.charge = charge
             if life.first is not None and life.next is not None and life.next > life.first:
                 entry.pieces.append(Piece(owner, life, running, life.first, life.next - 1))
             if running:
-                entry.status = "running" if wanted.get(name) == life.generation else "left out"
+                entry.status = (
+                    "running" if wanted.get(entry.name) == life.generation else "left out"
+                )
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
         found.values(),

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-import duckdb
 import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.writing import QUARTER_MS, first, object_column
+from workers.dashboard.store.writing import QUARTER_MS, Database, first, object_column
 
 
 class NotStored(Exception):
@@ -106,7 +105,7 @@ class StoredRange(NamedTuple):
         return dict(zip(("first", "last", "ticks", "hours"), ends, strict=True))
 
 
-def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
+def locate(cursor: Database, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks; raise `NotStored` if it has none."""
     row = "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
     found = first(cursor, row, [stream.histogram, stream.key])
@@ -133,10 +132,7 @@ def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
 
 
 def is_complete(
-    cursor: duckdb.DuckDBPyConnection,
-    where: StoredRange,
-    asked: HistoryQuery | EpochsQuery,
-    reading: float | None,
+    cursor: Database, where: StoredRange, asked: HistoryQuery | EpochsQuery, reading: float | None
 ) -> bool:
     """Return whether no tick of a range is still unread or was removed before it was read.
 
@@ -154,7 +150,7 @@ def is_complete(
     )
 
 
-def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> dict[str, int]:
+def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
     sought = list(labels)
     if not sought:
         return {}
@@ -162,9 +158,7 @@ def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> di
     return dict(cursor.execute(with_numbers, [sought]).fetchall())
 
 
-def series_of(
-    cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]
-) -> dict[int, dict[str, Any]]:
+def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
     names = ("id", "epoch", "mechanism", "guarantee", "edges")
     query = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
     found = {}
@@ -177,7 +171,7 @@ def series_of(
     return found
 
 
-def chosen(cursor: duckdb.DuckDBPyConnection, places: Sequence[int]) -> str:
+def chosen(cursor: Database, places: Sequence[int]) -> str:
     """Create the table `chosen` of places; return a condition that narrows a search for them."""
     cursor.register("chosen", {"place": np.array(places, np.int64)})
     return f"place between {min(places, default=0)} and {max(places, default=0)}"
@@ -187,9 +181,7 @@ def _rows(level: str, kind: str, stream: int, which: str) -> str:
     return f"select * from {level}_{kind}_all where stream = {stream} and {which}"
 
 
-def _end(
-    cursor: duckdb.DuckDBPyConnection, level: str, stream: int, place: int, first_ms: int
-) -> int:
+def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -> int:
     row = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
     found = first(cursor, row) if place else None
     return first_ms if found is None else int(found[0])
@@ -202,7 +194,7 @@ _NUMBERS = itertools.count()
 
 
 def history_file(
-    cursor: duckdb.DuckDBPyConnection,
+    cursor: Database,
     asked: HistoryQuery | EpochsQuery,
     reading: float | None,
     format: Format,
@@ -319,14 +311,12 @@ class TickQuery(_StreamQuery):
     top: int | None = None
 
 
-def _heads(
-    cursor: duckdb.DuckDBPyConnection, rows: str, values: Sequence[object] = ()
-) -> list[_Head]:
+def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_Head]:
     found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
     return [_Head(*row) for row in found]
 
 
-def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: float | None) -> bytes:
+def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> bytes:
     """Return the answer to /api/history.
 
     Raises:
@@ -365,7 +355,7 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
     )
 
 
-def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float | None) -> bytes:
+def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes:
     """Return the answer to /api/epochs; raises as `history`."""
     where = locate(cursor, asked.stream)
     rows = f"({_last_of_epochs(where, asked)}) order by end_ms desc, place desc limit {asked.limit + 1}"
@@ -379,9 +369,7 @@ def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float
     return orjson.dumps({"epochs": found} | about)
 
 
-def one_tick(
-    cursor: duckdb.DuckDBPyConnection, asked: TickQuery
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def one_tick(cursor: Database, asked: TickQuery) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the snapshot of a tick, or None and its nearest neighbours; raises as `history`."""
     where = locate(cursor, asked.stream)
     of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
@@ -436,10 +424,7 @@ def _entry(
 
 
 def _matrix(
-    cursor: duckdb.DuckDBPyConnection,
-    where: StoredRange,
-    heads: Sequence[_Head],
-    asked: HistoryQuery,
+    cursor: Database, where: StoredRange, heads: Sequence[_Head], asked: HistoryQuery
 ) -> list[list[int | None]]:
     """Return counts, a row per head and a column per item; None if the item is not shown."""
     numbers = item_numbers(cursor, asked.items)
@@ -465,10 +450,7 @@ def _matrix(
 
 
 def _snapshots(
-    cursor: duckdb.DuckDBPyConnection,
-    counts: str,
-    heads: Sequence[_Head],
-    asked: EpochsQuery | TickQuery,
+    cursor: Database, counts: str, heads: Sequence[_Head], asked: EpochsQuery | TickQuery
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
     series = series_of(cursor, (head.series for head in heads))

@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, TypeAlias, TypeVar
+from typing import BinaryIO, TypeVar
 
 import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import VersionMismatch, Writer, connect, settle, thin
+from workers.dashboard.store.writing import Database, VersionMismatch, Writer, connect, settle, thin
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 
@@ -50,7 +50,6 @@ OTHER = "its file is of another version, or of another program"
 _FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
-Database: TypeAlias = duckdb.DuckDBPyConnection
 Query = Callable[[Database], T]
 
 
