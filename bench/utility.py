@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.privacy.theorems import Promise, promises
+from workers.privacy.plan.model import Promise
+from workers.privacy.theorems import promises
 
 FALSE_ALARM = 1e-4
 
@@ -79,11 +80,11 @@ def table(seeds: int, ticks: int) -> bool:
     good = True
     for case in cases(ticks):
         for row in rows_of(case, seeds):
-            promise = row.promise
+            promise, printed = row.promise, row.promise.printed or math.inf
             print(
                 f"{case.name:26} {promise.name:10} {len(row.errors):5} {row.measured:9,.0f} {row.worst:7,.0f} "
-                f"{promise.ours:7,.0f} {promise.printed:8,.0f} {row.measured / promise.ours:11.2f} "
-                f"{promise.ours / promise.printed:13.2f} {row.passed:7}  {case.input}"
+                f"{promise.ours:7,.0f} {printed:8,.0f} {row.measured / promise.ours:11.2f} "
+                f"{promise.ours / printed:13.2f} {row.passed:7}  {case.input}"
                 + ("" if row.holds else "  DOES NOT HOLD"),
                 flush=True,
             )

@@ -16,7 +16,7 @@ from jsonschema.protocols import Validator
 
 from tests import ROOT
 from tests.consumers.scene import Scene
-from tests.privacy.plan.test_examples import EXAMPLES, events
+from tests.privacy.plan.test_command import EXAMPLES, events
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tests.dashboard.feeding import PATIENCE_S
 
@@ -68,6 +68,15 @@ class Window:
         self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
         self.page.on("request", lambda request: self.asked.add(request.url))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.context.close()
+        # The test's server may have ended before the window.
+        if kind is None:
+            assert [line for line in self.wrong if "net::ERR_" not in line] == []
+
     def _note(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.wrong.append(f"{message.text} {message.location['url']}")
@@ -80,21 +89,16 @@ class Window:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(rank, label, count) of the rows in the document, as they read."""
-        return [
-            tuple(row)
-            for row in self.page.evaluate(
-                """() => [...document.querySelectorAll("tr.item")].map((row) =>
-                    [".rank", ".pick", ".count"].map((part) => row.querySelector(part).textContent))"""
-            )
-        ]
+        found = self.page.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) =>
+            [".rank", ".pick", ".count"].map((part) => row.querySelector(part).textContent))""")
+        return [tuple(row) for row in found]
 
     def shows(self, expression: str) -> None:
-        """Wait until a JavaScript expression is true."""
         self.page.wait_for_function(f"() => {expression}")
 
     def reads(self, selector: str, pattern: str) -> None:
         """Wait until the text of an element matches a regular expression."""
-        matches = "([s, p]) => new RegExp(p).test(document.querySelector(s).textContent)"
+        matches = "([s, p]) => new RegExp(p).test(document.querySelector(s)?.textContent)"
         self.page.wait_for_function(matches, arg=[selector, pattern])
 
     def counts(self, selector: str, number: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dashboard.browser import Window, browser
+from tests.dashboard.feeding import Topics, on_a_broker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -22,8 +23,12 @@ def chrome() -> Iterator[Browser]:
 @pytest.fixture
 def window(chrome: Browser) -> Iterator[Window]:
     """A window in which nothing may go wrong: no error, no warning, no dialog."""
-    opened = Window(chrome)
-    yield opened
-    opened.context.close()
-    # The test's server may have ended before the window.
-    assert [line for line in opened.wrong if "net::ERR_" not in line] == []
+    with Window(chrome) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topics(bootstrap: str, request: pytest.FixtureRequest) -> Iterator[Topics]:
+    """A histogram topic of `PARTITIONS` on a real broker, gone afterwards."""
+    with on_a_broker(bootstrap, request.module.PARTITIONS) as found:
+        yield found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,14 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.admin import admin_of
 from workers.dashboard.config import DashboardSettings, HistogramTopic
+from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.snapshots import Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
+from workers.mechanisms.config.buckets import Buckets
+from workers.pipeline.snapshots import Numeric
+
+Document = dict[str, Any]
 
 TICK_MS = 10_000
 START_MS = 1_700_000_000_000
@@ -60,8 +65,11 @@ def message(
 def snapshot(
     tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any
 ) -> SeenSnapshot:
-    """The same, as it is kept."""
-    document = message(tick, items, **changes)
+    """The same, as the dashboard stores it."""
+    return seen(message(tick, items, **changes))
+
+
+def seen(document: Document) -> SeenSnapshot:
     found = Pages().receive(document["histogram"], orjson.dumps(document))
     assert found is not None
     return found
@@ -69,9 +77,8 @@ def snapshot(
 
 def answer(tick: int, **fields: Any) -> dict[str, Any]:
     """A snapshot that answers a query."""
-    return message(
-        tick, GONE, **{"sd": None, "threshold": None, "mechanism": "two_level", **fields}
-    )
+    usual = {"sd": None, "threshold": None, "mechanism": "two_level"}
+    return message(tick, GONE, **(usual | fields))
 
 
 class Moment:
@@ -94,17 +101,13 @@ class Topics:
         self.sent: list[dict[str, Any]] = []
 
     def send(self, *documents: dict[str, Any]) -> None:
-        """Publishes snapshots."""
         for document in documents:
             self.sent.append(document)
+            topic, key = f"{self.prefix}.{document['histogram']}", document["key"].encode()
+            record = topic, orjson.dumps(document), key
             while True:
                 try:
-                    self.producer.produce(
-                        f"{self.prefix}.{document['histogram']}",
-                        orjson.dumps(document),
-                        document["key"].encode(),
-                        timestamp=document["end"],
-                    )
+                    self.producer.produce(*record, timestamp=document["end"])
                     break
                 except BufferError:
                     self.producer.poll(0.1)
@@ -112,11 +115,8 @@ class Topics:
 
     def remove(self, name: str, leaving: int) -> None:
         """Removes the oldest records of each partition of a topic on a real broker, as its retention would."""
-        topic, admin, ends = (
-            f"{self.prefix}.{name}",
-            admin_of(self.connection),
-            self.connection.consumer(),
-        )
+        topic, admin = f"{self.prefix}.{name}", admin_of(self.connection)
+        ends = self.connection.consumer()
         try:
             for part in ends.list_topics(topic, timeout=60).topics[topic].partitions:
                 low, high = ends.get_watermark_offsets(TopicPartition(topic, part), timeout=60)
@@ -127,25 +127,21 @@ class Topics:
             ends.close()
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
-        """The settings of a dashboard over them."""
-        shown = tuple(
-            HistogramTopic(name=name, topic=f"{self.prefix}.{name}", horizon=horizon)
-            for name in names
-        )
+        shown = tuple(HistogramTopic(name, f"{self.prefix}.{name}", horizon) for name in names)
         return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
+
+    def served(self, *names: str, horizon: int | None = 1_024, **options: Any) -> Background:
+        """Return a running dashboard over them, on any free port."""
+        settings = self.settings(*names, horizon=horizon)
+        return Background(Dashboard(settings, **({"port": 0} | options)))
 
     def toml(self, *names: str) -> str:
         """The least settings file of a dashboard over them."""
         head = f'[worker]\nname = "{self.prefix}"\n[kafka]\nbootstrap = {json.dumps(self.connection.bootstrap)}\n'
-        client = "".join(
-            f"{json.dumps(name)} = {json.dumps(value)}\n"
-            for name, value in self.connection.client.items()
-        )
-        return (
-            head
-            + f"[kafka.client]\n{client}"
-            + "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
-        )
+        given = self.connection.client.items()
+        client = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in given)
+        histograms = "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
+        return f"{head}[kafka.client]\n{client}{histograms}"
 
 
 @contextmanager
@@ -177,3 +173,19 @@ def recent(
     now = Moment.ms // RECENT_MS * RECENT_MS
     end = now - (ticks - tick) * RECENT_MS
     return message(tick, items, start=end - RECENT_MS, end=end, **changes)
+
+
+def numbers(
+    tick: int,
+    edges: Sequence[float],
+    counts: Sequence[int],
+    quantiles: Sequence[float],
+    sd: float,
+    ticks: int = 1,
+) -> dict[str, Any]:
+    """A snapshot of these counts, in the order of the buckets, as the worker publishes it."""
+    numeric = Numeric(Buckets(tuple(edges)), quantiles)
+    items = sorted(zip(numeric.labels, counts, strict=True), key=lambda item: (-item[1], item[0]))
+    fields = numeric.fields(items, sd)
+    fields |= {"edges": list(fields["edges"]), "histogram": "latency", "mechanism": "known_base"}
+    return recent(tick, items, ticks=ticks, threshold=None, sd=sd, **fields)

@@ -1,9 +1,11 @@
-"""The API as consumers use it: questions, the stream, what is refused, and the headers of every answer."""
+"""The API as consumers use it: queries, the stream, refusals, and the headers of every answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,16 +14,18 @@ import orjson
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
-from aiohttp.web import Application, Request, StreamResponse
+from aiohttp.web import Application, AppRunner, Request, Response, StreamResponse
 
-from tests.dashboard.feeding import GONE, PATIENCE_S, START_MS, TICK_MS, message, snapshot
+from tests.dashboard.feeding import GONE, PATIENCE_S, message, snapshot
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application, pages
 from workers.dashboard.hub import Filter, Hub
+from workers.dashboard.server import listen
 
 Client = TestClient[Request, Application]
 TOKEN = "correct-horse-battery"
+SNAPSHOTS = "/api/snapshots?histogram=products&key=s1"
 
 
 @asynccontextmanager
@@ -29,9 +33,8 @@ async def client(
     hub: Hub, token: str | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[Client]:
     """A client of a server over a hub."""
-    app = application(
-        hub, [("products", 64), ("maximum", None)], name="orders", host=host, token=token
-    )
+    known = [("products", 64), ("maximum", None)]
+    app = application(hub, known, name="orders", host=host, token=token)
     async with TestClient(TestServer(app)) as found:
         yield found
 
@@ -39,9 +42,8 @@ async def client(
 def filled() -> Hub:
     hub = Hub()
     hub.publish([snapshot(tick, [("tea", 10 * tick), ("cup", 5)]) for tick in range(1, 8)])
-    hub.publish(
-        [snapshot(7, GONE, histogram="maximum", query="max", value=70, sd=None, threshold=None)]
-    )
+    query = {"histogram": "maximum", "query": "max", "value": 70}
+    hub.publish([snapshot(7, GONE, **query, sd=None, threshold=None)])
     return hub
 
 
@@ -65,30 +67,21 @@ async def events(response: ClientResponse, count: int) -> list[tuple[str, Any, s
 
 @on_a_loop
 async def test_histograms_and_snapshots_are_answered_as_json() -> None:
-    """The two questions of docs/api.md."""
     async with client(filled()) as http:
         found = await (await http.get("/api/histograms")).json()
         assert found["worker"] == "orders"
-        assert [(one["histogram"], one["keys"]) for one in found["histograms"]] == [
-            ("products", ["s1"]),
-            ("maximum", ["s1"]),
-        ]
+        listed = [(one["histogram"], one["keys"]) for one in found["histograms"]]
+        assert listed == [("products", ["s1"]), ("maximum", ["s1"])]
         assert "exact" not in found
-        answer = await http.get("/api/snapshots?histogram=products&key=s1")
+        answer = await http.get(SNAPSHOTS)
         assert answer.content_type == "application/json"
-        body = await answer.json()
-        assert body == {
-            "snapshots": [message(t, [("tea", 10 * t), ("cup", 5)]) for t in range(1, 8)],
-            "more": False,
-        }
+        sent = [message(t, [("tea", 10 * t), ("cup", 5)]) for t in range(1, 8)]
+        assert await answer.json() == {"snapshots": sent, "more": False}
+        # A public key may be asked for before its first event.
         nothing = await (await http.get("/api/snapshots?histogram=products&key=later")).json()
-        assert nothing == {
-            "snapshots": [],
-            "more": False,
-        }  # a key that is public when it comes is no mistake before
-        [query] = (await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json())[
-            "snapshots"
-        ]
+        assert nothing == {"snapshots": [], "more": False}
+        body = await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json()
+        [query] = body["snapshots"]
         assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
 
 
@@ -97,9 +90,7 @@ async def test_after_goes_on_where_the_last_answer_ended() -> None:
     async with client(filled()) as http:
         after, seen = 0, []
         for _ in range(4):
-            body = await (
-                await http.get(f"/api/snapshots?histogram=products&key=s1&limit=3&after={after}")
-            ).json()
+            body = await (await http.get(f"{SNAPSHOTS}&limit=3&after={after}")).json()
             seen += [one["tick"] for one in body["snapshots"]]
             after = body["snapshots"][-1]["end"] if body["snapshots"] else after
         assert seen == [1, 2, 3, 4, 5, 6, 7]
@@ -109,12 +100,10 @@ async def test_after_goes_on_where_the_last_answer_ended() -> None:
 @on_a_loop
 async def test_items_can_be_picked_and_cut() -> None:
     async with client(filled()) as http:
-        query = "/api/snapshots?histogram=products&key=s1&limit=2"
-        body = await (await http.get(f"{query}&item=cup&item=none")).json()
-        assert [(one["items"], one["total_items"]) for one in body["snapshots"]] == [
-            ([["cup", 5]], 2)
-        ] * 2
-        body = await (await http.get(f"{query}&top=1")).json()
+        body = await (await http.get(f"{SNAPSHOTS}&limit=2&item=cup&item=none")).json()
+        found = [(one["items"], one["total_items"]) for one in body["snapshots"]]
+        assert found == [([["cup", 5]], 2)] * 2
+        body = await (await http.get(f"{SNAPSHOTS}&limit=2&top=1")).json()
         assert [one["items"] for one in body["snapshots"]] == [[["tea", 60]], [["tea", 70]]]
 
 
@@ -123,15 +112,15 @@ async def test_items_can_be_picked_and_cut() -> None:
     [
         ("/api/snapshots?key=s1", 400, "histogram is missing"),
         ("/api/snapshots?histogram=products", 400, "key is missing"),
-        ("/api/snapshots?histogram=products&key=s1&key=s2", 400, "key: only one"),
+        (f"{SNAPSHOTS}&key=s2", 400, "key: only one"),
         ("/api/snapshots?histogram=nothing&key=s1", 404, "no such histogram"),
-        ("/api/snapshots?histogram=products&key=s1&after=-1", 400, "after: a whole number"),
-        ("/api/snapshots?histogram=products&key=s1&after=1e3", 400, "after: a whole number"),
-        ("/api/snapshots?histogram=products&key=s1&limit=0", 400, "limit: a whole number from 1"),
-        ("/api/snapshots?histogram=products&key=s1&limit=99999", 400, "to 1,000"),
-        ("/api/snapshots?histogram=products&key=s1&limit=%D9%A3", 400, "limit"),
-        ("/api/snapshots?histogram=products&key=s1&lmit=3", 400, "lmit: unknown"),
-        ("/api/snapshots?histogram=products&key=s1&" + "item=a&" * 101, 400, "at most 100"),
+        (f"{SNAPSHOTS}&after=-1", 400, "after: a whole number"),
+        (f"{SNAPSHOTS}&after=1e3", 400, "after: a whole number"),
+        (f"{SNAPSHOTS}&limit=0", 400, "limit: a whole number from 1"),
+        (f"{SNAPSHOTS}&limit=99999", 400, "to 1,000"),
+        (f"{SNAPSHOTS}&limit=%D9%A3", 400, "limit"),
+        (f"{SNAPSHOTS}&lmit=3", 400, "lmit: unknown"),
+        (f"{SNAPSHOTS}&" + "item=a&" * 101, 400, "at most 100"),
         ("/api/stream?histogram=nothing", 404, "no such histogram"),
         ("/api/stream?top=7", 400, "top: one of"),
         ("/api/histograms?histogram=products", 400, "no parameters"),
@@ -141,16 +130,14 @@ async def test_items_can_be_picked_and_cut() -> None:
         ("/page/%2e%2e/config.py", 404, "not found"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_reason(
+@on_a_loop
+async def test_what_cannot_be_answered_is_refused_with_a_reason(
     path: str, status: int, word: str
 ) -> None:
-    async def ask() -> None:
-        async with client(filled()) as http:
-            answer = await http.get(path)
-            assert answer.status == status
-            assert word in (await answer.json())["error"]
-
-    asyncio.run(ask())
+    async with client(filled()) as http:
+        answer = await http.get(path)
+        assert answer.status == status
+        assert word in (await answer.json())["error"]
 
 
 @on_a_loop
@@ -165,9 +152,8 @@ async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
             [second] = await events(stream, 1)
             assert second[1] == message(8)
         hub.publish([snapshot(9)])
-        async with http.get(
-            "/api/stream?histogram=products", headers={"Last-Event-ID": str(second[2])}
-        ) as stream:
+        resumed = {"Last-Event-ID": str(second[2])}
+        async with http.get("/api/stream?histogram=products", headers=resumed) as stream:
             [_, third] = await events(stream, 2)
             assert third[1]["tick"] == 9
         async with asyncio.timeout(PATIENCE_S):
@@ -189,9 +175,8 @@ async def test_a_viewer_who_does_not_read_is_skipped_ahead() -> None:
         seen: list[int] = []
         async with asyncio.timeout(PATIENCE_S):
             while not seen or seen[-1] != 199:
-                seen += [
-                    data["tick"] for name, data, _ in await events(stream, 1) if name == "snapshot"
-                ]
+                [(name, data, _)] = await events(stream, 1)
+                seen += [data["tick"]] if name == "snapshot" else []
         assert seen == sorted(seen)
         assert len(seen) < 199
 
@@ -221,9 +206,8 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
 
     viewer = hub.join(Filter())
     request, response = SimpleNamespace(transport=clogged), SimpleNamespace(write=write)
-    task = asyncio.create_task(
-        api._send(cast(Request, request), cast(StreamResponse, response), viewer)
-    )
+    sending = api._send(cast(Request, request), cast(StreamResponse, response), viewer)
+    task = asyncio.create_task(sending)
     for tick in range(1, 20):
         hub.publish([snapshot(tick)])
         await asyncio.sleep(0.01)
@@ -241,19 +225,11 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
 @on_a_loop
 async def test_every_answer_has_the_security_headers() -> None:
     async with client(filled()) as http:
-        for path in (
-            "/",
-            "/page/app.js",
-            "/page/style.css",
-            "/api/histograms",
-            "/api/stream",
-            "/nothing",
-            "/healthz",
-        ):
+        files = ("/", "/page/app.js", "/page/style.css")
+        for path in (*files, "/api/histograms", "/api/stream", "/nothing", "/healthz"):
             async with http.get(path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
-                assert "default-src 'none'" in policy
-                assert "frame-ancestors 'none'" in policy
+                assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
                 assert "unsafe" not in policy
                 assert answer.headers["X-Content-Type-Options"] == "nosniff"
                 assert answer.headers["Referrer-Policy"] == "no-referrer"
@@ -278,31 +254,18 @@ async def test_nothing_but_reading_is_allowed() -> None:
 @on_a_loop
 async def test_with_a_token_nothing_is_told_without_it() -> None:
     async with client(filled(), token=TOKEN, host="0.0.0.0") as http:
-        for path in (
-            "/api/histograms",
-            "/api/snapshots?histogram=products&key=s1",
-            "/api/stream",
-            "/api/x",
-            "/demo/exact",
-        ):
-            wrong: Sequence[dict[str, str]] = (
-                {},
-                {"Authorization": TOKEN},
-                {"Authorization": "Bearer "},
-                {"Authorization": f"Bearer {TOKEN}x"},
-                {"Authorization": f"Basic {TOKEN}"},
-                {"Authorization": "Bearer \udcff"},
-            )
-            for headers in wrong:
+        wrong = ("Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \udcff", TOKEN, None)
+        stored = ("/api/history", "/api/epochs")
+        for path in ("/api/histograms", SNAPSHOTS, "/api/stream", *stored, "/api/x", "/demo/exact"):
+            for given in wrong:
+                headers = {} if given is None else {"Authorization": given}
                 answer = await http.get(path, headers=headers)
                 assert answer.status == 401
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
                 assert b"tea" not in await answer.read()
         for scheme in ("Bearer", "bearer"):
-            answer = await http.get(
-                "/api/histograms", headers={"Authorization": f"{scheme} {TOKEN}"}
-            )
-            assert answer.status == 200
+            headers = {"Authorization": f"{scheme} {TOKEN}"}
+            assert (await http.get("/api/histograms", headers=headers)).status == 200
         for path in ("/", "/page/app.js", "/healthz", "/readyz"):
             body = await (await http.get(path)).read()
             assert b"s1" not in body.replace(b"s10", b"") or path.startswith("/page")
@@ -311,17 +274,12 @@ async def test_with_a_token_nothing_is_told_without_it() -> None:
 
 @on_a_loop
 async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -> None:
-    """Else a stranger's page, whose name is made to mean 127.0.0.1, could read it through the visitor's browser."""
+    """A foreign page whose name resolves to 127.0.0.1 could otherwise read it (DNS rebinding)."""
     async with client(filled()) as http:
         for host in ("localhost", "localhost:8080", "127.0.0.1:9", "[::1]:8080", "LOCALHOST"):
             assert (await http.get("/api/histograms", headers={"Host": host})).status == 200
-        for host in (
-            "evil.example",
-            "evil.example:8080",
-            "127.0.0.1.evil.example",
-            "localhost.evil.example",
-            "",
-        ):
+        evil = [f"{part}evil.example" for part in ("", "127.0.0.1.", "localhost.")]
+        for host in (*evil, "evil.example:8080", ""):
             assert (await http.get("/api/histograms", headers={"Host": host})).status == 403
     for settings in ({"token": TOKEN}, {"host": "0.0.0.0"}):
         async with client(filled(), **settings) as http:
@@ -333,17 +291,9 @@ async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -
 async def test_the_page_needs_nothing_from_elsewhere_and_nothing_inline() -> None:
     for path, page in pages().items():
         text = page.body.decode().replace("http://www.w3.org/", "")
-        assert "http://" not in text, path
-        assert "https://" not in text, path
-        for trick in (
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            ' style="',
-            " onclick=",
-        ):
+        assert "http://" not in text and "https://" not in text, path
+        markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write")
+        for trick in (*markup, "eval(", ' style="', " onclick="):
             assert trick not in text, f"{path} has {trick}"
     async with client(filled()) as http:
         first = await http.get("/page/app.js")
@@ -364,20 +314,79 @@ async def test_readiness_follows_kafka() -> None:
 
 
 @on_a_loop
-async def test_more_viewers_than_the_limit_are_turned_away() -> None:
-    hub = filled()
-    limit, api.VIEWERS = api.VIEWERS, 3
+async def test_more_viewers_than_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "VIEWERS", 3)
+    async with client(filled()) as http:
+        streams = [await http.get("/api/stream") for _ in range(3)]
+        answer = await http.get("/api/stream")
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
+        for stream in streams:
+            stream.close()
+
+
+# ---- what is no request at all --------------------------------------------------------------------
+
+SECRET = b"secret-label"
+NAMES = {"content-security-policy", "x-content-type-options", "x-frame-options"}
+NAMES |= {"referrer-policy", "permissions-policy"}
+
+
+async def told(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to some bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    first, *lines = head.decode().split("\r\n")
+    parts = (line.partition(": ") for line in lines)
+    return int(first.split()[1]), {name.lower(): value for name, _, value in parts}, body
+
+
+async def answers_of(app: Application, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+    runner = AppRunner(app)
+    await runner.setup()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    server = await listen(runner, listener)
     try:
-        async with client(hub) as http:
-            streams = [await http.get("/api/stream") for _ in range(3)]
-            answer = await http.get("/api/stream")
-            assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
-            for stream in streams:
-                stream.close()
+        return [await told(listener.getsockname()[1], one) for one in sent]
     finally:
-        api.VIEWERS = limit
+        server.close()
+        await runner.cleanup()
 
 
-def test_times_in_the_tests_are_those_of_ticks() -> None:
-    assert message(1)["start"] == START_MS
-    assert message(2)["end"] == START_MS + 2 * TICK_MS
+def test_what_is_no_request_is_refused_like_everything_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = application(Hub(), [], name="orders", host="127.0.0.1", token=None)
+    long = SECRET * 1_000
+    requests = (
+        b"FOO /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % SECRET,
+        b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % long,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % long,
+        b"GET /%s HTTP/9.9\r\nHost: localhost\r\n\r\n" % SECRET,
+        b"GET /%s HTTP/1.1\r\n\r\n" % SECRET,
+    )
+    with caplog.at_level(logging.INFO):
+        answers = asyncio.run(answers_of(app, *requests))
+    assert [status for status, _, _ in answers] == [405, 400, 400, 400, 400]
+    for _, headers, body in answers:
+        assert headers.keys() >= NAMES
+        assert headers["server"] == "quietcount"
+        assert headers["content-type"].startswith("application/json")
+        assert body.startswith(b'{"error": "')
+        assert SECRET not in body
+    assert not caplog.records
+
+
+def test_a_fault_of_the_server_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_request: Request) -> Response:
+        raise RuntimeError(SECRET.decode())
+
+    app = application(Hub(), [], name="orders", host="127.0.0.1", token=None)
+    app.router.add_get("/fault", fail)
+    request = b"GET /fault HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    [(status, headers, body)] = asyncio.run(answers_of(app, request))
+    assert (status, body) == (500, b'{"error": "internal error"}')
+    assert headers.keys() >= NAMES
+    assert [record.message for record in caplog.records] == ["an answer failed"]

@@ -40,27 +40,16 @@ def logging_as_before() -> Iterator[None]:
 
 @contextmanager
 def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and its address."""
-    command = [
-        sys.executable,
-        "-m",
-        "workers.cli",
-        "dashboard",
-        "-c",
-        str(config),
-        "--port",
-        "0",
-        *further,
-    ]
+    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
+    command += further
     with (config.parent / "log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
         assert process.stdout is not None
-        found = re.fullmatch(
-            r"Dashboard of orders: (http://[\d.]+:\d+/)\n", process.stdout.readline()
-        )
+        address = r"Dashboard of \w+: (http://[\d.]+:\d+/)\n"
+        found = re.fullmatch(address, process.stdout.readline())
         assert found is not None, (config.parent / "log").read_text()
         yield process, found[1]
     finally:
@@ -68,10 +57,13 @@ def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[st
         process.communicate()
 
 
+def asked(url: str, token: str | None = None) -> urllib.request.Request:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return urllib.request.Request(url, headers=headers)
+
+
 def get(url: str, token: str | None = None) -> object:
-    request = urllib.request.Request(
-        url, headers={"Authorization": f"Bearer {token}"} if token else {}
-    )
+    request = asked(url, token)
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
@@ -86,66 +78,50 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
         topics.send(message(1), message(2))
         with dashboard(config, "--token-file", str(tmp_path / "token")) as (process, url):
             address = f"{url}api/snapshots?histogram=products&key=s1"
-
-            until(
-                lambda: (
-                    get(address, TOKEN) == {"snapshots": [message(1), message(2)], "more": False}
-                ),
-                "the snapshots",
-            )
+            sent = {"snapshots": [message(1), message(2)], "more": False}
+            until(lambda: get(address, TOKEN) == sent, "the snapshots")
             with pytest.raises(HTTPError, match="401"):
                 get(address)
-            request = urllib.request.Request(
-                f"{url}api/stream", headers={"Authorization": f"Bearer {TOKEN}"}
-            )
+            request = asked(f"{url}api/stream", TOKEN)
             with urllib.request.urlopen(request, timeout=PATIENCE_S):
                 process.send_signal(number)
                 assert process.wait(PATIENCE_S) == 0
     log = (tmp_path / "log").read_text()
-    assert "Traceback" not in log
-    assert TOKEN not in log
-    assert "tea" not in log
+    for word in ("Traceback", TOKEN, "tea"):
+        assert word not in log
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], *further: str) -> list[str]:
+    """Return the lines that the command says when it ends with 2."""
     (tmp_path / "x.toml").write_text(LEAST)
+    assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), *further]) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", str(port)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+        port = str(taken.getsockname()[1])
+        [line] = refused(tmp_path, capsys, "--port", port)
     assert line.startswith(f"quietcount: --port {port}: taken on 127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
-def test_an_address_that_is_not_this_machines_is_refused_in_one_line(
+def test_an_address_that_is_not_this_machines_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
-    (tmp_path / "x.toml").write_text(LEAST)
-    assert (
-        execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", "0", "--host", host]) == 2
-    )
-    line = capsys.readouterr().err.splitlines()[-1]
+    *_, line = refused(tmp_path, capsys, "--port", "0", "--host", host)
     assert line.startswith(f"quietcount: --host {host}")
 
 
 def test_bad_settings_and_tokens_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2 and one line, as every command."""
-    (tmp_path / "x.toml").write_text(LEAST)
     (tmp_path / "token").write_text("short")
+    [line] = refused(tmp_path, capsys, "--token-file", str(tmp_path / "token"))
+    assert "at least 16" in line
     assert execute(["dashboard", "-c", str(tmp_path / "none.toml")]) == 2
-    assert (
-        execute(
-            ["dashboard", "-c", str(tmp_path / "x.toml"), "--token-file", str(tmp_path / "token")]
-        )
-        == 2
-    )
-    first, second = capsys.readouterr().err.splitlines()
-    assert "none.toml: no such file" in first
-    assert "at least 16" in second
+    [line] = capsys.readouterr().err.splitlines()
+    assert "none.toml: no such file" in line
 
 
 def test_open_to_the_network_without_a_token_is_said(tmp_path: Path) -> None:

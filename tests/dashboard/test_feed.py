@@ -1,24 +1,25 @@
-"""What the consumer reads: enough of the past, then what comes, committed records only; and what it says when it cannot."""
+"""The feed reads the last ticks, then new committed records; it reports why when it cannot."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
 import pytest
+from confluent_kafka import Message
 
 from tests.admin import admin_of
-from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic, on_a_broker
-from workers.dashboard import feed as feed_module
+from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic
 from workers.dashboard.feed import Feed
 from workers.dashboard.hub import TICKS, Hub
-from workers.dashboard.snapshots import Stream
+from workers.dashboard.snapshots import SeenSnapshot, Stream
 from workers.kafka.clients import Connection
 
 pytestmark = pytest.mark.slow
+PARTITIONS = 3
 
 ONE = Stream("products", "s1")
 
@@ -56,30 +57,21 @@ def live(hub: Hub) -> bool:
     return hub.state["kafka"] == "live"
 
 
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic of three partitions on a real broker, gone afterwards."""
-    with on_a_broker(bootstrap, 3) as found:
-        yield found
-
-
-def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(topics: Topics) -> None:
-    topics.send(
-        *(message(tick, key=key) for tick in range(1, 2_001) for key in ("s1", "s2", "s3", "s4"))
-    )
+def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("s1", "s2", "s3", "s4")
+    topics.send(*(message(tick, key=key) for tick in range(1, 2_001) for key in keys))
     read: list[int] = []
     reading = Feed._decode
 
-    def counted(self: Feed, record: object) -> object:
+    def counted(self: Feed, record: Message) -> SeenSnapshot | None:
         read.append(1)
-        return reading(self, record)  # type: ignore[arg-type]  # a message, as it came
+        return reading(self, record)
 
-    feed_module.Feed._decode = counted  # type: ignore[assignment]  # counts, and passes on
-    try:
-        hub = follow(topics, live)
-    finally:
-        feed_module.Feed._decode = reading  # type: ignore[method-assign]  # as it was
-    for key in ("s1", "s2", "s3", "s4"):
+    monkeypatch.setattr(Feed, "_decode", counted)
+    hub = follow(topics, live)
+    for key in keys:
         assert ticks(hub, Stream("products", key)) == list(range(2_001 - TICKS, 2_001))
     assert len(read) < 4 * TICKS * 2
 
@@ -123,8 +115,7 @@ def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
     topics.send(message(1))
     with caplog.at_level("INFO"):
         assert ticks(follow(topics, lambda hub: live(hub) and bool(ticks(hub)))) == [1]
-    assert "no snapshot" in caplog.text
-    assert "secret" not in caplog.text
+    assert "no snapshot" in caplog.text and "secret" not in caplog.text
 
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
@@ -138,11 +129,9 @@ def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
 
     def reached(hub: Hub) -> bool:
         states.append(dict(hub.state))
-        return (
-            ticks(hub) == [1]
-            if {"kafka": "missing", "topics": [name]} in states[:-1]
-            else hub.state["kafka"] == "missing"
-        )
+        if {"kafka": "missing", "topics": [name]} in states[:-1]:
+            return ticks(hub) == [1]
+        return hub.state["kafka"] == "missing"
 
     try:
         assert ticks(follow(topics, reached, create)) == [1]

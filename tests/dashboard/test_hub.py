@@ -1,4 +1,4 @@
-"""Who watches gets the newest of each stream; who is slow is skipped ahead; each event is made once."""
+"""Viewers get each stream's newest snapshot, slow ones skip ahead, and each event is encoded once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import orjson
 
 from tests.dashboard.feeding import snapshot
 from workers.dashboard import hub as hub_module
-from workers.dashboard.hub import Filter, Hub, Viewer, catalogue
-from workers.dashboard.snapshots import Stream
+from workers.dashboard.hub import Filter, History, Hub, Viewer, catalogue
+from workers.dashboard.snapshots import SeenSnapshot, Stream
 from workers.mechanisms.accounting import Guarantee
 
 SOON_S = 0.01
+ONE = Stream("products", "s1")
 
 
-def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Runs a test as a coroutine."""
-
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
 
     return run
 
@@ -81,20 +80,12 @@ async def test_all_viewers_share_one_event() -> None:
 async def test_viewers_get_only_what_they_asked_for() -> None:
     hub = Hub()
     viewer = hub.join(Filter(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
-    hub.publish(
-        [
-            snapshot(1, key="a", items=[(f"i{i:02}", 99 - i) for i in range(30)]),
-            snapshot(1, key="b"),
-        ]
-    )
+    items = [(f"i{i:02}", 99 - i) for i in range(30)]
+    hub.publish([snapshot(1, key="a", items=items), snapshot(1, key="b")])
     hub.publish([snapshot(1, key="a", histogram="other")])
     [(_, data, _)] = [event for event in await drain(viewer) if event[0] == "snapshot"]
-    assert (data["histogram"], data["key"], len(data["items"]), data["total_items"]) == (
-        "products",
-        "a",
-        10,
-        30,
-    )
+    assert (data["histogram"], data["key"]) == ("products", "a")
+    assert (len(data["items"]), data["total_items"]) == (10, 30)
 
 
 @on_a_loop
@@ -152,9 +143,70 @@ def test_cut_events_are_few_whatever_viewers_ask_for() -> None:
     hub = Hub()
     hub.publish([snapshot(1)])
     for top in (*hub_module.TOPS, None):
-        assert hub._event(Stream("products", "s1"), top) is hub._event(
-            Stream("products", "s1"), top
-        )
-    assert len(hub._events[Stream("products", "s1")]) == len(hub_module.TOPS) + 1
+        assert hub._event(ONE, top) is hub._event(ONE, top)
+    assert len(hub._events[ONE]) == len(hub_module.TOPS) + 1
     hub.publish([snapshot(2)])
-    assert len(hub._events.get(Stream("products", "s1"), {})) == 0
+    assert not hub._events.get(ONE)
+
+
+# ---- the last ticks of each stream ----------------------------------------------------------------
+
+
+def ticks_of(found: list[SeenSnapshot]) -> list[int]:
+    return [one.tick for one in found]
+
+
+def test_the_newest_ticks_are_kept_and_asked_for_by_their_end() -> None:
+    """`after` is what a consumer passes on from its last answer: nothing twice, nothing left out."""
+    history = History(ticks=5)
+    for tick in range(1, 9):
+        assert history.add(snapshot(tick))
+    assert ticks_of(history.page(ONE, None, 100)[0]) == [4, 5, 6, 7, 8]
+    assert ticks_of(history.page(ONE, None, 2)[0]) == [7, 8]
+    found, more = history.page(ONE, 0, 2)
+    assert (ticks_of(found), more) == ([4, 5], True)
+    found, more = history.page(ONE, found[-1].end, 3)
+    assert (ticks_of(found), more) == ([6, 7, 8], False)
+    assert history.page(Stream("products", "none"), None, 9) == ([], False)
+
+
+def test_a_tick_that_comes_again_changes_nothing() -> None:
+    history = History()
+    assert history.add(snapshot(1))
+    assert history.add(snapshot(2))
+    assert not history.add(snapshot(2))
+    assert not history.add(snapshot(1))
+    assert ticks_of(history.page(ONE, None, 9)[0]) == [1, 2]
+
+
+def test_a_topic_that_was_begun_anew_replaces_what_it_overlaps() -> None:
+    history = History()
+    for tick in (1, 2, 3, 4):
+        history.add(snapshot(tick))
+    assert history.add(snapshot(3, id="f" * 32))
+    kept = [(one.tick, one.id[0]) for one in history.page(ONE, None, 9)[0]]
+    assert kept == [(1, "0"), (2, "0"), (3, "f")]
+
+
+def test_bytes_are_bounded_and_every_stream_keeps_its_newest() -> None:
+    size = len(snapshot(1, key="k00").json)
+    history = History(max_bytes=size * 30)
+    for tick in range(1, 21):
+        for key in range(10):
+            history.add(snapshot(tick, key=f"k{key:02}"))
+            assert history.bytes <= size * 31
+    assert {one.tick for one in history.all_newest()} == {20}
+    assert len(history.streams()) == 10
+    kept = [one for stream in history.streams() for one in history.page(stream, None, 99)[0]]
+    assert 20 <= len(kept) <= 31
+    assert history.bytes == sum(len(one.json) for one in kept)
+
+
+def test_what_is_newer_than_a_number_is_found() -> None:
+    history = History()
+    for key in ("a", "b", "c"):
+        history.add(snapshot(1, key=key))
+    history.add(snapshot(2, key="a"))
+    newest = [(one.stream.key, one.number) for one in history.all_newest()]
+    assert newest == [("b", 2), ("c", 3), ("a", 4)]
+    assert [one.stream.key for one in history.all_newest(after=3)] == ["a"]

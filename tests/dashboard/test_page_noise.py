@@ -1,4 +1,4 @@
-"""No noise as news: what noise may have done looks like nothing, and its band is seen at every zoom. In a real browser."""
+"""The page never presents noise as news, and its error band is visible at every zoom."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from tests.dashboard.browser import Window
 from tests.dashboard.feeding import embedded, message, recent
-from workers.dashboard.server import Background, Dashboard
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -53,10 +52,7 @@ COLOURS = """() => {
 def window(chrome: Browser) -> Iterator[Window]:
     """A page whose modules can be called."""
     found = Window(chrome)
-    with (
-        embedded("products") as topics,
-        Background(Dashboard(topics.settings("products"), port=0)) as dashboard,
-    ):
+    with embedded("products") as topics, topics.served("products") as dashboard:
         found.page.goto(dashboard.url)
         yield found
 
@@ -69,19 +65,14 @@ def board(counts: dict[str, int], tick: int = 1, sd: float = SD, **changes: Any)
 def test_places_are_all_that_noise_leaves_possible(window: Window) -> None:
     rng = random.Random(5)
     for total in (40, 60):
-        items = sorted(
-            ((f"i{i}", rng.randrange(0, 900)) for i in range(40)), key=lambda item: -item[1]
-        )
-        values = [value for _, value in items]
-        expected = [
-            [
-                1 + sum(other > value + APART for other in values),
-                None
-                if total > 40 and values[-1] >= value - APART
-                else sum(other >= value - APART for other in values),
-            ]
-            for value in values
-        ]
+        values = sorted((rng.randrange(0, 900) for _ in range(40)), reverse=True)
+        items = [(f"i{i}", value) for i, value in enumerate(values)]
+        expected = []
+        for value in values:
+            first = 1 + sum(other > value + APART for other in values)
+            last = sum(other >= value - APART for other in values)
+            open_end = total > 40 and values[-1] >= value - APART
+            expected.append([first, None if open_end else last])
         assert window.page.evaluate(NOISE, ["places", items, total, SD]) == expected
     assert window.page.evaluate(NOISE, ["places", [["a", 9], ["b", 8]], 2, None]) == [None, None]
 
@@ -105,28 +96,21 @@ def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> 
     assert sum(marked(SD) for _ in range(20)) == 0
     # Noise of twice what is said marks P(Z < -z / 2)^2 of the ordered pairs, 65 with two marks each, less what cancels.
     assert marked(2 * SD) > 50
-    before, now = (
-        board({"a": 1_000, "b": 990, "c": 300}),
-        board({"a": 990, "b": 1_000, "c": 2_000}, 2),
-    )
+    before = board({"a": 1_000, "b": 990, "c": 300})
+    now = board({"a": 990, "b": 1_000, "c": 2_000}, 2)
     assert [one["by"] for one in window.page.evaluate(NOISE, ["moves", now, before])] == [2, -1, -1]
 
 
 @pytest.mark.parametrize(
     ("changes", "value", "is_new"),
     [
-        ({"mechanism": "unk_base"}, 125, True),  # it stays from now on: noise alone is not shown
-        (
-            {"mechanism": "positive_gauss"},
-            125,
-            False,
-        ),  # comes and goes with its noise about the threshold
+        # It stays from now on: noise alone is not shown.
+        ({"mechanism": "unk_base"}, 125, True),
+        # It comes and goes with its noise about the threshold.
+        ({"mechanism": "positive_gauss"}, 125, False),
         ({"mechanism": "positive_gauss"}, 121 + 70, True),
-        (
-            {"mechanism": "known_gumbel", "threshold": None},
-            510,
-            False,
-        ),  # one of the largest by chance
+        # It is one of the largest by chance.
+        ({"mechanism": "known_gumbel", "threshold": None}, 510, False),
         ({"mechanism": "known_gumbel", "threshold": None}, 500 + 70, True),
         ({"mechanism": "known_gumbel", "threshold": None, "sd": None}, 9_000, False),
     ],
@@ -142,19 +126,16 @@ def test_new_is_what_was_not_hidden_by_noise(
 
 
 def test_a_difference_has_the_published_error_where_there_is_one(window: Window) -> None:
-    older, newer = (
-        board({"a": 1}),
-        board({"a": 2}, 31, windows=[{"ms": 300_000, "ticks": 30, "sd": 12.5}]),
-    )
+    older = board({"a": 1})
+    newer = board({"a": 2}, 31, windows=[{"ms": 300_000, "ticks": 30, "sd": 12.5}])
     for one, other, sd in (
         (newer, older, 12.5),
         (newer, board({"a": 1}, 2), 2 * SD),
         (newer, board({"a": 1}, id="f" * 32), sqrt(2) * SD),
         (newer, board({"a": 1}) | {"sd": None}, None),
     ):
-        assert window.page.evaluate(NOISE, ["differenceSd", one, other]) == (
-            None if sd is None else pytest.approx(sd)
-        )
+        found = window.page.evaluate(NOISE, ["differenceSd", one, other])
+        assert found == (None if sd is None else pytest.approx(sd))
 
 
 def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> None:
@@ -177,14 +158,10 @@ def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> Non
 def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(window: Window) -> None:
     with embedded("products") as topics:
         for tick in (1, 2, 3):
-            counts = {
-                "first": 1_000_000 + 300_000 * tick,
-                "tea": 5_010 + tick % 2,
-                "cup": 5_000,
-                "last": 900,
-            }
-            topics.send(recent(tick, list(counts.items()), ticks=3, sd=4.0))
-        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+            first, tea = 1_000_000 + 300_000 * tick, 5_010 + tick % 2
+            items = [("first", first), ("tea", tea), ("cup", 5_000), ("last", 900)]
+            topics.send(recent(tick, items, ticks=3, sd=4.0))
+        with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.counts("#chart .band", 1)
             ranks = page.evaluate(
@@ -192,13 +169,11 @@ def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(windo
                     e.classList.contains("tied") ? getComputedStyle(e, "::after").content : e.textContent)"""
             )
             assert ranks == ["1", '"2\u20133"', '"2\u20133"', "4"]
-            assert "rank 2 to 3" in (
-                page.locator("tr.item .rank").nth(1).get_attribute("aria-label") or ""
-            )
+            second = page.locator("tr.item .rank").nth(1)
+            assert "rank 2 to 3" in (second.get_attribute("aria-label") or "")
             assert page.locator("tr.item .change").all_inner_texts() == [""] * 4
             error = page.locator("tr.item .error").first.bounding_box()
-            assert error is not None
-            assert error["width"] >= 6
+            assert error is not None and error["width"] >= 6
             band, line = page.evaluate(
                 """["band", "line"].map((name) => document.querySelector(`#chart .${name}`).getBBox()).map((b) => b.height)"""
             )

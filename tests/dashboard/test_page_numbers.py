@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.dashboard.browser import Window, text
-from tests.dashboard.feeding import Topics, embedded
-from tests.dashboard.numbers import numbers
-from workers.dashboard.server import Background, Dashboard
+from tests.dashboard.feeding import Topics, embedded, numbers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -37,10 +36,15 @@ DRAWN = """() => {
 def topics() -> Iterator[Topics]:
     with embedded("latency") as found:
         for tick in (1, 2, 3):
-            found.send(
-                numbers(tick, EDGES, [count + tick for count in COUNTS], QUANTILES, 30.0, ticks=3)
-            )
+            counts = [count + tick for count in COUNTS]
+            found.send(numbers(tick, EDGES, counts, QUANTILES, 30.0, ticks=3))
         yield found
+
+
+@pytest.fixture(scope="module")
+def url(topics: Topics) -> Iterator[str]:
+    with topics.served("latency") as dashboard:
+        yield dashboard.url
 
 
 def opened(window: Window, url: str) -> Page:
@@ -52,29 +56,25 @@ def opened(window: Window, url: str) -> Page:
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (820, False), (1400, True)])
 def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
-    chrome: Browser, topics: Topics, width: int, dark: bool
+    chrome: Browser, topics: Topics, width: int, dark: bool, url: str
 ) -> None:
-    window = Window(chrome, width=width, height=900, dark=dark)
-    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
-        page = opened(window, dashboard.url)
+    with Window(chrome, width=width, height=900, dark=dark) as window:
+        page = opened(window, url)
         drawn: dict[str, Any] = page.evaluate(DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#scroller, #find-row, #legend").evaluate_all(
-            "all => all.every((e) => e.hidden)"
-        )
+        of_items = page.locator("#scroller, #find-row, #legend")
+        assert of_items.evaluate_all("all => all.every((e) => e.hidden)")
         listed = page.locator("#quantiles li").all_inner_texts()
     bars, base = drawn["bars"], drawn["base"]
     assert bars == sorted(bars), "from left to right"
     assert (len(bars), drawn["open"]) == (6, 2)
     per_count = (base - bars[2][2]) / 1_503
-    for (left, right, top, bottom), whisker, count in zip(
-        bars, drawn["whiskers"], COUNTS, strict=True
-    ):
+    drawn_bars = zip(bars, drawn["whiskers"], COUNTS, strict=True)
+    for (left, right, top, bottom), whisker, count in drawn_bars:
         value = count + 3
         assert [top, bottom] == pytest.approx(sorted([base, base - value * per_count]), abs=1.6)
-        assert whisker[2:] == pytest.approx(
-            [base - (value + 60) * per_count, base - (value - 60) * per_count], abs=2.6
-        )
+        ends = [base - (value + off) * per_count for off in (60, -60)]
+        assert whisker[2:] == pytest.approx(ends, abs=2.6)
         assert 0 <= left < right <= drawn["width"]
     # An edge lies where its bars meet, and a quantile as far between two as it is.
     said = topics.sent[-1]["quantiles"]
@@ -84,14 +84,11 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
 
         def place(value: float) -> float:
             k = next(k for k in range(4) if value <= EDGES[k + 1])
-            return float(
-                ticks[k]
-                + (value - EDGES[k]) / (EDGES[k + 1] - EDGES[k]) * (ticks[k + 1] - ticks[k])
-            )
+            share = (value - EDGES[k]) / (EDGES[k + 1] - EDGES[k])
+            return float(ticks[k] + share * (ticks[k + 1] - ticks[k]))
 
-        assert drawn["lines"] == pytest.approx(
-            [place(one["value"]) for one in said if one["value"] is not None], abs=1
-        )
+        lines = [place(one["value"]) for one in said if one["value"] is not None]
+        assert drawn["lines"] == pytest.approx(lines, abs=1)
         low, high = place(said[0]["low"]), place(said[0]["high"])
         off = max(0.0, 8 - (high - low)) / 2  # one that is too narrow to be seen is drawn wider
         assert drawn["intervals"][0][:2] == pytest.approx([low - off, high + off], abs=1)
@@ -100,78 +97,58 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
     assert [line.split("\n")[0] for line in listed] == ["Median", "99 % lie below"]
     assert listed[1].split("\n")[1] == "500 or more"
     assert {"median", "◂ below 0", "500 and above ▸"} <= set(drawn["texts"])
-    assert window.wrong == []
-    window.context.close()
 
 
-def test_it_can_be_read_without_seeing_it(window: Window, topics: Topics) -> None:
-    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
-        page = opened(window, dashboard.url)
-        name = page.get_attribute("#bins", "aria-label") or ""
-        assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
-        assert "99 % lie below: 500 or more, at least " in name
-        page.click("#numeric summary")
-        window.counts("#bin-numbers tbody tr", 6)
-        page.locator("#bin-numbers").wait_for(state="visible")
-        rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
-        names = [
-            "below 0",
-            "from 0 to 10",
-            "from 10 to 50",
-            "from 50 to 100",
-            "from 100 to 500",
-            "500 and above",
-        ]
-        assert rows == [
-            [name, text(count + 3), "60"] for name, count in zip(names, COUNTS, strict=True)
-        ]
-        page.focus("#bins")
-        for _ in range(4):
-            page.keyboard.press("ArrowRight")
-        window.reads("#bin-reading", "^from 50 to 100: 703 ± 60$")
-        window.reads("#reading", "703 ± 60")
-        page.keyboard.press("End")
-        window.reads("#item-name", "^>=500$")
-        assert page.locator("#bins rect.chosen").count() == 1
-        assert "item=%3E%3D500" in page.url
+def test_it_can_be_read_without_seeing_it(window: Window, url: str) -> None:
+    page = opened(window, url)
+    name = page.get_attribute("#bins", "aria-label") or ""
+    assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
+    assert "99 % lie below: 500 or more, at least " in name
+    page.click("#numeric summary")
+    window.counts("#bin-numbers tbody tr", 6)
+    page.locator("#bin-numbers").wait_for(state="visible")
+    rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
+    inner = [f"from {low} to {high}" for low, high in pairwise(EDGES)]
+    named = zip(["below 0", *inner, "500 and above"], COUNTS, strict=True)
+    assert rows == [[name, text(count + 3), "60"] for name, count in named]
+    page.focus("#bins")
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    window.reads("#bin-reading", "^from 50 to 100: 703 ± 60$")
+    window.reads("#reading", "703 ± 60")
+    page.keyboard.press("End")
+    window.reads("#item-name", "^>=500$")
+    assert page.locator("#bins rect.chosen").count() == 1
+    assert "item=%3E%3D500" in page.url
 
 
-def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) -> None:
-    window = Window(chrome, width=390)
-    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
-        page = opened(window, dashboard.url)
+def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics, url: str) -> None:
+    with Window(chrome, width=390) as window:
+        page = opened(window, url)
         window.counts("#chart .band", 1)
         assert page.inner_text("#item-name") == "Median"
         page.click("#history summary")
         window.counts("#numbers tbody tr", 3)
-        assert page.locator("#numbers thead th").all_inner_texts() == [
-            "Tick",
-            "Ended",
-            "Value",
-            "95 % interval",
-        ]
+        headings = page.locator("#numbers thead th").all_inner_texts()
+        assert headings == ["Tick", "Ended", "Value", "95 % interval"]
         one = topics.sent[-1]["quantiles"][0]
         row = page.locator("#numbers tbody tr").first.locator("td").all_inner_texts()
         assert row[0] == "3"
-        assert [float(row[2]), *map(float, row[3].split(" to "))] == pytest.approx(
-            [one["value"], one["low"], one["high"]], abs=0.5
-        )
+        shown = [float(row[2]), *map(float, row[3].split(" to "))]
+        assert shown == pytest.approx([one["value"], one["low"], one["high"]], abs=0.5)
         assert page.inner_text("#reading").endswith(f": {row[2]} ({row[3]})")
         page.click("#quantiles li:nth-child(2) button")
         window.reads("#item-name", "^99 % lie below$")
         assert page.get_attribute("#quantiles li:nth-child(2) button", "aria-pressed") == "true"
         window.reads("#chart", r"^It cannot be said at any of these ticks\.$")
         assert "item=q%3A0.99" in page.url
-    assert window.wrong == []
-    window.context.close()
 
 
 def test_too_few_to_say_is_said(window: Window) -> None:
     with embedded("latency") as topics:
         topics.send(numbers(3, EDGES, [4, -9, 12, 3, -5, 1], (0.5,), 30.0, ticks=3))
-        with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
+        with topics.served("latency") as dashboard:
             page = opened(window, dashboard.url)
-            assert page.locator("#quantiles li").all_inner_texts() == [
-                "Median\ncannot be said\nall counts together may be noise"
-            ]
+            said = page.locator("#quantiles li").all_inner_texts()
+            assert said == ["Median\ncannot be said\nall counts together may be noise"]
             assert page.locator("#bins line.quantile, #bins rect.interval").count() == 0

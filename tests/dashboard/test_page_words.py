@@ -1,8 +1,8 @@
-"""The page's words of a promise in a browser: those of terminal and reports, for all epsilon and delta; and what one person loses."""
+"""The page's sentences on a promise are those of the terminal and reports, for every epsilon and delta."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +12,6 @@ from tests.dashboard.browser import Window
 from tests.dashboard.feeding import embedded, recent
 from tests.privacy.plan.test_noise import config
 from tests.privacy.plan.test_words import GRID, WHETHER
-from workers.dashboard.server import Background, Dashboard
 from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
@@ -29,16 +28,13 @@ SOURCE = ROOT / "workers" / "dashboard" / "page" / "promise.js"
 
 def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
     page = Window(chrome).page
-    page.add_script_tag(
-        content=SOURCE.read_text(encoding="utf-8")
-        + "\nwindow.say = (e, d, w) => [grade(e, d), verdict(e, d, w), measures(e, d), e && upTo(e), upTo(d)];",
-        type="module",
-    )
+    said = "[grade(e, d), verdict(e, d, w), measures(e, d), e && upTo(e), upTo(d)]"
+    source = f"{SOURCE.read_text()}\nwindow.say = (e, d, w) => {said};"
+    page.add_script_tag(content=source, type="module")
     page.wait_for_function("() => window.say")
     grid = [*GRID, (None, 1.0), (None, 1e-9)]
-    found = page.evaluate(
-        "([grid, whether]) => grid.map(([e, d]) => say(e, d, whether))", [grid, WHETHER]
-    )
+    say = "([grid, whether]) => grid.map(([e, d]) => say(e, d, whether))"
+    found = page.evaluate(say, [grid, WHETHER])
     for (epsilon, delta), theirs in zip(grid, found, strict=True):
         own = [grade(epsilon, delta), verdict(epsilon, delta, WHETHER), measures(epsilon, delta)]
         assert theirs[:3] == own, (epsilon, delta)
@@ -51,32 +47,24 @@ def test_another_sentence_is_noticed(chrome: Browser) -> None:
     wrong = SOURCE.read_text(encoding="utf-8").replace("may be nearly sure", "can hardly tell")
     page.add_script_tag(content=wrong + "\nwindow.say = verdict;", type="module")
     page.wait_for_function("() => window.say")
-    assert page.evaluate("([e, d, w]) => say(e, d, w)", [20, 1e-9, WHETHER]) != verdict(
-        20, 1e-9, WHETHER
-    )
+    said = page.evaluate("([e, d, w]) => say(e, d, w)", [20, 1e-9, WHETHER])
+    assert said != verdict(20, 1e-9, WHETHER)
 
 
 def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_person_loses(
     chrome: Browser,
 ) -> None:
     """Added-up epsilons were twice what the terminal said; and the table is the plan's, figure for figure."""
-    made = [
-        config(UnkBaseConfig, name=name, epsilon=1.0, delta=1e-9) for name in ("products", "others")
-    ]
+    names = ("products", "others")
+    made = [config(UnkBaseConfig, name=name, epsilon=1.0, delta=1e-9) for name in names]
     total = total_of([charge_of(one, build(one)) for one in made])
     window = Window(chrome, width=1400, height=1000)
     with embedded("products", "others") as topics:
         for one in made:
             promise = asdict(build(one).guarantee)
-            topics.send(
-                *(
-                    recent(t, [("tea", 500)], ticks=2, histogram=one.name, guarantee=promise)
-                    for t in (1, 2)
-                )
-            )
-        settings = topics.settings("products", "others")
-        known = tuple(replace(one, horizon=made[0].horizon_ticks) for one in settings.histograms)
-        with Background(Dashboard(replace(settings, histograms=known), port=0)) as dashboard:
+            own = {"histogram": one.name, "guarantee": promise}
+            topics.send(*(recent(t, [("tea", 500)], ticks=2, **own) for t in (1, 2)))
+        with topics.served(*names, horizon=made[0].horizon_ticks) as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             # Whether the second topic has been read decides what the first answer holds.
             window.shows(
@@ -89,39 +77,21 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     assert f"costs ε = {up_to(total.epsilon)}, δ = 2e\u22129 in all" in said and total.epsilon < 1.5
     # A snapshot's tick is `RECENT_MS` wide here, so epochs are not those of the plan: the first column is for one epoch.
     _, rows = rows_of(total.person, "event")
-    assert [row[:2] for row in cells] == [
-        [row[0], row[1].replace("e-0", "e\u2212")] for row in rows
-    ]
+    expected = [[row[0], row[1].replace("e-0", "e\u2212")] for row in rows]
+    assert [row[:2] for row in cells] == expected
     assert "learns only a little" in said and window.wrong == []
+
+
+HIDDEN, WEAK = "to hide a single event", "too little to be sure"
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "lead", "parts"),
     [
-        (
-            0.1,
-            1e-9,
-            "to hide a single event",
-            ["learns only a little", "52.5 times in 100", "1.11 times"],
-        ),
-        (
-            4.0,
-            1e-5,
-            "to hide a single event",
-            ["cannot become sure", "98.3 times in 100", "1 in 100,000"],
-        ),
-        (
-            20.0,
-            1e-9,
-            "too little to be sure",
-            ["nearly sure", "the promise is weak", "nearly every time"],
-        ),
-        (
-            0.1,
-            0.5,
-            "too little to be sure",
-            ["with a chance of up to 50 in 100", "next to nothing is promised"],
-        ),
+        (0.1, 1e-9, HIDDEN, ["learns only a little", "52.5 times in 100", "1.11 times"]),
+        (4.0, 1e-5, HIDDEN, ["cannot become sure", "98.3 times in 100", "1 in 100,000"]),
+        (20.0, 1e-9, WEAK, ["nearly sure", "the promise is weak", "nearly every time"]),
+        (0.1, 0.5, WEAK, ["with a chance of up to 50 in 100", "next to nothing is promised"]),
     ],
 )
 def test_the_page_says_what_the_figures_bear_out(
@@ -129,15 +99,11 @@ def test_the_page_says_what_the_figures_bear_out(
 ) -> None:
     """Once it said "can hardly tell" at every epsilon."""
     window = Window(chrome, width=1400, height=1000)
-    promise = {
-        "unit": "event",
-        "rho": rho_of(epsilon, delta / 2),
-        "epsilon": epsilon,
-        "delta": delta,
-    }
+    promise = {"unit": "event", "epsilon": epsilon, "delta": delta}
+    promise["rho"] = rho_of(epsilon, delta / 2)
     with embedded("products") as topics:
         topics.send(recent(1, [("tea", 500)], ticks=1, guarantee=promise))
-        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+        with topics.served("products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.shows('document.querySelector(".person") !== null')
             said, shown = page.inner_text("#guarantee"), page.inner_text("#lead")
@@ -145,5 +111,5 @@ def test_the_page_says_what_the_figures_bear_out(
     assert lead in shown
     for part in parts:
         assert part in said
-    assert weak == (lead != "to hide a single event")
+    assert weak == (lead == WEAK)
     assert window.wrong == []

@@ -84,23 +84,15 @@ def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> N
 def test_a_snapshot_can_be_cut_to_some_items() -> None:
     whole = snapshot(items=[("a", 3), ("b", 2), ("c", 1)])
     assert select_items(whole) is whole.json
-    assert orjson.loads(select_items(whole, top=2)) == message(
-        items=[("a", 3), ("b", 2)], total_items=3
-    )
-    assert orjson.loads(select_items(whole, items={"c", "x"})) == message(
-        items=[("c", 1)], total_items=3
-    )
+    two, last = message(items=[("a", 3), ("b", 2)]), message(items=[("c", 1)])
+    assert orjson.loads(select_items(whole, top=2)) == two | {"total_items": 3}
+    assert orjson.loads(select_items(whole, items={"c", "x"})) == last | {"total_items": 3}
     query = snapshot(items=GONE, query="max", value=7)
     assert select_items(query, top=1) is query.json
 
 
 def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
-    whole = snapshot(
-        1, [("[0,1)", 9), ("<0", 2), (">=1", 1)], edges=[0.0, 1.0], mechanism="known_base"
-    )
-    assert [item[0] for item in orjson.loads(select_items(whole, top=1))["items"]] == [
-        "[0,1)",
-        "<0",
-        ">=1",
-    ]
-    assert [item[0] for item in orjson.loads(select_items(whole, items={"<0"}))["items"]] == ["<0"]
+    items = [("[0,1)", 9), ("<0", 2), (">=1", 1)]
+    whole = snapshot(1, edges=[0.0, 1.0], mechanism="known_base", items=items)
+    assert orjson.loads(select_items(whole, top=1))["items"] == [list(item) for item in items]
+    assert orjson.loads(select_items(whole, items={"<0"}))["items"] == [["<0", 2]]

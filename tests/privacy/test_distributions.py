@@ -22,13 +22,8 @@ from workers.runtime.frozen import thawed
 
 pytestmark = pytest.mark.slow
 
-SETTINGS: dict[str, Any] = {
-    "name": "h",
-    "tick_ms": 1,
-    "max_items": 1,
-    "delta": 0.2,
-    "keys": "public",
-}
+SETTINGS: dict[str, Any] = {"name": "h", "tick_ms": 1, "max_items": 1, "keys": "public"}
+SETTINGS["delta"] = 0.2
 EPSILONS = (0.5, 1, 2, 3, 4, 5, 6, 7, 8)
 # Omitted paths weigh up to 1e-5 here; e^8 times that is subtracted from every hockey stick, so
 # nothing is blamed on them.
@@ -150,102 +145,78 @@ def even(history: History) -> Event:
 
 
 TWO: dict[str, Any] = {"max_items": 2, "max_count": 2}
-AB: dict[str, Any] = {"domain": ("a", "b")}
+ONE_ITEM, ONE_COUNT = {"max_items": 1}, {"max_count": 1}
+OF_A: dict[str, Any] = {"domain": ("a",)}
+OF_AB: dict[str, Any] = {"domain": ("a", "b")}
+OF_ABC: dict[str, Any] = {"domain": ("a", "b", "c")}
+# Counts of one tick, or of the event: AB2 has two of "a" and two of "b".
+A1, A2, A3, B1, C1, C2 = {"a": 1}, {"a": 2}, {"a": 3}, {"b": 1}, {"c": 1}, {"c": 2}
+AB1, AB2, AB3, AB9 = ({"a": n, "b": n} for n in (1, 2, 3, 9))
+BC1, BC2 = {"b": 1, "c": 1}, {"b": 2, "c": 2}
+MERGE: dict[str, Any] = {"size": 2, "max_items": 2, "release": "merge"}
+PURE: dict[str, Any] = {"rho": None, "release": "pure"}
+PAY: dict[str, Any] = {"rho": 2.0, "kbar": 2, "queries": 3}
 CASES: dict[str, Case] = {
-    "haar": on("known_base", rho=2.0, max_count=2, domain=("a",))(
-        [{"a": 1}, {"a": 1}], {"a": 2}, half
+    "haar": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, A1], A2, half),
+    "haar, Dinf": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, {}], A2, ONE_COUNT),
+    "haar, noise was seen": on("known_base", rho=2.0, **OF_AB)([A1, B1], even, half, tick=2),
+    "haar, end": on("known_base", rho=6.0, end_share=0.4, **OF_A)([A1, A1, {}], A1, half, tick=2),
+    "tree, D0": on("known_base", rho=2.0, max_items=2, counter="tree", **OF_AB)(
+        [A1], AB1, ONE_ITEM
     ),
-    "haar, Dinf": on("known_base", rho=2.0, max_count=2, domain=("a",))(
-        [{"a": 1}, {}], {"a": 2}, {"max_count": 1}
-    ),
-    "haar, an event where noise was seen": on("known_base", rho=2.0, domain=("a", "b"))(
-        [{"a": 1}, {"b": 1}], even, half, tick=2
-    ),
-    "haar, end": on("known_base", rho=6.0, domain=("a",), end_share=0.4)(
-        [{"a": 1}, {"a": 1}, {}], {"a": 1}, half, tick=2
-    ),
-    "tree, D0": on("known_base", rho=2.0, max_items=2, domain=("a", "b"), counter="tree")(
-        [{"a": 1}], {"a": 1, "b": 1}, {"max_items": 1}
-    ),
-    "sqrt": on("known_base", rho=2.0, domain=("a",), counter="sqrt")(
-        [{"a": 1}, {}], {"a": 1}, half
-    ),
-    "unk_base": on("unk_base", rho=1.0, max_count=2)([{"a": 9}, {"a": 1}], {"a": 2}, half),
-    "unk_base, a new item": on("unk_base", rho=2.0, max_count=2)(
-        [{}, {}], {"a": 2}, lower_discovery
-    ),
+    "sqrt": on("known_base", rho=2.0, counter="sqrt", **OF_A)([A1, {}], A1, half),
+    "unk_base": on("unk_base", rho=1.0, max_count=2)([{"a": 9}, A1], A2, half),
+    "unk_base, a new item": on("unk_base", rho=2.0, max_count=2)([{}, {}], A2, lower_discovery),
     "unk_base, constant": on("unk_base", rho=2.0, max_count=2, threshold="constant", delta=0.1)(
-        [{}, {"a": 1}], {"a": 2}, lambda m: lower(m._discovery, "_threshold", 2)
+        [{}, A1], A2, lambda m: lower(m._discovery, "_threshold", 2)
     ),
     "unk_base, every": on("unk_base", rho=2.0, max_count=2, threshold="every", every=2)(
-        [{}, {"b": 1}], {"a": 2}, lower_discovery
+        [{}, B1], A2, lower_discovery
     ),
-    "known_gauss": on("known_gauss", rho=4.0, domain=("a", "b"), **TWO)(
-        [{"a": 3}], {"a": 2, "b": 2}, {"max_items": 1}
+    "known_gauss": on("known_gauss", rho=4.0, **OF_AB, **TWO)([A3], AB2, ONE_ITEM),
+    "known_gumbel": on("known_gumbel", rho=2.0, k=1, **OF_ABC, **TWO)(
+        [{**AB3, "c": 4}], AB2, ONE_COUNT
     ),
-    "known_gumbel": on("known_gumbel", rho=2.0, k=1, domain=("a", "b", "c"), **TWO)(
-        [{"a": 3, "b": 3, "c": 4}], {"a": 2, "b": 2}, {"max_count": 1}
-    ),
-    "positive_gauss": on("positive_gauss", rho=4.0, **TWO)(
-        [{"a": 3}], {"a": 2, "b": 2}, lower_threshold
-    ),
-    "positive_laplace": on("positive_laplace", rho=4.0, **TWO)(
-        [{"a": 3}], {"a": 2, "b": 2}, lower_threshold
-    ),
-    "unk_gauss": on("unk_gauss", rho=4.0, kbar=1, **TWO)(
-        [{"a": 3, "b": 3}], {"b": 2, "c": 2}, lower_threshold
-    ),
+    "positive_gauss": on("positive_gauss", rho=4.0, **TWO)([A3], AB2, lower_threshold),
+    "positive_laplace": on("positive_laplace", rho=4.0, **TWO)([A3], AB2, lower_threshold),
+    "unk_gauss": on("unk_gauss", rho=4.0, kbar=1, **TWO)([AB3], BC2, lower_threshold),
     "unk_gauss, two pushed out": on("unk_gauss", rho=4.0, kbar=2, **TWO)(
-        [{"a": 3, "b": 3, "c": 3, "d": 3}], {"c": 2, "d": 2}, lower_threshold, floor=1e-7
+        [{**AB3, "c": 3, "d": 3}], {"c": 2, "d": 2}, lower_threshold, floor=1e-7
     ),
     "limit_dom_laplace": on("limit_dom_laplace", rho=4.0, kbar=1, **TWO)(
-        [{"a": 3, "b": 3}], {"b": 2, "c": 2}, lower_threshold
+        [AB3], BC2, lower_threshold
     ),
-    "limit_dom": on("limit_dom", rho=1.0, k=1, kbar=1, **TWO)(
-        [{"a": 3, "b": 3}], {"b": 2, "c": 2}, lower_bottom
-    ),
+    "limit_dom": on("limit_dom", rho=1.0, k=1, kbar=1, **TWO)([AB3], BC2, lower_bottom),
     "limit_dom, private": on("limit_dom", rho=1.0, k=1, kbar="private", kbar_max=3, **TWO)(
-        [{"a": 3, "b": 3, "c": 4}], {"a": 2, "b": 2}, {"max_count": 1}
+        [{**AB3, "c": 4}], AB2, ONE_COUNT
     ),
-    "pay, no more than its labels": on(
-        "pay_what_you_get", rho=2.0, max_items=3, k=1, kbar=2, labels=3, queries=3
-    )([{"a": 3, "b": 3}, {}, {}], {"b": 1, "c": 1}, {"max_items": 3, "rho": 8.0}),
-    "pay, new items": on(
-        "pay_what_you_get", rho=2.0, max_items=2, k=2, kbar=2, labels=6, queries=3
-    )([{}, {}, {}], {"b": 1, "c": 1}, lambda m: lower(m._bottom, "_above", 1)),
+    "pay, no more than its labels": on("pay_what_you_get", max_items=3, k=1, labels=3, **PAY)(
+        [AB3, {}, {}], BC1, {"max_items": 3, "rho": 8.0}
+    ),
+    "pay, new items": on("pay_what_you_get", max_items=2, k=2, labels=6, **PAY)(
+        [{}, {}, {}], BC1, lambda m: lower(m._bottom, "_above", 1)
+    ),
     "meta": on("meta", rho=12.0, radix=2, algorithm="positive_gauss", **TWO)(
-        [{}, {"a": 1}], {"a": 2, "b": 2}, lower_threshold
+        [{}, A1], AB2, lower_threshold
     ),
-    "pmg": on("misra_gries", rho=0.5, size=2)([{"a": 9, "b": 9}], {"c": 1}, half),
-    "pmg, a new item": on("misra_gries", rho=2.0, size=2)(
-        [{"a": 3, "b": 1}], {"c": 1}, lower_sketch
-    ),
+    "pmg": on("misra_gries", rho=0.5, size=2)([AB9], C1, half),
+    "pmg, a new item": on("misra_gries", rho=2.0, size=2)([{"a": 3, "b": 1}], C1, lower_sketch),
     "pmg, several": on("misra_gries", rho=1.0, size=1, **TWO)(
-        [{"a": 30}], {"a": 2}, {"max_items": 1, "max_count": 1}
+        [{"a": 30}], A2, ONE_ITEM | ONE_COUNT
     ),
-    "merge": on("misra_gries", rho=1.0, size=2, max_items=2, release="merge")(
-        [{"a": 9, "b": 9}], {"a": 1, "b": 1}, half
-    ),
-    "merge, Dinf": on("misra_gries", rho=4.0, size=2, max_items=2, max_count=3, release="merge")(
-        [{"a": 9, "b": 9}], {"a": 3, "b": 3}, {"max_count": 2}
-    ),
-    "pure": on("misra_gries", epsilon=3.0, rho=None, size=2, release="pure", **AB)(
-        [{"a": 9, "b": 7}], {"a": 1}, {"epsilon": 6.0}
+    "merge": on("misra_gries", rho=1.0, **MERGE)([AB9], AB1, half),
+    "merge, Dinf": on("misra_gries", rho=4.0, max_count=3, **MERGE)([AB9], AB3, {"max_count": 2}),
+    "pure": on("misra_gries", epsilon=3.0, size=2, **PURE, **OF_AB)(
+        [{"a": 9, "b": 7}], A1, {"epsilon": 6.0}
     ),
     "pure, one that lowers all": on(
-        "misra_gries",
-        epsilon=4.0,
-        rho=None,
-        size=2,
-        release="pure",
-        max_count=2,
-        domain=("a", "b", "c"),
-    )([{"a": 5, "b": 5}], {"c": 2}, {"max_count": 1}, floor=1e-6),
-    "pure, two ticks": on(
-        "misra_gries", epsilon=4.0, rho=None, size=1, release="pure", radix=2, **AB
-    )([{}, {"a": 2}], {"a": 1}, {"epsilon": 10.0}, floor=1e-7),
-    "merge, two new items": on("misra_gries", rho=2.0, size=2, max_items=2, release="merge")(
-        [{"a": 1, "b": 1}], {"c": 1, "d": 1}, lower_sketch
+        "misra_gries", epsilon=4.0, size=2, max_count=2, **PURE, **OF_ABC
+    )([{"a": 5, "b": 5}], C2, ONE_COUNT, floor=1e-6),
+    "pure, two ticks": on("misra_gries", epsilon=4.0, size=1, radix=2, **PURE, **OF_AB)(
+        [{}, A2], A1, {"epsilon": 10.0}, floor=1e-7
+    ),
+    "merge, two new items": on("misra_gries", rho=2.0, **MERGE)(
+        [AB1], {"c": 1, "d": 1}, lower_sketch
     ),
 }
 
@@ -285,26 +256,17 @@ def group_excess(p: Law, q: Law, rho: float, failures: float) -> float:
 
 
 # Mechanism, stream, the ticks of events with one item "a", and settings.
+RARE: dict[str, Any] = {"rho": 0.25, "delta": 0.002}
 GROUPS: dict[str, tuple[str, list[Event], tuple[int, ...], dict[str, object]]] = {
-    "known_base, one tick": ("known_base", [{"a": 3}], (1, 1), {"rho": 0.5, "domain": ("a",)}),
-    "known_base, two ticks": (
-        "known_base",
-        [{"a": 1}, {"a": 1}],
-        (1, 2),
-        {"rho": 0.5, "domain": ("a",)},
-    ),
-    "unk_base, new items": ("unk_base", [{}], (1, 1), {"rho": 0.25, "delta": 0.002}),
+    "known_base, one tick": ("known_base", [A3], (1, 1), {"rho": 0.5} | OF_A),
+    "known_base, two ticks": ("known_base", [A1, A1], (1, 2), {"rho": 0.5} | OF_A),
+    "unk_base, new items": ("unk_base", [{}], (1, 1), RARE),
     "unk_base, three": ("unk_base", [{}], (1, 1, 1), {"rho": 0.1, "delta": 2e-4}),
-    "unk_base, in two ticks": ("unk_base", [{}, {}], (1, 2), {"rho": 0.5, "delta": 0.002}),
-    "positive_gauss": ("positive_gauss", [{}], (1, 1), {"rho": 0.25, "delta": 0.002}),
-    "positive_laplace": ("positive_laplace", [{}], (1, 1), {"rho": 0.25, "delta": 0.002}),
-    "pmg": ("misra_gries", [{}], (1, 1), {"rho": 0.25, "delta": 0.002, "size": 1}),
-    "known_gumbel": (
-        "known_gumbel",
-        [{"a": 3, "b": 3}],
-        (1, 1),
-        {"rho": 0.1, "k": 1, "domain": ("a", "b")},
-    ),
+    "unk_base, in two ticks": ("unk_base", [{}, {}], (1, 2), RARE | {"rho": 0.5}),
+    "positive_gauss": ("positive_gauss", [{}], (1, 1), RARE),
+    "positive_laplace": ("positive_laplace", [{}], (1, 1), RARE),
+    "pmg": ("misra_gries", [{}], (1, 1), RARE | {"size": 1}),
+    "known_gumbel": ("known_gumbel", [AB3], (1, 1), {"rho": 0.1, "k": 1} | OF_AB),
 }
 
 

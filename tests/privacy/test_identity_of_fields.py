@@ -87,18 +87,10 @@ def config(kind: str, /, **changes: object) -> HistogramConfig:
 
 
 def an_id(found: HistogramConfig) -> bytes:
-    described = describe(
-        worker="w",
-        histogram=found.name,
-        generation=found.generation,
-        tick_ms=found.tick_ms,
-        start_ms=found.start_ms,
-        stream="s#1",
-        topic=found.topic or f"w.{found.name}",
-        events={},
-        mechanism=build(found).public(),
-    )
-    return mechanism_id(described, 1, 1)
+    own: dict[str, Any] = {"histogram": found.name, "topic": found.topic or f"w.{found.name}"}
+    own |= {name: getattr(found, name) for name in ("generation", "tick_ms", "start_ms")}
+    own["mechanism"] = build(found).public()
+    return mechanism_id(describe(worker="w", stream="s#1", events={}, **own), 1, 1)
 
 
 def fields() -> list[tuple[str, str]]:

@@ -43,8 +43,7 @@ from workers.pipeline.factory import declared_keys, histograms, lanes, mechanism
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
 from workers.pipeline.sources import Sources, SourceTopic
-from workers.privacy.ceiling import Ceiling
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
 from workers.runtime.errors import SettingsError
@@ -142,9 +141,7 @@ class Factory:
     def release(self, partition: int) -> ReleaseShard:
         settings, owners, guard = self._settings, self._stream.owners, None
         if self._ceiling is not None:
-            guard = CeilingGuard(
-                self._ceiling, settings, self._connection, partition, owners, self._others
-            )
+            guard = CeilingGuard(self._ceiling, partition, owners, self._others)
         return ReleaseShard(
             self._assignment(RELEASE, partition, settings.release_state_topic),
             contributions=self._stream.contributions,

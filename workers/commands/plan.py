@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from workers.privacy.ceiling import Ceiling
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.plan.text import show
 from workers.runtime.printing import print_json

@@ -25,7 +25,7 @@ from workers.kafka.topics import (
     names_on,
     problems,
 )
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import check_ceiling
 from workers.runtime.printing import many
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings

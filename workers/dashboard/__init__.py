@@ -2,5 +2,5 @@
 
 Imports `pipeline`, `privacy`, `kafka` and `settings`. `server` runs all parts in a process or a
 thread: `feed` reads Kafka, `snapshots` joins pages, `hub` sends snapshots to viewers, `guard`
-checks every request, `api` and `api_history` answer. `store` keeps the history in DuckDB.
+checks every request, `api` answers. `store` keeps the history in DuckDB.
 """

@@ -4,11 +4,13 @@ GET /                      the page
 GET /api/histograms        list of histograms
 GET /api/snapshots         latest snapshots of one stream
 GET /api/stream            new snapshots, as server-sent events
-GET /api/history, /epochs  stored history: `api_history`
+GET /api/history           a stored stream over time
+GET /api/epochs            the last stored snapshot of each epoch
 GET /healthz, /readyz      process monitoring
 GET /metrics               Kafka outages, for Prometheus
 
 Unreadable requests get a JSON error with the usual headers that quotes nothing from the request.
+Files carry a Content-Length, so that a client notices a truncated one.
 """
 
 from __future__ import annotations
@@ -18,23 +20,45 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
+import orjson
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from aiohttp.typedefs import Handler
+from multidict import MultiMapping
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from workers.dashboard import api_history
-from workers.dashboard.api_history import BadQuery, json_of, number_or, only_known
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
-from workers.dashboard.hub import TOPS, Filter, Hub, Viewer, catalogue, event, now_ms
-from workers.dashboard.promise import together_of
-from workers.dashboard.snapshots import select_items
-from workers.dashboard.store.queries import NotStored
-from workers.dashboard.store.store import Store
+from workers.dashboard.hub import (
+    TOPS,
+    Filter,
+    History,
+    Hub,
+    Viewer,
+    catalogue,
+    event,
+    now_ms,
+    together_of,
+)
+from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
+from workers.dashboard.store.queries import (
+    AnswerTooLarge,
+    EpochsQuery,
+    Format,
+    HistoryQuery,
+    NotStored,
+    Range,
+    TickQuery,
+    epochs,
+    history,
+    history_file,
+    one_tick,
+)
+from workers.dashboard.store.store import QueryFailed, Store
 from workers.runtime.metrics import OfWorker, show_outages
+from workers.settings.durations import parse_duration
 
 
 class Connection(web.RequestHandler):
@@ -61,16 +85,81 @@ class Connection(web.RequestHandler):
 
 
 BEAT_S = 5.0
-# A viewer that receives nothing for this long is disconnected.
+# A client that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
 VIEWERS = 2_000
 LIMIT = 1_000
-TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+PAGE_TYPES = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+ITEMS = 100
+COMPRESS_FROM = 1_024
+ENTRIES = 10_000
+EPOCHS = 1_000
+TIMES = 2**53 - 1
+FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+CHUNK = 256 << 10
+
+COMMON = {"histogram", "key", "item", "from", "to", "limit", "format"}
+TICK = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
 
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
 STORE = web.AppKey("store", Store)
+
+
+class BadQuery(ValueError):
+    """Invalid query string; the client sees the message."""
+
+
+def only_known(query: Mapping[str, str], names: set[str]) -> None:
+    for name in query:
+        if name not in names:
+            raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
+
+
+def one(query: MultiMapping[str], name: str) -> str:
+    given = query.getall(name, [])
+    if len(given) != 1:
+        raise BadQuery(f"{name}: only one" if given else f"{name} is missing")
+    return given[0]
+
+
+def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
+    text = one(query, name)
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise BadQuery(f"{name}: a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+def number_or(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
+    return number(query, name, least, most) if name in query else None
+
+
+def stream_of(query: MultiMapping[str]) -> Stream:
+    return Stream(one(query, "histogram"), one(query, "key"))
+
+
+def items_of(query: MultiMapping[str]) -> list[str]:
+    named = query.getall("item", [])
+    if len(named) > ITEMS:
+        raise BadQuery(f"item: at most {ITEMS} of them")
+    return named
+
+
+def json_of(value: Mapping[str, object], status: int = 200) -> web.Response:
+    return answer(orjson.dumps(value), status)
+
+
+def answer(body: bytes, status: int = 200) -> web.Response:
+    response = web.Response(body=body, status=status, content_type="application/json")
+    if len(body) >= COMPRESS_FROM:
+        response.enable_compression()
+    return response
 
 
 class Page(NamedTuple):
@@ -96,10 +185,7 @@ def application(
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
-    app[KNOWN] = known = frozenset(histogram for histogram, _ in histograms)
-    if store is not None:
-        app[STORE] = store
-        app.add_routes(api_history.routes(store, known, hub.history))
+    app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
@@ -127,17 +213,17 @@ def application(
         if request.query:
             return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
-        answer = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
-        answer["together"] = together_of(hub.history, histograms)
+        found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
+        found["together"] = together_of(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
-        return json_of({**answer, **kept, **(further or {})})
+        return json_of({**found, **kept, **(further or {})})
 
-    served = {
-        "/api/histograms": list_histograms,
-        "/api/snapshots": api_history.refusing(_snapshots),
-    }
-    served |= {"/api/stream": api_history.refusing(_stream), "/healthz": health}
-    for path, handler in (served | {"/readyz": ready, "/metrics": metrics}).items():
+    served = {"/api/histograms": list_histograms, "/api/snapshots": refusing(_snapshots)}
+    served |= {"/api/stream": refusing(_stream), "/healthz": health, "/readyz": ready}
+    if store is not None:
+        app[STORE] = store
+        served |= {"/api/history": refusing(_over_time), "/api/epochs": refusing(_by_epoch)}
+    for path, handler in (served | {"/metrics": metrics}).items():
         app.router.add_get(path, handler)
     app.on_shutdown.append(close)
     return app
@@ -147,7 +233,7 @@ def pages() -> dict[str, Page]:
     """Return the files of the page by path; "" is the page itself."""
     found = {}
     for file in files("workers.dashboard").joinpath("page").iterdir():
-        kind = TYPES.get(file.name.rpartition(".")[2])
+        kind = PAGE_TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             body = file.read_bytes()
             path = "" if file.name == "index.html" else f"page/{file.name}"
@@ -175,11 +261,11 @@ async def _snapshots(request: web.Request) -> web.Response:
     if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
-        return await api_history.tick(query, history, request.app.get(STORE))
-    only_known(query, api_history.TICK | {"after", "limit"})
+        return await tick(query, history, request.app.get(STORE))
+    only_known(query, TICK | {"after", "limit"})
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
-    stream, named = api_history.stream_of(query), api_history.items_of(query)
+    stream, named = stream_of(query), items_of(query)
     after, top = number_or(query, "after", 0, 2**63 - 1), number_or(query, "top", 1, 2**31)
     limit = number_or(query, "limit", 1, LIMIT) or 100
     items = frozenset(named) if named else None
@@ -190,7 +276,7 @@ async def _snapshots(request: web.Request) -> web.Response:
             await asyncio.sleep(0)  # cutting takes time: yield to other requests
         lines.append(select_items(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
-    return api_history.answer(body)
+    return answer(body)
 
 
 async def _stream(request: web.Request) -> web.StreamResponse:
@@ -202,9 +288,8 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     if histograms is not None and not histograms <= request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
     keys = frozenset(query.getall("key")) if "key" in query else None
-    wanted = Filter(
-        histograms=histograms, keys=keys, top=int(query["top"]) if "top" in query else None
-    )
+    top = int(query["top"]) if "top" in query else None
+    wanted = Filter(histograms=histograms, keys=keys, top=top)
     hub = request.app[HUB]
     if len(hub) >= VIEWERS:
         full = f"{VIEWERS:,} viewers are connected already"
@@ -242,3 +327,183 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
             await response.write(line)
             while transport.get_write_buffer_size():
                 await asyncio.sleep(DRAIN_S)
+
+
+async def _over_time(request: web.Request) -> web.StreamResponse:
+    query = request.query
+    only_known(query, COMMON | {"step"})
+    limit = number_or(query, "limit", 1, ENTRIES) or 1_000
+    asked = HistoryQuery(**_common(request), step=_step(query), limit=limit)
+    return await _answer(request, asked)
+
+
+async def _by_epoch(request: web.Request) -> web.StreamResponse:
+    query = request.query
+    only_known(query, COMMON | {"top"})
+    limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
+    common = _common(request)
+    top = 100 if top is None and not common["items"] else top
+    return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
+
+
+async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
+    """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
+    only_known(query, TICK)
+    if ("at" in query) == ("tick" in query):
+        raise BadQuery("at, or epoch and tick: one of the two")
+    by_time = "at" in query
+    asked = TickQuery(
+        stream=stream_of(query),
+        at=number(query, "at", 0, TIMES) if by_time else None,
+        epoch=None if by_time else number(query, "epoch", 1, TIMES),
+        tick=None if by_time else number(query, "tick", 1, TIMES),
+        id=one(query, "id") if "id" in query else None,
+        items=items_of(query),
+        top=number_or(query, "top", 1, 2**31),
+    )
+    held = memory.page(asked.stream, None, memory.ticks)[0]
+    found = next((snapshot for snapshot in reversed(held) if _is(snapshot, asked)), None)
+    if found is not None:
+        line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
+        return answer(b'{"snapshots":[%s],"more":false}' % line)
+    snapshot, nearest = None, _nearest(held, asked)
+    if store is not None:
+        try:
+            snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
+        except (NotStored, QueryFailed):
+            if not held:
+                raise
+    if snapshot is not None:
+        return json_of({"snapshots": [snapshot], "more": False})
+    if not held and store is None:
+        raise NotStored("no such key in the history; /api/histograms lists the keys")
+    return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
+
+
+def refusing(handler: Handler) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (BadQuery, AnswerTooLarge) as error:
+            return refusal(400, str(error))
+        except NotStored as error:
+            return refusal(404, str(error))
+        except QueryFailed as error:
+            return refusal(503, str(error), **{hdrs.RETRY_AFTER: "5"})
+
+    return handle
+
+
+def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.Response:
+    """Answer for a stream that is in memory only: its history is empty.
+
+    Raise `NotStored` if it is not, or for a file.
+    """
+    memory = request.app[HUB].history
+    held = memory.page(asked.stream, None, memory.ticks)[0]
+    if not held or request.query.get("format", "json") != "json":
+        raise NotStored("no such key in the history; /api/histograms lists the keys")
+    first, last = held[0].end, held[-1].end
+    kept = {"first": first, "last": last, "ticks": first, "hours": first}
+    reading = request.app[STORE].reading
+    about = {"complete": False, "reading": reading, "more": False, "kept": kept}
+    if isinstance(asked, EpochsQuery):
+        return json_of({"epochs": [], **about})
+    place = {**asked.stream._asdict(), "items": list(asked.items)}
+    times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
+    return json_of({**place, **times, **about, "series": [], "entries": []})
+
+
+async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.StreamResponse:
+    store = request.app[STORE]
+    wanted = one(request.query, "format") if "format" in request.query else "json"
+
+    def as_json(cursor: Any) -> bytes:
+        if isinstance(asked, HistoryQuery):
+            return history(cursor, asked, store.reading)
+        return epochs(cursor, asked, store.reading)
+
+    def as_file(cursor: Any) -> BinaryIO:
+        return history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
+
+    try:
+        if wanted == "json":
+            return answer(await store.ask(as_json))
+        if wanted not in FILE_TYPES:
+            raise BadQuery("format: json, csv or parquet")
+        async with store.make_file(as_file) as file:
+            return await _send_file(request, file, wanted)
+    except NotStored:
+        return _nothing_yet(request, asked)
+
+
+async def _send_file(request: web.Request, file: BinaryIO, wanted: str) -> web.StreamResponse:
+    length = file.seek(0, 2)
+    file.seek(0)
+    name = f"{request.path.rpartition('/')[2]}.{wanted}"
+    headers = {hdrs.CONTENT_TYPE: FILE_TYPES[wanted], hdrs.CONTENT_LENGTH: str(length)}
+    headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    if request.method == hdrs.METH_HEAD:
+        return response
+    try:
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            async with asyncio.timeout(STALLED_S):
+                await response.write(chunk)
+        async with asyncio.timeout(STALLED_S):
+            await response.write_eof()
+    except (OSError, TimeoutError):  # client gone, too slow, or disk error: the file is truncated
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def _common(request: web.Request) -> dict[str, Any]:
+    query, stream = request.query, stream_of(request.query)
+    if stream.histogram not in request.app[KNOWN]:
+        raise NotStored("no such histogram; /api/histograms lists them")
+    since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
+    if since is not None and until is not None and since >= until:
+        raise BadQuery("to: larger than from")
+    return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
+
+
+def _step(query: MultiMapping[str]) -> int | None:
+    if "step" not in query:
+        return None
+    text = one(query, "step")
+    try:
+        step = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
+    except ValueError:
+        step = 0
+    if not 1 <= step <= TIMES:
+        raise BadQuery(
+            "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
+        )
+    return step
+
+
+def _is(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
+    if asked.id is not None and snapshot.id != asked.id:
+        return False
+    if asked.at is not None:
+        return snapshot.start < asked.at <= snapshot.end
+    return (snapshot.epoch, snapshot.tick) == (asked.epoch, asked.tick)
+
+
+def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
+    def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
+        return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
+
+    at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
+    able = [one for one in held if asked.id in (None, one.id)]
+    before = max((one for one in able if place(one) < at), key=place, default=None)
+    after = min((one for one in able if place(one) > at), key=place, default=None)
+    return {"before": _named(before), "after": _named(after)}
+
+
+def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:
+    if snapshot is None:
+        return None
+    return {"id": snapshot.id, "epoch": snapshot.epoch, "tick": snapshot.tick, "end": snapshot.end}

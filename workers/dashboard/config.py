@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from workers.kafka.clients import Connection
-from workers.mechanisms.config.checked import Checked, Rule, display, rules
+from workers.mechanisms.config.checked import Checked, display, rules
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import count_ticks
@@ -72,13 +72,10 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
-    kafka = {
-        name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")
-    }
-    if "bootstrap" not in kafka:
-        raise ValueError("kafka.bootstrap is missing: " + _rule(KafkaSettings, "bootstrap").allowed)
-    if "client" in kafka:
-        kafka["client"] = client_values(kafka["client"], base)
+    given = document["kafka"]
+    kafka: dict[str, Any] = {"bootstrap": _value(KafkaSettings, "bootstrap", given, "kafka.")}
+    if "client" in given:
+        kafka["client"] = client_values(given["client"], base)
     settings = KafkaSettings(**kafka)
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
@@ -110,12 +107,8 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
     return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None)
 
 
-def _rule(record: type[Checked], name: str) -> Rule:
-    return next(rule for rule in rules(record) if rule.name == name)
-
-
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
-    rule = _rule(record, name)
+    rule = next(rule for rule in rules(record) if rule.name == name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")
     try:

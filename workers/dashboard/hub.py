@@ -12,11 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import orjson
 
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
+from workers.privacy.total import Charge, compose, spans_of, stated
 from workers.runtime.availability import Away
 
 TICKS = 120
@@ -67,6 +69,9 @@ class History:
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
+    def newest_of_histograms(self) -> dict[str, SeenSnapshot]:
+        return {snapshot.histogram: snapshot for snapshot in self.all_newest()}
+
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
@@ -96,10 +101,6 @@ class History:
 
 # Allowed item limits of an event. Viewers share the encoded events, so the limits are few.
 TOPS = (10, 100, 1_000, 10_000)
-
-_STATE = "state"
-_KEPT = "history"
-_STREAMS = "streams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,20 +176,20 @@ class Hub:
                     viewer.put(stream, self._event(stream, viewer.wanted.top))
         if changed and (streams := len(self.history.streams())) != self._streams:
             self._streams = streams
-            self._tell(_STREAMS, {"streams": streams})
+            self._tell("streams", {"streams": streams})
 
     def set_state(self, state: Mapping[str, object]) -> bool:
         """Send the state of the Kafka connection to all viewers; return whether it changed."""
         changed = state != self.state
         if changed:
             self.state = dict(state)
-            self._tell(_STATE, self.state)
+            self._tell("state", self.state)
         return changed
 
     def set_kept(self, state: Mapping[str, object]) -> None:
         if state != self.kept:
             self.kept = dict(state)
-            self._tell(_KEPT, self.kept)
+            self._tell("history", self.kept)
 
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
@@ -196,9 +197,9 @@ class Hub:
         With the id of its `last_event` on an earlier connection, it gets only newer ones.
         """
         viewer = Viewer(wanted)
-        viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
+        viewer.put("state", event("state", {**self.state, "now": now_ms()}))
         if self.kept is not None:
-            viewer.put(_KEPT, event(_KEPT, {**self.kept, "now": now_ms()}))
+            viewer.put("history", event("history", {**self.kept, "now": now_ms()}))
         for snapshot in self.history.all_newest(self._number(last_event)):
             if wanted.holds(snapshot.stream):
                 viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))
@@ -249,22 +250,52 @@ def catalogue(
 ) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot."""
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
-    newest: dict[str, SeenSnapshot] = {}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
-    for snapshot in history.all_newest():
-        newest[snapshot.histogram] = snapshot
-    return [
-        {
-            "histogram": name,
-            "keys": sorted(keys[name]),
-            "horizon": horizon,
-            **_about(newest.get(name)),
-        }
-        for name, horizon in known
-    ]
+    newest, found = history.newest_of_histograms(), []
+    for name, horizon in known:
+        about: dict[str, object] = {"histogram": name, "keys": sorted(keys[name])}
+        about["horizon"] = horizon
+        for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
+            about[field] = getattr(newest.get(name), field, None)
+        found.append(about)
+    return found
 
 
-def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
-    fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
-    return {name: getattr(snapshot, name, None) for name in fields}
+LARGEST = 1e9
+
+
+def together_of(
+    history: History, known: Collection[tuple[str, int | None]]
+) -> dict[str, object] | None:
+    """Return the total and the loss table of docs/api.md; None before anything was published.
+
+    They are for an event or user that counts in all histograms. A snapshot states the cost of one
+    epoch of its histogram, so the settings are not needed.
+    """
+    newest = history.newest_of_histograms()
+    seen = [(newest[name], horizon) for name, horizon in known if name in newest]
+    units = {snapshot.guarantee.unit for snapshot, _ in seen}
+    promises = [snapshot.guarantee for snapshot, _ in seen]
+    # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
+    if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises):
+        return None
+    charges = []
+    for (snapshot, horizon), promise in zip(seen, promises, strict=True):
+        width = snapshot.end - snapshot.start
+        epoch_ms = horizon * width if horizon is not None and width > 0 else None
+        cost = stated(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta)
+        charges.append(Charge(cost, epoch_ms))
+    names = [snapshot.histogram for snapshot, _ in seen]
+    return {"unit": units.pop(), "histograms": names, **_total(tuple(charges))}
+
+
+@lru_cache(maxsize=16)
+def _total(charges: tuple[Charge, ...]) -> dict[str, object]:
+    found = compose([charge.cost for charge in charges])
+    return {
+        "rho": found.rho,
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "person": msgspec.to_builtins(spans_of(charges)),
+    }

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import orjson
@@ -59,13 +58,9 @@ _FRAMES = msgspec.json.Decoder(Frame)
 _WHOLE = msgspec.json.Decoder(PlainFrame)
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(NamedTuple):
     histogram: str
     key: str
-
-    def as_dict(self) -> dict[str, str]:
-        return {"histogram": self.histogram, "key": self.key}
 
 
 class SeenSnapshot(Head, frozen=True):

@@ -12,6 +12,8 @@ that each owner partition stores with its snapshots, ended generations and histo
 epoch is charged in full once it is reserved, before its first tick. Anything unknown counts as
 charged: an ended generation up to the moment it ended, however little of it was stored, because the
 state may be an older copy.
+
+`check_ceiling` refuses settings that exceed their own ceiling, and suggests what would fit.
 """
 
 from __future__ import annotations
@@ -19,18 +21,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
-from workers.mechanisms.accounting import PrivacyCost
+from workers.mechanisms.accounting import PrivacyCost, epsilon_of
 from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.registry import build
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import EVER, Charge, epsilon_at, sharing
-from workers.runtime.errors import StateRefused
+from workers.privacy.total import EVER, Charge, charge_of, converting, epsilon_at, sharing
+from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
 
@@ -45,52 +53,48 @@ def charges_of(
 
     Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
     """
-    configs = () if settings is None else settings.histograms
-    served = {(config.name, config.generation): config.keys for config in configs}
     found = []
-    for name, life, running in generations_of(progress):
-        grid = grid_of(name, life)
+    for life, running, grid, charge in generations_of(worker, progress, settings):
         epochs = _epochs(life, grid)
-        if running and beginning is not None and name in beginning:
-            epochs.append(beginning[name])
+        if running and beginning is not None and charge.histogram in beginning:
+            epochs.append(beginning[charge.histogram])
         if epochs:
-            keys = served.get((name, life.generation), "public") if running else "public"
-            charge = charge_of_state(worker, name, life, grid, keys)
             found.append(replace(charge, first=min(epochs), last=max(epochs)))
     return found
 
 
-def generations_of(progress: ReleaseProgress) -> Iterator[tuple[str, HistogramProgress, bool]]:
-    """Yield (name, state, whether it is running) of every generation."""
-    for name, life in progress.retired:
-        yield name, life, False
-    for name, life in progress.histograms.items():
-        yield name, life, True
+class StoredGeneration(NamedTuple):
+    life: HistogramProgress
+    running: bool
+    grid: TickGrid
+    charge: Charge
 
 
-def charge_of_state(
-    worker: str,
-    name: str,
-    life: HistogramProgress,
-    grid: TickGrid,
-    keys: Literal["public"] | Iterable[str],
-) -> Charge:
-    pure = life.description.get("accounting") == "pure"
-    cost = PrivacyCost(
-        life.rho, life.epsilon, life.delta, failures=tuple(life.deltas.items()), pure=pure
-    )
-    return Charge(
-        cost,
-        None if grid.horizon is None else grid.horizon * grid.tick_ms,
-        start_ms=grid.start_ms,
-        unit=life.unit,
-        worker=worker,
-        histogram=name,
-        generation=life.generation,
-        identity=msgspec.json.encode([name, life.description], order="sorted"),
-        key=str(_events(life).get("key")),
-        keys=None if keys == "public" else frozenset(keys),
-    )
+def generations_of(
+    worker: str, progress: ReleaseProgress, settings: Settings | None
+) -> Iterator[StoredGeneration]:
+    """Yield every generation, the retired ones first; raise StateRefused as in `grid_of`."""
+    configs = () if settings is None else settings.histograms
+    # The state does not store the stream keys: those of a retired generation are not known.
+    served = {(config.name, config.generation): config.keys for config in configs}
+    retired = len(progress.retired)
+    for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
+        running, grid = i >= retired, grid_of(name, life)
+        keys = served.get((name, life.generation), "public") if running else "public"
+        pure, failures = life.description.get("accounting") == "pure", tuple(life.deltas.items())
+        charge = Charge(
+            PrivacyCost(life.rho, life.epsilon, life.delta, failures=failures, pure=pure),
+            None if grid.horizon is None else grid.horizon * grid.tick_ms,
+            start_ms=grid.start_ms,
+            unit=life.unit,
+            worker=worker,
+            histogram=name,
+            generation=life.generation,
+            identity=msgspec.json.encode([name, life.description], order="sorted"),
+            key=str(_events(life).get("key")),
+            keys=None if keys == "public" else frozenset(keys),
+        )
+        yield StoredGeneration(life, running, grid, charge)
 
 
 def merged(charges: Iterable[Charge]) -> list[Charge]:
@@ -100,7 +104,8 @@ def merged(charges: Iterable[Charge]) -> list[Charge]:
         place = charge.worker, charge.identity
         before = found.get(place, charge)
         first, last = min(charge.first, before.first), max(charge.last, before.last)
-        found[place] = replace(charge, first=first, last=last)
+        keys = None if before.keys is None else charge.keys
+        found[place] = replace(charge, first=first, last=last, keys=keys)
     return list(found.values())
 
 
@@ -118,7 +123,7 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
     found: set[str] = set()
-    for _, life, _ in generations_of(progress):
+    for _, life in (*progress.retired, *progress.histograms.items()):
         topics = _events(life).get("topic")
         found |= set(topics) if isinstance(topics, list) else {str(topics)}
     return found
@@ -300,3 +305,171 @@ def _windows(
                 yielded += 1
                 if yielded > WINDOWS_MAX:
                     return
+
+
+# Shares of the epsilon that fits by arithmetic; each is tried by building the mechanism.
+_TRIES = (1.0, 0.98, 0.9, 0.75, 0.5)
+_HALVINGS = 40
+# Epochs in an unbounded window: more than any budget covers.
+_ENDLESS = 10**9
+
+
+def check_ceiling(
+    settings: Settings, mechanisms: Sequence[Mechanism] | None = None
+) -> float | None:
+    """Return the epsilon of the fullest period at the ceiling's delta; None without a ceiling.
+
+    Raise SettingsError if the settings alone exceed the ceiling, or a budget cannot be met.
+    """
+    ceiling = Ceiling.of(settings.privacy)
+    if ceiling is None:
+        return None
+    if mechanisms is None:
+        mechanisms = [mechanism_of(config, ceiling.unit) for config in settings.histograms]
+    charges = _charges(settings, settings.histograms, mechanisms)
+    _, _, epsilon, counts = _worst(ceiling, charges)
+    if ceiling.holds(epsilon):
+        return epsilon
+    raise SettingsError(
+        f"{ceiling}: these settings exceed it by themselves: for one {ceiling.unit} "
+        f"{', '.join(_named(ceiling, settings, counts))} come to {_sum(epsilon, charges, counts)}; "
+        f"{_fitting(ceiling, settings, charges)}"
+    )
+
+
+def mechanism_of(config: HistogramConfig, unit: str) -> Mechanism:
+    """Build a histogram's mechanism; raise SettingsError if its budget cannot be met."""
+    try:
+        return build(config, unit)
+    except ValueError as error:
+        raise SettingsError(f"{config.where()}{error}") from error
+
+
+def _charges(
+    settings: Settings, configs: Sequence[HistogramConfig], mechanisms: Iterable[Mechanism]
+) -> list[Charge]:
+    charges = map(charge_of, configs, mechanisms)
+    return [replace(charge, key=charge.key or settings.events.key) for charge in charges]
+
+
+def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
+    periods = dict.fromkeys(_periods(ceiling, charges))
+    return fullest_of(
+        FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts) for counts in periods
+    )
+
+
+def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:
+    if ceiling.unit == "event":
+        yield (1,) * len(charges)
+    elif ceiling.period_ms is not None:
+        yield tuple(
+            1 if c.epoch_ms is None else most_epochs(ceiling.period_ms, c.epoch_ms) for c in charges
+        )
+    else:
+        for epoch in charges:
+            yield tuple(_touched(epoch, other) for other in charges)
+
+
+def _touched(epoch: Charge, other: Charge) -> int:
+    """Return the most epochs of `other` that any epoch of `epoch` touches."""
+    if other.epoch_ms is None:
+        return 1
+    if epoch.epoch_ms is None:
+        return _ENDLESS
+    # Its epochs begin within the other's on a grid of the greatest common divisor.
+    step = math.gcd(epoch.epoch_ms, other.epoch_ms)
+    latest = other.epoch_ms - step + (epoch.start_ms - other.start_ms) % step
+    return (latest + epoch.epoch_ms - 1) // other.epoch_ms + 1
+
+
+def _named(ceiling: Ceiling, settings: Settings, counts: Sequence[int]) -> Iterator[str]:
+    for config, count in zip(settings.histograms, counts, strict=True):
+        times = 1 if ceiling.unit == "event" else count
+        if times >= _ENDLESS:
+            yield f"{config.name} (epochs without end)"
+        elif times > 1:
+            yield f"{config.name} ({times:,} epochs)"
+        else:
+            yield config.name
+
+
+def _sum(epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]) -> str:
+    if epsilon is not None:
+        return f"epsilon {epsilon:.6g} at that delta"
+    spent = Fraction(0)
+    for charge, n in zip(charges, counts, strict=True):
+        spent += n * sum(Fraction(failure) for _, failure in charge.cost.failures)
+    return f"a delta of {min(float(spent), 1.0):.3g} before anything is converted, so to no epsilon at that delta"
+
+
+def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) -> str:
+    # A per-epoch delta that divides the ceiling's delta among all epochs.
+    counts = _worst(ceiling, charges).counts
+    times = len(counts) if ceiling.unit == "event" else sum(counts)
+    least = max(_down(ceiling.delta / times, 2), 1e-50)
+    given = settings.histograms
+    smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
+    for configs, delta in ((given, ""), (smaller, f", with delta = {least:.2g} in each,")):
+        found = _fitting_epsilons(ceiling, settings, charges, configs)
+        if found is None:
+            continue
+        each = {f"{epsilon:.3g}" for epsilon in found}
+        text = f"epsilon = {each.pop()} in each"
+        if each:
+            named = zip(configs, found, strict=True)
+            text = ", ".join(f"{config.name}: epsilon = {e:.3g}" for config, e in named)
+        return f"{text}{delta} would fit"
+    return "no epsilon would fit: a higher ceiling, a shorter period or longer epochs"
+
+
+def _fitting_epsilons(
+    ceiling: Ceiling,
+    settings: Settings,
+    charges: Sequence[Charge],
+    configs: Sequence[HistogramConfig],
+) -> list[float] | None:
+    """Return epsilons that meet the ceiling, with every rho reduced in the same ratio."""
+    # Assume that the parts of delta scale with it: an estimate, verified by building.
+    costs = [
+        _at(one.cost, config.delta / one.cost.delta)
+        for one, config in zip(charges, configs, strict=True)
+    ]
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        pairs = zip(charges, costs, strict=True)
+        tried = [replace(charge, cost=_scaled(cost, middle)) for charge, cost in pairs]
+        if ceiling.holds(_worst(ceiling, tried).epsilon):
+            low = middle
+        else:
+            high = middle
+    if not low:
+        return None
+    for share in _TRIES:
+        epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
+        priced = zip(configs, epsilons, strict=True)
+        smaller = [structs.replace(config, epsilon=one, rho=None) for config, one in priced]
+        try:
+            mechanisms = [build(config, ceiling.unit) for config in smaller]
+        except ValueError:  # too small for this mechanism
+            continue
+        if ceiling.holds(_worst(ceiling, _charges(settings, smaller, mechanisms)).epsilon):
+            return epsilons
+    return None
+
+
+def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
+    failures = tuple((name, share * ratio) for name, share in cost.failures)
+    return replace(cost, delta=cost.delta * ratio, failures=failures)
+
+
+def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
+    rho, epsilon = cost.rho * factor, cost.epsilon * factor
+    if not cost.pure and (left := converting([cost])) > 0:
+        epsilon = epsilon_of(rho, left)
+    return replace(cost, rho=rho, epsilon=epsilon)
+
+
+def _down(value: float, digits: int) -> float:
+    return float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(value)))

@@ -32,7 +32,7 @@ class OtherWorkers:
     """Charges of other workers for the same events; all owner partitions' threads share it."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
-        self._settings, self._connection = settings, connection
+        self.settings, self.connection = settings, connection
         self._lock = threading.Lock()
         # A worker's events never change during the lifetime of its topics.
         self._elsewhere: set[str] = set()
@@ -41,13 +41,11 @@ class OtherWorkers:
     def charges(self) -> list[Charge]:
         """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
-            there = partitions_on(self._connection)
+            there = partitions_on(self.connection)
             found: list[Charge] = []
             for worker, states in self._states(there).items():
-                if not any(
-                    overlap(topics_of(state), self._settings.events.topics, there)
-                    for state in states
-                ):
+                topics = self.settings.events.topics
+                if not any(overlap(topics_of(state), topics, there) for state in states):
                     if states:
                         self._elsewhere.add(worker)
                     continue
@@ -65,7 +63,7 @@ class OtherWorkers:
             state = internal_topics(worker)[2]
             places[worker] = [(state, partition) for partition in range(there[state])]
         try:
-            tails = read_tails(self._connection, list(chain.from_iterable(places.values())))
+            tails = read_tails(self.connection, list(chain.from_iterable(places.values())))
             return {
                 worker: [tails[where] for where in each if where in tails]
                 for worker, each in places.items()
@@ -76,7 +74,7 @@ class OtherWorkers:
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
         try:
-            return list(read_tails(self._connection, places).values())
+            return list(read_tails(self.connection, places).values())
         except StateRefused as error:
             raise StateRefused(
                 f"what worker {worker} has charged is not known ({error}): upgrade, or if it does not count the same "
@@ -95,7 +93,7 @@ class OtherWorkers:
             return []
 
     def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
-        own, left_out = self._settings.worker.name, self._settings.privacy.uncounted_workers
+        own, left_out = self.settings.worker.name, self.settings.privacy.uncounted_workers
         for topic in there:
             worker = topic.removesuffix(".release-state")
             if worker not in (topic, own, *left_out, *self._elsewhere) and all(
@@ -136,18 +134,10 @@ _NAMED = 4
 class CeilingGuard:
     """The ceiling of one owner partition, used only by its thread."""
 
-    def __init__(
-        self,
-        ceiling: Ceiling,
-        settings: Settings,
-        connection: Connection,
-        owner: int,
-        owners: int,
-        others: OtherWorkers,
-    ) -> None:
-        self._ceiling, self._settings, self._connection = ceiling, settings, connection
-        self._owner, self._others = owner, others
-        state = settings.release_state_topic
+    def __init__(self, ceiling: Ceiling, owner: int, owners: int, others: OtherWorkers) -> None:
+        self._ceiling, self._owner, self._others = ceiling, owner, others
+        self._settings, self._connection = others.settings, others.connection
+        state = self._settings.release_state_topic
         self._partitions = [(state, partition) for partition in range(owners)]
         self._charges: list[Charge] = []
         self._looked = False

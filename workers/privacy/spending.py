@@ -41,11 +41,9 @@ from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
     Ceiling,
     FullestWindow,
-    charge_of_state,
     charges_of,
     fullest_of,
     generations_of,
-    grid_of,
     merged,
     parts_of,
 )
@@ -116,15 +114,10 @@ class Counted(Record, frozen=True, kw_only=True):
     worker: str | None = None
 
 
-class Total(Record, frozen=True, kw_only=True):
+class Total(Composed, frozen=True, kw_only=True):
     """Joint guarantee of everything in the state, for one event or user."""
 
     unit: str
-    epsilon: float | None
-    delta: float
-    rho: float
-    deltas: tuple[Share, ...]
-    epsilon_of_the_sum: float
     parts: tuple[Counted, ...]
     key: str | None
 
@@ -226,19 +219,20 @@ class Entry:
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
     """Return every generation, in the order of the settings, others last."""
     wanted = generations_in(settings)
-    # The state does not store the keys of older generations.
-    served = {(config.name, config.generation): config.keys for config in settings.histograms}
     found: dict[bytes, Entry] = {}
     for owner, state in enumerate(states):
-        for name, life, running in () if state is None else generations_of(state):
-            grid, keys = grid_of(name, life), served.get((name, life.generation), "public")
-            charge = charge_of_state(settings.worker.name, name, life, grid, keys)
+        stored = () if state is None else generations_of(settings.worker.name, state, settings)
+        for life, running, grid, charge in stored:
             key = charge.identity + b"%d" % life.generation
-            entry = found.setdefault(key, Entry(name, life, grid, charge))
+            entry = found.setdefault(key, Entry(charge.histogram, life, grid, charge))
+            if charge.keys is None:
+                entry.charge = charge
             if life.first is not None and life.next is not None and life.next > life.first:
                 entry.pieces.append(Piece(owner, life, running, life.first, life.next - 1))
             if running:
-                entry.status = "running" if wanted.get(name) == life.generation else "left out"
+                entry.status = (
+                    "running" if wanted.get(entry.name) == life.generation else "left out"
+                )
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
         found.values(),
@@ -263,7 +257,8 @@ def total_of(
     """
     unit = settings.privacy.unit
     published = [entry for entry in entries if entry.pieces]
-    outside = tuple(_counted(entry) for entry in published if entry.life.unit != unit)
+    unlike = [entry for entry in published if entry.life.unit != unit]
+    outside = tuple(_counted(entry.charge, entry.charged) for entry in unlike)
     if outside or not published:
         return None, outside
     if unit == "user":
@@ -324,10 +319,7 @@ def total_of_all(
         if math.prod(map(len, sets)) <= _CHOICES_MAX:
             choices = [list(chain(*choice)) for choice in product(*sets)]
     worst, joint = _worst([[entry.charged for entry in choice] for choice in choices])
-    parts = tuple(
-        structs.replace(_counted(entry), worker=entry.charge.worker) for entry in choices[worst]
-    )
-    return structs.replace(_total(unit, (), joint, None), parts=parts), ()
+    return _total(unit, choices[worst], joint, None, workers=True), ()
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
@@ -369,13 +361,19 @@ def _at_one_time(
         yield frozenset(i for first, end, i in spans if first <= begin < end)
 
 
-def _counted(entry: Entry) -> Counted:
-    epochs = entry.charged.times
-    return Counted(histogram=entry.name, generation=entry.life.generation, epochs=epochs)
+def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Counted:
+    return Counted(
+        histogram=charge.histogram,
+        generation=charge.generation,
+        epochs=cost.times,
+        worker=charge.worker if worker else None,
+    )
 
 
-def _total(unit: str, entries: Sequence[Entry], found: Composed, key: str | None) -> Total:
-    parts = tuple(map(_counted, entries))
+def _total(
+    unit: str, entries: Iterable[Entry], found: Composed, key: str | None, *, workers: bool = False
+) -> Total:
+    parts = tuple(_counted(one.charge, one.charged, worker=workers) for one in entries)
     return Total(**structs.asdict(found), unit=unit, parts=parts, key=key)
 
 
@@ -404,12 +402,7 @@ def left_of(
         epsilon=held.epsilon,
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
         parts=tuple(
-            Counted(
-                histogram=charge.histogram,
-                generation=charge.generation,
-                epochs=cost.times,
-                worker=None if charge.worker == settings.worker.name else charge.worker,
-            )
+            _counted(charge, cost, worker=charge.worker != settings.worker.name)
             for charge, cost in paid
         ),
         next=tuple(_next(ceiling, settings, known, others)),
@@ -455,12 +448,9 @@ def _next(
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
         )
-        lives = [state.histograms.get(config.name) for state in states]
-        ticks = [
-            life.next
-            for life in lives
-            if life is not None and life.generation == config.generation and life.next is not None
-        ]
+        lives = [one.histograms[config.name] for one in states if config.name in one.histograms]
+        running = (life.next for life in lives if life.generation == config.generation)
+        ticks = [tick for tick in running if tick is not None]
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue

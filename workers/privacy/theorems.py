@@ -87,10 +87,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import structs
 
@@ -99,7 +100,7 @@ from workers.mechanisms.budget import DISCOVERY_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig, PureMisraGries
+from workers.mechanisms.misra_gries.misra_gries import MisraGries, PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
@@ -113,18 +114,17 @@ from workers.mechanisms.one_shot.algorithms import (
     laplace_quantile,
     quantile,
 )
-from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
-from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import Noise, Printed
-from workers.privacy.plan.noise import DigitCurve, curve_of, laplace_q, variances
+from workers.privacy.plan.model import Noise, Printed, Promise
+from workers.privacy.plan.noise import DigitCurve, counter_of, curve_of, laplace_q, variances
 
 _NORMAL = NormalDist()
 
@@ -149,29 +149,17 @@ class Data:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """An error bound that holds with probability 1 - beta, over all of an epoch.
-
-    `bounds` and `assumes` are sentences. `printed` is infinite if the paper promises nothing.
-    """
-
-    name: str
-    bounds: str
-    assumes: str
-    beta: float
-    source: str
-    _: KW_ONLY
-    printed: float
-    ours: float
-
-
 def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
     """Return `rho`, or invert the papers' conversion epsilon = rho + 2 sqrt(rho ln(1/delta))."""
     if config.rho is not None:
         return config.rho
-    log = -math.log(config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0)))
-    return (math.sqrt(log + (config.epsilon or 0.0)) - math.sqrt(log)) ** 2
+    conversion = config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0))
+    return _rho_printed(config.epsilon or 0.0, conversion)
+
+
+def _rho_printed(epsilon: float, delta: float) -> float:
+    log = -math.log(delta)
+    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
 
 
 def ticks_of(config: HistogramConfig, data: Data) -> int:
@@ -219,9 +207,7 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks of 2 `ticks` or more have
     c_j = t / 2^j. tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
-    counter = mechanism.public()["counter"]
-    if not isinstance(counter, dict):
-        raise TypeError(f"counter = {counter!r}: not a counter's parameters")
+    counter = counter_of(mechanism)
     if counter["kind"] == "sqrt":
         return mechanism.sd(ticks) ** 2
     if counter["kind"] == "tree":
@@ -258,69 +244,63 @@ def scales(mechanism: Mechanism) -> list[float]:
     return [float(Fraction(text)) for text in found]
 
 
-def bottom_of(public: Mapping[str, object]) -> int | None:
-    """Return BOTTOM's height above h_(kbar+1), from the parameters of a mechanism or algorithm."""
-    bottom, algorithm = public.get("bottom"), public.get("algorithm")
-    if isinstance(bottom, dict):
-        return int(bottom["above"])
-    return bottom_of(algorithm) if isinstance(algorithm, dict) else None
+def bottom_of(public: Mapping[str, Any]) -> int:
+    """Return BOTTOM's height above h_(kbar+1), from a mechanism's parameters; 0 without one."""
+    bottom = public.get("algorithm", public).get("bottom")
+    return int(bottom["above"]) if bottom else 0
 
 
-def one_shot(
-    config: OneShotConfig, mechanism: OneShot, beta: float, data: Data
-) -> tuple[Promise, ...]:
+def one_shot(mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]:
+    config = mechanism.config
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
     rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
     labels = p.domain or data.items
-    values = releases * _looked_at(name, p, labels)
+    looked_at = min(labels, p.kbar) if name in LIMITED else labels
+    values = releases * (p.k if name in PICKING else looked_at)
     spread = _paper_spread(name, p, rho)
     assumes = f"at most {labels:,} labels occur in a tick" if name not in KNOWN + LIMITED else ""
-    bounds, (source, further) = (
-        f"error of every count shown, over {releases:,} ticks",
-        _SOURCE[name],
-    )
-    noise, own = _paper_noise(name, spread, values, beta), _largest(algorithm, values, beta)
-    counts = Promise("counts", bounds, assumes, beta, source, printed=noise, ours=own)
+    source, further = _SOURCE[name]
+    noise, own = normal_bound(spread**2, values, beta), _largest(algorithm, values, beta)
+    if name in LAPLACE:
+        noise = laplace_bound(spread, values, beta)
+    bounds = f"error of every count shown, over {releases:,} ticks"
+    counts = Promise("counts", bounds, assumes, beta, own, noise, source)
     if name == "known_gauss":
         return (counts,)
     if isinstance(algorithm, Picking):
-        printed, ours = _choices(name, p, algorithm, spread / 2, labels, releases, delta, beta)
+        printed, ours = _choices(p, algorithm, spread / 2, releases, delta, beta)
         bounds = _above(p) + " where fewer than k are"
         if known := name == "known_gumbel":
             bounds = "by how much a hidden item exceeds a shown one, at every tick"
         kind = "selection" if known else "hidden"
-        return counts, Promise(kind, bounds, "", beta, further, printed=printed, ours=ours)
+        return counts, Promise(kind, bounds, "", beta, ours, printed, further)
     bounds = "true count of an item not shown, at every tick"
     if name in LIMITED:
         bounds, own = _above(p), _largest(algorithm, values, beta, difference=True)
         noise = _paper_sum(name, spread, 2, values, beta)
     printed, ours = paper_height(name, p, spread, delta) + noise, (algorithm.threshold or 0) + own
-    return counts, Promise("hidden", bounds, assumes, beta, further, printed=printed, ours=ours)
+    return counts, Promise("hidden", bounds, assumes, beta, ours, printed, further)
 
 
-def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
+def pay(mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
     """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
-    p = config.parameters()
+    config, p = mechanism.config, mechanism.config.parameters()
     answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
     picks = min(config.labels, answers * config.k)
     delta = discovery_delta(mechanism) / config.queries
     paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
-    ours = _bottom(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
+    ours = bottom_of(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
     height = p.max_count + paper * math.log(p.kbar / delta)
-    return Promise(
-        "hidden",
-        _above(p) + " by an answer that is not complete",
-        "",
-        beta,
-        "Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1",
-        printed=height + _picking(paper, p, picks, answers, beta),
-        ours=ours,
-    )
+    printed = height + _picking(paper, p, picks, answers, beta)
+    bounds = _above(p) + " by an answer that is not complete"
+    source = "Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1"
+    return Promise("hidden", bounds, "", beta, ours, printed, source)
 
 
-def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
+def blocks(mechanism: Meta, beta: float, data: Data) -> Promise:
     """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
+    config = mechanism.config
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
     releases = ticks_of(config, data)
     most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
@@ -335,7 +315,7 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
         printed = normal_bound(worst * spread**2, labels * releases, beta)
         ours = normal_bound(used * algorithm.sd**2, labels * releases, beta)
     elif isinstance(algorithm, Picking):
-        below = _choices(name, p, algorithm, spread / 2, labels, releases, delta, half)
+        below = _choices(p, algorithm, spread / 2, releases, delta, half)
         printed = worst * below[0] + subset_bound(spread**2, worst, labels * releases, half)
         ours = used * below[1] + subset_bound(algorithm.sd**2, used, labels * releases, half)
     else:
@@ -345,14 +325,15 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
         ours = _sum_error(algorithm, used, copies, labels * releases, beta)
     bounds = f"error of every count, over {releases:,} ticks"
     source = "Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1]
-    return Promise("counts", bounds, assumes, beta, source, printed=printed, ours=ours)
+    return Promise("counts", bounds, assumes, beta, ours, printed, source)
 
 
-def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
+def sketch(mechanism: MisraGries, beta: float, data: Data) -> Promise:
     """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
     if isinstance(mechanism, PureMisraGries):
-        return _pure_sketch(config, mechanism, beta, data)
-    tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
+        return _pure_sketch(mechanism, beta, data)
+    config, tree = mechanism.config, mechanism.tree
+    k, releases = config.size, ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
     lost = data.weight / (k + 1)
     rho = paper_rho(config, discovers=True) / tree.levels
@@ -376,32 +357,28 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
     ours = max(low, subset_bound(variance, used, values, beta))
     bounds = f"error of every count, over {releases:,} ticks"
     assumes = f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
-    return Promise("counts", bounds, assumes, beta, source, printed=lost + printed, ours=ours)
+    return Promise("counts", bounds, assumes, beta, ours, lost + printed, source)
 
 
-def _pure_sketch(
-    config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data
-) -> Promise:
+def _pure_sketch(mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
     """Bound the error of Misra-Gries over a declared domain.
 
     Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
     noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
     """
-    tree, releases = mechanism.tree, ticks_of(config, data)
+    config, tree = mechanism.config, mechanism.tree
+    releases = ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
     lost = data.weight / (config.size + 1)
     values = len(mechanism.domain()) * releases
     scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
     largest = laplace_quantile(mechanism.scale, beta / values / 2) - 1
-    return Promise(
-        "counts",
-        f"error of every count, over {releases:,} ticks",
-        f"at most {data.weight:,} counts of the domain in an epoch",
-        beta,
-        "Lebeda, Tetek: Section 6 in each block",
-        printed=lost + worst * 2 * laplace_bound(scale, values, beta),
-        ours=lost + used * 2 * largest / (config.size + 1) + 0.5,
-    )
+    bounds = f"error of every count, over {releases:,} ticks"
+    assumes = f"at most {data.weight:,} counts of the domain in an epoch"
+    printed = lost + worst * 2 * laplace_bound(scale, values, beta)
+    ours = lost + used * 2 * largest / (config.size + 1) + 0.5
+    source = "Lebeda, Tetek: Section 6 in each block"
+    return Promise("counts", bounds, assumes, beta, ours, printed, source)
 
 
 _D1 = "Cardoso, Rogers: Lemma D.1"
@@ -422,12 +399,6 @@ _SOURCE: dict[Name, tuple[str, str]] = {
 def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
     """Return tau, or b of Laplace noise; for picks tau = 2 b with k/tau^2 = rho."""
     return p.max_count * math.sqrt(p.k / rho if name in PICKING else p.max_items / (2 * rho))
-
-
-def _paper_noise(name: Name, spread: float, values: float, beta: float) -> float:
-    if name in LAPLACE:
-        return laplace_bound(spread, values, beta)
-    return normal_bound(spread**2, values, beta)
 
 
 def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
@@ -455,12 +426,6 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     return p.max_count + spread * high
 
 
-def _looked_at(name: Name, p: Parameters, labels: int) -> int:
-    if name in PICKING:
-        return p.k
-    return min(labels, p.kbar) if name in LIMITED else labels
-
-
 def _largest(
     algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
 ) -> float:
@@ -481,22 +446,15 @@ def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta
 
 
 def _choices(
-    name: Name,
-    p: Parameters,
-    algorithm: Picking,
-    paper: float,
-    labels: int,
-    releases: int,
-    delta: float,
-    beta: float,
+    p: Parameters, algorithm: Picking, paper: float, releases: int, delta: float, beta: float
 ) -> tuple[float, float]:
     """Return (printed, ours): how far an unpicked item may lie above a shown one or h_(kbar+1)."""
-    scale = float(algorithm.scale)
-    if name == "known_gumbel":
-        among = p.k * releases / beta
-        return paper * math.log(labels * among), scale * math.log(max(1, labels - 1) * among)
-    picks = p.k * releases
-    height, above = p.max_count + 2 * paper * math.log(p.kbar / delta), _bottom(algorithm.public())
+    scale, picks = float(algorithm.scale), p.k * releases
+    above = bottom_of(algorithm.public())
+    if not above:
+        among = picks / beta
+        return paper * math.log(p.domain * among), scale * math.log(max(1, p.domain - 1) * among)
+    height = p.max_count + 2 * paper * math.log(p.kbar / delta)
     printed = height + _picking(paper, p, picks, releases, beta)
     return printed, above + _picking(scale, p, picks, releases, beta)
 
@@ -507,13 +465,6 @@ def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float
         return scale * math.log(p.kbar * picks / beta)
     chosen = math.log(2 * max(1, p.kbar - p.k) * releases / beta)
     return scale * (math.log(2 * p.kbar * picks / beta) + chosen)
-
-
-def _bottom(public: Mapping[str, object]) -> int:
-    above = bottom_of(public)
-    if above is None:
-        raise TypeError(f"bottom = {public.get('bottom')!r}: not BOTTOM's parameters")
-    return above
 
 
 def _above(p: Parameters) -> str:
@@ -528,23 +479,25 @@ _SOURCES = {
 }
 
 
-def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
+def answer(mechanism: OrderStatistics, data: Data) -> Promise:
+    config = mechanism.config
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
+    printed: float | None
     if not mechanism.guarantee.epsilon:
         # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
-        printed = math.inf
+        printed = None
     elif isinstance(config, BoundedMaxConfig):
         epsilon, beta = mechanism.guarantee.epsilon, config.beta
         tests = 8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
         tests /= epsilon
         printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
-        printed = _printed_segments(config, mechanism, value)
+        printed = _printed_segments(mechanism, value)
     bounds = f"error of every answer, over {config.ticks:,} ticks"
     assumes, source = f"no watched value passes {value:,}", _SOURCES[config.mechanism]
     segments = range(1, last_segment(mechanism, value) + 1)
-    ours = max(_error(config, mechanism, segment, value) for segment in segments)
-    return Promise("answer", bounds, assumes, config.beta, source, printed=printed, ours=ours)
+    ours = max(_error(mechanism, segment, value) for segment in segments)
+    return Promise("answer", bounds, assumes, config.beta, ours, printed, source)
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
@@ -559,9 +512,9 @@ def last_segment(mechanism: OrderStatistics, value: int) -> int:
     return segments.most
 
 
-def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: int) -> float:
+def _error(mechanism: OrderStatistics, segment: int, value: int) -> float:
     published, segments = mechanism.error(segment), mechanism.segments
-    if config.mechanism != "doubling" or segments is None:
+    if mechanism.config.mechanism != "doubling" or segments is None:
         return published
     error, above = segments.column_error(segment), segments.bounds(segment)[1]
     high, low = min(float(value), segments.threshold(segment) + above + error), 0.0
@@ -571,7 +524,8 @@ def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: i
     return min(published, high - max(low, 0.0) + error)
 
 
-def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
+def _printed_segments(mechanism: OrderStatistics, value: int) -> float:
+    config = mechanism.config
     alone = config.mechanism == "doubling"
     epsilon = mechanism.guarantee.epsilon / (1 if alone else 2)
     beta = config.beta / (1 if alone else 2)
@@ -641,22 +595,21 @@ def promises(
         raise ValueError(f"beta = {beta}: must be a number above 0 and below 1")
     given = data or Data()
     built = build(config, unit) if mechanism is None else mechanism
-    own = in_events(config, unit)
     match built:
         case KnownBase() | UnkBase():
             return _running(built, beta, given)
         case SparseGumb():
             return _sparse(built, beta, given)
         case OneShot():
-            return one_shot(built.config, built, beta, given)
+            return one_shot(built, beta, given)
         case Meta():
-            return (blocks(built.config, built, beta, given),)
+            return (blocks(built, beta, given),)
         case MisraGries():
-            return (sketch(built.config, built, beta, given),)
+            return (sketch(built, beta, given),)
         case PayWhatYouGet():
-            return (pay(built.config, built, beta, given),)
-        case OrderStatistics() if isinstance(own, MaxConfig):
-            return (answer(own, built, given),)
+            return (pay(built, beta, given),)
+        case OrderStatistics():
+            return (answer(built, given),)
     raise ValueError(f"mechanism = {built.kind}: no theorem is known for it")
 
 
@@ -671,21 +624,16 @@ def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[P
     bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     if isinstance(mechanism, KnownBase):
         source = "Cardoso, Rogers: Theorem 2"
-        return (Promise("counts", bounds, "", beta, source, printed=printed, ours=ours),)
+        return (Promise("counts", bounds, "", beta, ours, printed, source),)
     assumes, source = f"at most {labels:,} labels occur", "Cardoso, Rogers: Theorem 2, Lemma F.3"
-    counts = Promise("counts", bounds, assumes, beta, source, printed=printed, ours=ours)
+    counts = Promise("counts", bounds, assumes, beta, ours, printed, source)
     share = discovery_delta(mechanism) / config.max_items
     paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
-    hidden = Promise(
-        "hidden",
-        "true count of an item not shown, at every tick that may show new items",
-        assumes,
-        beta,
-        "Cardoso, Rogers: Theorem 6, Lemma F.2",
-        printed=paper_threshold + printed,
-        ours=_worst_threshold(mechanism, worst, ticks) + ours,
-    )
-    return counts, hidden
+    printed += paper_threshold
+    ours += _worst_threshold(mechanism, worst, ticks)
+    bounds = "true count of an item not shown, at every tick that may show new items"
+    source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
+    return counts, Promise("hidden", bounds, assumes, beta, ours, printed, source)
 
 
 def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
@@ -713,15 +661,12 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     tau = math.sqrt(tau_squared)
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
     worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
-    counts = Promise(
-        "counts",
-        f"error of every count shown, over {d:,} labels and {ticks:,} ticks",
-        "",
-        beta,
-        "Cardoso, Rogers: Theorems 2 and 4",
-        printed=normal_bound(variance, d * ticks, beta),
-        ours=normal_bound(worst, d * ticks, beta) + rounding,
+    bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
+    ours, printed = (
+        normal_bound(worst, d * ticks, beta) + rounding,
+        normal_bound(variance, d * ticks, beta),
     )
+    counts = Promise("counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4")
     # Four parts: counters, threshold noise, test noise if it may be negative, choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
     unit = math.sqrt(s) * tau
@@ -739,16 +684,12 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     ours = noise + rounding + eta + late + 1
     if not one_sided:
         ours += laplace_bound(test, d * ticks, part) + 1
-    selection = Promise(
-        "selection",
-        "by how much a hidden item exceeds a shown one, at every tick until the last switch is made",
-        "",
-        beta,
-        "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",
-        printed=max(printed, paper_pick),
-        ours=max(ours, pick * math.log(d * picks / part)),
+    ours, printed = max(ours, pick * math.log(d * picks / part)), max(printed, paper_pick)
+    bounds = (
+        "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
     )
-    return counts, selection
+    source = "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)"
+    return counts, Promise("selection", bounds, "", beta, ours, printed, source)
 
 
 CONVERSION = "rho + 2 sqrt(rho ln(1/delta))"
@@ -766,93 +707,60 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
 )
 
 
-def printed_of(
-    config: HistogramConfig, mechanism: Mechanism, noise: Noise, conversion: float
-) -> Iterator[Printed]:
-    """Yield every figure that a paper states differently; `config` has D0 in `max_items`.
+def printed_of(mechanism: Mechanism, noise: Noise, conversion: float) -> Iterator[Printed]:
+    """Yield every figure that a paper states differently.
 
     `conversion` is the part of delta that converts rho into epsilon, 0 if none.
     """
     if conversion > 0:
         yield from _printed_conversion(mechanism, conversion)
-    if config.mechanism in ("known_base", "unk_base") and config.horizon_ticks is not None:
-        yield from _printed_running(config, mechanism, noise)
+    if isinstance(mechanism, KnownBase | UnkBase) and mechanism.config.horizon_ticks is not None:
+        yield from _printed_running(mechanism, noise)
     if isinstance(mechanism, SparseGumb):
         yield from _printed_sparse(mechanism)
-    if isinstance(config, OneShotConfig) and isinstance(mechanism, OneShot):
-        yield from _printed_one_shot(
-            config.algorithm, config.parameters(), mechanism.algorithm, discovery_delta(mechanism)
-        )
-    if isinstance(config, MetaConfig) and isinstance(mechanism, Meta):
-        share = discovery_delta(mechanism) / mechanism.levels
-        yield from _printed_one_shot(
-            config.algorithm, config.parameters(), mechanism.algorithm, share
-        )
+    if isinstance(mechanism, OneShot | Meta):
+        levels = mechanism.levels if isinstance(mechanism, Meta) else 1
+        own, delta = mechanism.config, discovery_delta(mechanism) / levels
+        yield from _printed_one_shot(own.algorithm, own.parameters(), mechanism.algorithm, delta)
     if isinstance(mechanism, OrderStatistics):
-        yield from _printed_accounting(config, mechanism)
+        yield from _printed_accounting(mechanism)
 
 
 def _printed_conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:
-    guarantee, log = mechanism.guarantee, -math.log(delta)
+    guarantee = mechanism.guarantee
     source = "Bun, Steinke 2016; ours: Canonne, Kamath, Steinke"
-    yield Printed(
-        "epsilon_for_this_rho",
-        guarantee.epsilon,
-        paper_epsilon(guarantee.rho, delta),
-        CONVERSION,
-        source,
-    )
-    yield Printed(
-        "rho_for_this_epsilon",
-        guarantee.rho,
-        (math.sqrt(log + guarantee.epsilon) - math.sqrt(log)) ** 2,
-        f"the rho with epsilon = {CONVERSION}",
-        source,
-    )
+    paper = paper_epsilon(guarantee.rho, delta)
+    yield Printed("epsilon_for_this_rho", guarantee.epsilon, paper, CONVERSION, source)
+    paper, formula = _rho_printed(guarantee.epsilon, delta), f"the rho with epsilon = {CONVERSION}"
+    yield Printed("rho_for_this_epsilon", guarantee.rho, paper, formula, source)
 
 
-def _printed_running(
-    config: HistogramConfig, mechanism: Mechanism, noise: Noise
-) -> Iterator[Printed]:
+def _printed_running(mechanism: KnownBase | UnkBase, noise: Noise) -> Iterator[Printed]:
     """Yield noise and threshold at the worst tick of a tree of the best base: 000 formula (4)."""
-    ticks = noise.ticks_looked_at
+    config, ticks = mechanism.config, noise.ticks_looked_at
     radix = config.radix or best_radix(ticks)
     tau = math.sqrt(config.max_items * config.max_count**2 / (2 * mechanism.guarantee.rho))
     worst = tau * digits_of(ticks, radix) * math.sqrt(radix - 1)
     formula = "tau L_r sqrt(r - 1)"
-    yield Printed(
-        "worst_sd", noise.worst_sd, worst, f"{formula}, r = {radix}", _CARDOSO + "Theorem 2"
-    )
+    source = _CARDOSO + "Theorem 2"
+    yield Printed("worst_sd", noise.worst_sd, worst, f"{formula}, r = {radix}", source)
     threshold = max((tick.threshold or 0.0 for tick in noise.ticks), default=0.0)
     if threshold:
-        quantile = normal_quantile(discovery_delta(mechanism) / config.max_items / ticks)
-        yield Printed(
-            "worst_threshold",
-            threshold,
-            config.max_count + worst * quantile,
-            f"Dinf + {formula} PhiInv(1 - delta/T)",
-            _CARDOSO + "formula (4)",
-        )
+        share = discovery_delta(mechanism) / config.max_items / ticks
+        paper = config.max_count + worst * normal_quantile(share)
+        formula, source = f"Dinf + {formula} PhiInv(1 - delta/T)", _CARDOSO + "formula (4)"
+        yield Printed("worst_threshold", threshold, paper, formula, source)
 
 
 def _printed_sparse(mechanism: SparseGumb) -> Iterator[Printed]:
     config, tight = mechanism.config, mechanism.config.accounting == "tight"
-    yield Printed(
-        "rho_times_tau_squared",
-        config.top_k + (0.125 if tight else 2.0),
-        config.top_k + 2.0,
-        "k + 2",
-        _CARDOSO + "Theorem 4",
-    )
+    k, source = config.top_k, _CARDOSO + "Theorem 4"
+    yield Printed("rho_times_tau_squared", k + (0.125 if tight else 2.0), k + 2.0, "k + 2", source)
     tau_squared = (config.top_k + 2) / mechanism.guarantee.rho * config.max_count**2
     q = math.exp(-1 / scales(mechanism)[2])
-    yield Printed(
-        "test_noise_sd",
-        math.sqrt((1.0 if tight else 2.0) * q) / (1 - q),
-        4 * math.sqrt(2 * config.switches * tau_squared),
-        "Lap(4 tau sqrt(s))",
-        _CARDOSO + "Algorithm 8",
-    )
+    ours = math.sqrt((1.0 if tight else 2.0) * q) / (1 - q)
+    paper = 4 * math.sqrt(2 * config.switches * tau_squared)
+    yield Printed("test_noise_sd", ours, paper, "Lap(4 tau sqrt(s))", _CARDOSO + "Algorithm 8")
 
 
 def _printed_one_shot(
@@ -864,28 +772,20 @@ def _printed_one_shot(
         spread = -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
         if name == "unk_gauss":  # a threshold on a count that includes the bar's noise
             name, spread = "positive_gauss", math.sqrt(2) * spread
-        yield Printed(
-            "threshold",
-            float(algorithm.threshold or 0),
-            paper_height(name, p, spread, delta),
-            formula,
-            source,
-        )
+        paper = paper_height(name, p, spread, delta)
+        yield Printed("threshold", float(algorithm.threshold or 0), paper, formula, source)
     public = algorithm.public()
-    above = bottom_of(public)
-    if above is not None:
+    if above := bottom_of(public):
         scale = float(Fraction(str(public["scale"])))
-        yield Printed(
-            "bar_above_the_rest",
-            float(above),
-            p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta),
-            "Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b",
-            _CARDOSO + "Algorithm 6",
-        )
+        paper = p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta)
+        formula = "Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b"
+        source = _CARDOSO + "Algorithm 6"
+        yield Printed("bar_above_the_rest", float(above), paper, formula, source)
 
 
-def _printed_accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
+def _printed_accounting(mechanism: OrderStatistics) -> Iterator[Printed]:
     """Yield the error by the papers' accounting at the same epsilon, if tables exist for it."""
+    config = mechanism.config
     if config.epsilon is None:
         return
     try:
@@ -895,10 +795,5 @@ def _printed_accounting(config: HistogramConfig, mechanism: OrderStatistics) -> 
     except ValueError:
         return
     if isinstance(pure, OrderStatistics):
-        yield Printed(
-            "error_in_segment_1",
-            mechanism.error(1),
-            pure.error(1),
-            'accounting = "pure"',
-            "Henzinger, Sricharan, Steiner",
-        )
+        ours, paper, source = mechanism.error(1), pure.error(1), "Henzinger, Sricharan, Steiner"
+        yield Printed("error_in_segment_1", ours, paper, 'accounting = "pure"', source)

@@ -1,24 +1,21 @@
-"""A history of made-up snapshots, and what it must answer, computed from the snapshots in plain Python."""
+"""A made-up history, and the expected answers computed from its snapshots in plain Python."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import orjson
 
-from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message
-from workers.dashboard.snapshots import Pages, SeenSnapshot
+from tests.dashboard.feeding import GONE, START_MS, TICK_MS, Document, message, seen
 from workers.dashboard.store.writing import Arrival, Position, Writer, connect
 
 QUARTER_MS = 900_000
 #: An hour ends here: what follows does not depend on where in one it begins.
 BEGIN_MS = START_MS // 3_600_000 * 3_600_000
-Document = dict[str, Any]
 
 
 def at(tick: int, begin_ms: int = BEGIN_MS) -> Document:
@@ -26,10 +23,11 @@ def at(tick: int, begin_ms: int = BEGIN_MS) -> Document:
     return {"start": begin_ms + (tick - 1) * TICK_MS, "end": begin_ms + tick * TICK_MS}
 
 
-def seen(document: Document) -> SeenSnapshot:
-    found = Pages().receive(document["histogram"], orjson.dumps(document))
-    assert found is not None
-    return found
+def at_ticks(ticks: Iterable[int], *keys: str, **changes: Any) -> list[Document]:
+    """A snapshot of each tick and key, in the order of the ticks."""
+    return [
+        message(tick, key=key, **at(tick), **changes) for tick in ticks for key in keys or ("s1",)
+    ]
 
 
 def store(writer: Writer, documents: Sequence[Document], batch: int = 97, part: int = 0) -> int:
@@ -54,12 +52,8 @@ def life(key: str = "s1", seed: int = 1) -> list[Document]:
     """Three epochs, a generation that begins a little earlier, and snapshots of every kind between them; 1,830 ticks, five hours."""
     draw, found = random.Random(seed), []
     tick_of_all = 0
-    for epoch, ticks, begin, series in (
-        (1, 400, 0, "a"),
-        (2, 600, 400, "b"),
-        (3, 130, 1_000, "c"),
-        (3, 700, 1_060, "d"),
-    ):
+    lives = [(1, 400, 0, "a"), (2, 600, 400, "b"), (3, 130, 1_000, "c"), (3, 700, 1_060, "d")]
+    for epoch, ticks, begin, series in lives:
         for tick in range(1, ticks + 1):
             tick_of_all += 1
             items = [
@@ -68,21 +62,11 @@ def life(key: str = "s1", seed: int = 1) -> list[Document]:
                 if tick > 20 * i
             ]
             items.sort(key=lambda item: (-item[1], item[0]))
-            found.append(
-                message(
-                    tick,
-                    items,
-                    key=key,
-                    epoch=epoch,
-                    id=series * 32,
-                    sd=17.25 + tick % 3,
-                    threshold=100.0 + tick % 7,
-                    windows=[{"ms": 60_000, "ticks": 6, "sd": 3.5 + tick % 2}]
-                    if series == "b"
-                    else GONE,
-                    **at(begin + tick),
-                )
-            )
+            windows = [{"ms": 60_000, "ticks": 6, "sd": 3.5 + tick % 2}]
+            own = {"key": key, "epoch": epoch, "id": series * 32} | at(begin + tick)
+            own |= {"sd": 17.25 + tick % 3, "threshold": 100.0 + tick % 7}
+            own["windows"] = windows if series == "b" else GONE
+            found.append(message(tick, items, **own))
     return found
 
 
@@ -94,11 +78,8 @@ def stepped(
     for place, document in enumerate(documents):
         end = document["end"]
         if (since is None or end > since) and (until is None or end <= until):
-            chosen[place if step is None else (end - 1 - (since or 0)) // step] = (
-                end,
-                place,
-                document,
-            )
+            number = place if step is None else (end - 1 - (since or 0)) // step
+            chosen[number] = end, place, document
     return [document for _, _, document in sorted(chosen.values(), key=lambda one: one[:2])]
 
 
@@ -106,15 +87,12 @@ def thinned(documents: Sequence[Document], keep_ticks: int, keep_hours: int) -> 
     """Those of one stream that are left: all of a time, the last of each quarter of an hour before it, of each series before that."""
     newest = max(document["end"] for document in documents)
     series = [document["id"] for document in documents] + [None]
-    quarters = [(document["id"], (document["end"] - 1) // QUARTER_MS) for document in documents] + [
-        None
-    ]
+    quarters = [(one["id"], (one["end"] - 1) // QUARTER_MS) for one in documents] + [None]
     last = len(documents) - 1
 
     def first(keep: int, among: Sequence[int]) -> int:
-        return next(
-            (place for place in among if documents[place]["end"] > newest - keep), among[-1]
-        )
+        kept = (place for place in among if documents[place]["end"] > newest - keep)
+        return next(kept, among[-1])
 
     of_quarters = [place for place in range(last) if quarters[place] != quarters[place + 1]]
     ticks_from = first(keep_ticks, range(last + 1))

@@ -1,4 +1,4 @@
-"""The past over HTTP: what is asked and refused, files, and that neither many nor heavy questions stop anything else."""
+"""The history over HTTP: answers, refusals, files, and limits on many or heavy queries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from aiohttp.web import Application, Request
 from jsonschema import Draft202012Validator
 
 from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S
-from tests.dashboard.store.making import BEGIN_MS, life, opened, seen, stepped
+from tests.dashboard.feeding import PATIENCE_S, seen
+from tests.dashboard.store.making import BEGIN_MS, life, opened, stepped
 from tests.dashboard.store.making import store as store_all
-from workers.dashboard import api_history
+from tests.dashboard.test_hub import on_a_loop
+from workers.dashboard import api
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, queries
@@ -32,8 +33,9 @@ from workers.kafka.clients import Connection
 
 Client = TestClient[Request, Application]
 LIFE = life()
-TOKEN = "correct-horse-battery"
 HOUR = 3_600_000
+STREAM = "histogram=products&key=s1"
+FILE = f"/api/history?{STREAM}&format=csv"
 SCHEMA = json.loads((ROOT / "docs" / "history.schema.json").read_text())
 SNAPSHOT = Draft202012Validator(json.loads((ROOT / "docs" / "snapshot.schema.json").read_text()))
 
@@ -54,22 +56,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def client(
-    path: Path, token: str | None = None, memory: int = 0
-) -> AsyncIterator[tuple[Client, Store]]:
+async def client(path: Path, memory: int = 0) -> AsyncIterator[tuple[Client, Store]]:
     """A client of a dashboard whose Kafka is away; `memory` ticks are held in memory too."""
     hub = Hub()
     hub.publish([seen(document) for document in LIFE[len(LIFE) - memory :]])
     # A broker that is away.
     store = Store(Connection("127.0.0.1:1"), {"orders.products": "products"}, path=path, keep_ms={})
-    app = application(
-        hub,
-        [("products", 64), ("maximum", None)],
-        name="orders",
-        host="127.0.0.1",
-        token=token,
-        store=store,
-    )
+    known = [("products", 64), ("maximum", None)]
+    how: dict[str, Any] = {"name": "orders", "host": "127.0.0.1", "token": None, "store": store}
+    app = application(hub, known, **how)
     store.start()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -86,16 +81,6 @@ def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]})
 
 
-def running(path: Path, ask: Any, **how: Any) -> None:
-    """Runs a coroutine function with a client and its store."""
-
-    async def run() -> None:
-        async with client(path, **how) as (http, store):
-            await ask(http, store)
-
-    asyncio.run(run())
-
-
 async def body(http: Client, path: str) -> Any:
     answer = await http.get(path)
     assert answer.status == 200, await answer.text()
@@ -103,37 +88,28 @@ async def body(http: Client, path: str) -> Any:
 
 
 @pytest.mark.slow
-def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
-    async def ask(http: Client, _store: Store) -> None:
-        query = "histogram=products&key=s1"
-        found = await body(
-            http, f"/api/history?{query}&step=1h&item=item 0&item=none&from={BEGIN_MS}"
-        )
+@on_a_loop
+async def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
+    async with client(file) as (http, _):
+        items = "item=item 0&item=none"
+        found = await body(http, f"/api/history?{STREAM}&step=1h&{items}&from={BEGIN_MS}")
         validator("history").validate(found)
-        assert [one["end"] for one in found["entries"]] == [
-            one["end"] for one in stepped(LIFE, BEGIN_MS, None, HOUR)
-        ]
+        hours = stepped(LIFE, BEGIN_MS, None, HOUR)
+        assert [one["end"] for one in found["entries"]] == [one["end"] for one in hours]
         assert (found["step"], found["from"], found["to"]) == (HOUR, BEGIN_MS, None)
-        found = await body(http, f"/api/history?{query}&limit=7")
+        found = await body(http, f"/api/history?{STREAM}&limit=7")
         validator("history").validate(found)
         assert len(found["entries"]) == 7
         assert found["next"] == LIFE[6]["end"]
-        found = await body(http, f"/api/epochs?{query}")
+        found = await body(http, f"/api/epochs?{STREAM}")
         validator("epochs").validate(found)
         for epoch in found["epochs"]:
-            SNAPSHOT.validate(
-                {
-                    name: epoch[name]
-                    for name in epoch
-                    if name not in ("total_items", "total", "final", "windows")
-                }
-            )
+            more = ("total_items", "total", "final", "windows")
+            SNAPSHOT.validate({name: epoch[name] for name in epoch if name not in more})
         for broken in (found | {"more": None}, found | {"epochs": [{}]}):
             assert not validator("epochs").is_valid(broken)
         listed = await body(http, "/api/histograms")
         assert listed["history"]["state"] in ("waiting", "reading")
-
-    running(file, ask)
 
 
 REFUSED = [
@@ -142,144 +118,117 @@ REFUSED = [
     ("history?histogram=nothing&key=s1", 404, "no such histogram"),
     ("history?histogram=maximum&key=s1", 404, "no such key"),
     ("history?histogram=products&key=s2", 404, "no such key"),
-    ("history?histogram=products&key=s1&from=5&to=5", 400, "to: larger than from"),
-    ("history?histogram=products&key=s1&from=-5", 400, "from: a whole number"),
-    ("history?histogram=products&key=s1&step=", 400, "step: a whole number of ms"),
-    ("history?histogram=products&key=s1&step=0", 400, "step: a whole number of ms"),
-    ("history?histogram=products&key=s1&step=1w", 400, "step: a whole number of ms"),
-    ("history?histogram=products&key=s1&step=1h&step=1h", 400, "step: only one"),
-    ("history?histogram=products&key=s1&limit=10001", 400, "to 10,000"),
-    ("history?histogram=products&key=s1&format=xlsx", 400, "json, csv or parquet"),
-    ("history?histogram=products&key=s1&" + "item=a&" * 101, 400, "at most 100"),
-    ("history?histogram=products&key=s1&top=3", 400, "top: unknown"),
+    (f"history?{STREAM}&from=5&to=5", 400, "to: larger than from"),
+    (f"history?{STREAM}&from=-5", 400, "from: a whole number"),
+    (f"history?{STREAM}&step=", 400, "step: a whole number of ms"),
+    (f"history?{STREAM}&step=0", 400, "step: a whole number of ms"),
+    (f"history?{STREAM}&step=1w", 400, "step: a whole number of ms"),
+    (f"history?{STREAM}&step=1h&step=1h", 400, "step: only one"),
+    (f"history?{STREAM}&limit=10001", 400, "to 10,000"),
+    (f"history?{STREAM}&format=xlsx", 400, "json, csv or parquet"),
+    (f"history?{STREAM}&" + "item=a&" * 101, 400, "at most 100"),
+    (f"history?{STREAM}&top=3", 400, "top: unknown"),
     ("epochs?histogram=products&key=s2", 404, "no such key"),
-    ("epochs?histogram=products&key=s1&limit=1001", 400, "to 1,000"),
-    ("epochs?histogram=products&key=s1&step=1h", 400, "step: unknown"),
-    ("snapshots?histogram=products&key=s1&at=1&tick=1&epoch=1", 400, "one of the two"),
-    ("snapshots?histogram=products&key=s1&tick=1", 400, "epoch is missing"),
-    ("snapshots?histogram=products&key=s1&epoch=1", 400, "only with tick"),
-    ("snapshots?histogram=products&key=s1&at=1&after=1", 400, "after: unknown"),
+    (f"epochs?{STREAM}&limit=1001", 400, "to 1,000"),
+    (f"epochs?{STREAM}&step=1h", 400, "step: unknown"),
+    (f"snapshots?{STREAM}&at=1&tick=1&epoch=1", 400, "one of the two"),
+    (f"snapshots?{STREAM}&tick=1", 400, "epoch is missing"),
+    (f"snapshots?{STREAM}&epoch=1", 400, "only with tick"),
+    (f"snapshots?{STREAM}&at=1&after=1", 400, "after: unknown"),
     ("snapshots?histogram=products&key=s2&at=1", 404, "no such key"),
     ("snapshots?histogram=nothing&key=s1&at=1", 404, "no such histogram"),
 ]
 
 
-def test_what_cannot_be_answered_is_refused_with_a_reason(file: Path) -> None:
-    async def ask(http: Client, _store: Store) -> None:
+@on_a_loop
+async def test_what_cannot_be_answered_is_refused_with_a_reason(file: Path) -> None:
+    async with client(file) as (http, _):
         for path, status, word in REFUSED:
             answer = await http.get(f"/api/{path}")
             assert answer.status == status, path
             assert word in (await answer.json())["error"]
 
-    running(file, ask)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 120])
-def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, memory: int) -> None:
-    async def ask(http: Client, _store: Store) -> None:
-        query = "/api/snapshots?histogram=products&key=s1"
+@on_a_loop
+async def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(
+    file: Path, memory: int
+) -> None:
+    async with client(file, memory=memory) as (http, _):
+        query = f"/api/snapshots?{STREAM}"
         for place in (0, 900, len(LIFE) - 120, len(LIFE) - 1):
-            for which in (
-                f"at={LIFE[place]['end']}",
-                f"epoch={LIFE[place]['epoch']}&tick={LIFE[place]['tick']}",
-            ):
-                found = await body(http, f"{query}&{which}&id={LIFE[place]['id']}")
-                assert found == {"snapshots": [LIFE[place]], "more": False}
+            one = LIFE[place]
+            for which in (f"at={one['end']}", f"epoch={one['epoch']}&tick={one['tick']}"):
+                found = await body(http, f"{query}&{which}&id={one['id']}")
+                assert found == {"snapshots": [one], "more": False}
         found = await body(http, f"{query}&at={LIFE[-1]['end']}&top=2")
         assert found["snapshots"] == [LIFE[-1] | {"items": LIFE[-1]["items"][:2], "total_items": 6}]
         answer = await http.get(f"{query}&at={LIFE[-1]['end'] + 1}")
         assert answer.status == 404
         last = {name: LIFE[-1][name] for name in ("id", "epoch", "tick", "end")}
-        assert (await answer.json()) == {
-            "error": "this tick is not stored",
-            "nearest": {"before": last, "after": None},
-        }
-
-    running(file, ask, memory=memory)
+        nearest = {"before": last, "after": None}
+        missing = {"error": "this tick is not stored", "nearest": nearest}
+        assert await answer.json() == missing
 
 
-def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
-    async def ask(http: Client, _store: Store) -> None:
-        query = "histogram=products&key=s1"
+@on_a_loop
+async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
+    async with client(file) as (http, _):
+        two = ("item 0", "none")
+        of_two = f"history?{STREAM}&to={LIFE[9]['end']}&item=item 0&item=none"
+        last = [LIFE[place] for place in (399, 999, 1129, -1)]
         for asked, documents, labels in (
-            (f"history?{query}&step=1h", stepped(LIFE, None, None, HOUR), None),
-            (
-                f"history?{query}&to={LIFE[9]['end']}&item=item 0&item=none",
-                LIFE[:10],
-                ("item 0", "none"),
-            ),
-            (f"epochs?{query}", [LIFE[place] for place in (399, 999, 1129, -1)], None),
+            (f"history?{STREAM}&step=1h", stepped(LIFE, None, None, HOUR), None),
+            (of_two, LIFE[:10], two),
+            (f"epochs?{STREAM}", last, None),
         ):
-            wanted = [
-                (document["id"], document["tick"], document["end"], label, count, document["sd"])
-                for document in documents
-                for label, count in (
-                    document["items"]
-                    if labels is None
-                    else [(label, dict(document["items"]).get(label)) for label in labels]
-                )
-            ]
+            wanted = []
+            for one in documents:
+                counts = dict(one["items"])
+                for label in labels or counts:
+                    count = counts.get(label)
+                    wanted.append((one["id"], one["tick"], one["end"], label, count, one["sd"]))
             answer = await http.get(f"/api/{asked}&format=csv")
             content = await answer.read()
             assert int(answer.headers["Content-Length"]) == len(content)
             assert answer.content_type == "text/csv"
             rows = list(csv.DictReader(io.StringIO(content.decode())))
-            found = [
-                (
-                    row["id"],
-                    int(row["tick"]),
-                    int(row["end"]),
-                    row["item"],
-                    int(row["count"]) if row["count"] else None,
-                    float(row["sd"]),
-                )
-                for row in rows
-            ]
-            assert found == wanted
+            for row, expected in zip(rows, wanted, strict=True):
+                count = int(row["count"]) if row["count"] else None
+                numbers = int(row["tick"]), int(row["end"])
+                assert (row["id"], *numbers, row["item"], count, float(row["sd"])) == expected
             assert {row["complete"] for row in rows} == {"true"}
-            windows = {
-                orjson.dumps({"windows": document["windows"]}).decode()
-                for document in documents
-                if "windows" in document
-            }
+            found = [one["windows"] for one in documents if "windows" in one]
+            windows = {orjson.dumps({"windows": one}).decode() for one in found}
             assert {row["rest"] for row in rows} - {""} == windows
             answer = await http.get(f"/api/{asked}&format=parquet")
             (tmp_path / "x.parquet").write_bytes(await answer.read())
             assert answer.headers["Content-Disposition"].startswith("attachment")
-            assert (
-                duckdb.execute(
-                    'select id, tick, "end", item, count, sd from read_parquet(?)',
-                    [str(tmp_path / "x.parquet")],
-                ).fetchall()
-                == wanted
-            )
-        assert (await http.head(f"/api/history?{query}&format=csv")).status == 200
+            rows_of = 'select id, tick, "end", item, count, sd from read_parquet(?)'
+            assert duckdb.execute(rows_of, [str(tmp_path / "x.parquet")]).fetchall() == wanted
+        assert (await http.head(f"/api/history?{STREAM}&format=csv")).status == 200
         assert [path.name for path in file.parent.iterdir() if "file-" in path.name] == []
 
-    running(file, ask)
 
-
-def test_a_file_that_would_be_too_large_is_refused(
+@on_a_loop
+async def test_a_file_that_would_be_too_large_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "ROWS", 1_000)
 
-    async def ask(http: Client, _store: Store) -> None:
-        answer = await http.get("/api/history?histogram=products&key=s1&format=csv")
+    async with client(file) as (http, _):
+        answer = await http.get(FILE)
         assert answer.status == 400
         rows = sum(len(document["items"]) for document in LIFE)
         assert f"{rows:,} rows: at most 1,000" in (await answer.json())["error"]
 
-    running(file, ask)
 
-
-def test_a_file_that_was_cut_off_does_not_look_whole(
+@on_a_loop
+async def test_a_file_that_was_cut_off_does_not_look_whole(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
-        """A file whose second part cannot be read."""
-
         def __init__(self) -> None:
             self.parts = [b"histogram,key\n"]
 
@@ -294,21 +243,20 @@ def test_a_file_that_was_cut_off_does_not_look_whole(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(api_history, "history_file", lambda *_: Failing())
+    monkeypatch.setattr(api, "history_file", lambda *_: Failing())
 
-    async def ask(http: Client, store: Store) -> None:
-        answer = await http.get("/api/history?histogram=products&key=s1&format=csv")
+    async with client(file) as (http, store):
+        answer = await http.get(FILE)
         with pytest.raises(ClientPayloadError):
             await answer.read()
         assert store._sending == 0
 
-    running(file, ask)
 
-
-def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
+@on_a_loop
+async def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ask(http: Client, store: Store) -> None:
+    async with client(file) as (http, store):
         going_on = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -318,57 +266,45 @@ def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
 
         waiting = [asyncio.create_task(store.ask(slow)) for _ in range(THREADS + WAITING)]
         await asyncio.sleep(0)
-        answer = await http.get("/api/history?histogram=products&key=s1")
+        answer = await http.get(f"/api/history?{STREAM}")
         assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
         assert "questions wait" in (await answer.json())["error"]
         assert (await http.get("/api/histograms")).status == 200
         going_on.set()
         assert await asyncio.gather(*waiting) == [b"{}"] * len(waiting)
-        with store.place_for_a_file(), store.place_for_a_file():
-            answer = await http.get("/api/history?histogram=products&key=s1&format=csv")
+        async with store.make_file(lambda _: io.BytesIO()), store.make_file(lambda _: io.BytesIO()):
+            answer = await http.get(FILE)
             assert answer.status == 503
             assert f"{FILES} files" in (await answer.json())["error"]
-        assert (await http.get("/api/history?histogram=products&key=s1&format=csv")).status == 200
-
-    running(file, ask)
+        assert (await http.get(FILE)).status == 200
 
 
-def test_a_question_that_takes_too_long_or_too_much_is_ended(
+@on_a_loop
+async def test_a_question_that_takes_too_long_or_too_much_is_ended(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ask(_http: Client, store: Store) -> None:
+    async with client(file) as (_, store):
+        long = "select sum(a.range * b.range) from range(10000000) a, range(100000) b"
+        small = "set max_temp_directory_size = '1MB'"
+        large = "select list(range order by range % 7) from range(100000000)"
         monkeypatch.setattr("workers.dashboard.store.store.ANSWER_S", 0.2)
         with pytest.raises(QueryFailed, match="longer than 0 s"):
-            await store.ask(
-                lambda cursor: cursor.execute(
-                    "select sum(a.range * b.range) from range(10000000) a, range(100000) b"
-                )
-            )
+            await store.ask(lambda cursor: cursor.execute(long))
         monkeypatch.setattr("workers.dashboard.store.store.ANSWER_S", PATIENCE_S)
         with pytest.raises(QueryFailed, match="too much memory"):
-            await store.ask(
-                lambda cursor: cursor.execute("set max_temp_directory_size = '1MB'").execute(
-                    "select list(range order by range % 7) from range(100000000)"
-                )
-            )
+            await store.ask(lambda cursor: cursor.execute(small).execute(large))
         assert await store.ask(lambda cursor: len(cursor.execute("from streams").fetchall())) == 1
 
-    running(file, ask)
 
-
-def test_with_a_token_nothing_is_told_without_it(file: Path) -> None:
-    async def ask(http: Client, _store: Store) -> None:
-        for path in (
-            "history?histogram=products&key=s1",
-            "epochs?histogram=products&key=s1&format=csv",
-        ):
-            answer = await http.get(f"/api/{path}")
-            assert answer.status == 401
-            assert b"item" not in await answer.read()
-            answer = await http.get(f"/api/{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-            assert answer.status == 200
-            assert answer.headers["Cache-Control"] == "no-store"
-            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            assert (await http.post(f"/api/{path}")).status == 405
-
-    running(file, ask, token=TOKEN)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["history", "epochs"])
+@on_a_loop
+async def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, name: str) -> None:
+    async with client(tmp_path / "empty.duckdb", memory=5) as (http, _):
+        for address in (f"{name}?histogram=products&key=s9", f"{name}?{STREAM}&format=csv"):
+            assert (await http.get(f"/api/{address}")).status == 404
+        found = await body(http, f"/api/{name}?{STREAM}&item=tea")
+    assert found["complete"] is False
+    assert found["entries" if name == "history" else "epochs"] == []
+    assert (found["kept"]["first"], found["kept"]["last"]) == (LIFE[-5]["end"], LIFE[-1]["end"])
+    validator(name).validate(found)

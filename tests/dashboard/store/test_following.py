@@ -1,8 +1,7 @@
-"""The history is filled from the beginning of real topics, each snapshot once, whatever happens in between."""
+"""The history is filled from the beginning of real topics, each snapshot once, despite crashes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,8 +11,8 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from tests.admin import admin_of
-from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
-from tests.dashboard.store.making import at
+from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic
+from tests.dashboard.store.making import at, at_ticks
 from tests.worker.harness import until
 from workers.dashboard.feed import Place
 from workers.dashboard.store import following, writing
@@ -21,13 +20,7 @@ from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrival, Writer
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic of three partitions on a real broker, gone afterwards."""
-    with on_a_broker(bootstrap, 3) as found:
-        yield found
+PARTITIONS = 3
 
 
 class History:
@@ -36,9 +29,8 @@ class History:
     def __init__(self, topics: Topics, path: Path) -> None:
         self.database = writing.connect(path)
         self.writer = Writer(self.database)
-        self.follower = Follower(
-            topics.connection, {f"{topics.prefix}.products": "products"}, self.writer
-        )
+        read = {f"{topics.prefix}.products": "products"}
+        self.follower = Follower(topics.connection, read, self.writer)
 
     def __enter__(self) -> Self:
         return self
@@ -58,13 +50,12 @@ class History:
         return self
 
     def ticks(self, key: str = "s1") -> list[int]:
-        return [
-            tick
-            for (tick,) in self.database.execute(
-                "select tick from ticks_heads_all join streams using (stream) where key = ? order by place",
-                [key],
-            ).fetchall()
-        ]
+        rows = "select tick from ticks_heads_all join streams using (stream) where key = ? order by place"
+        return [tick for (tick,) in self.database.execute(rows, [key]).fetchall()]
+
+    def gaps(self) -> list[tuple[int | None, int | None]]:
+        gaps = "select after_ms, until_ms from gaps order by until_ms"
+        return self.database.execute(gaps).fetchall()
 
     def shown(self) -> list[tuple[str, int]]:
         return self.database.execute(
@@ -75,22 +66,18 @@ class History:
 def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
     topics: Topics, tmp_path: Path
 ) -> None:
-    sent = [
-        message(tick, key=key, **at(tick)) for tick in range(1, 701) for key in ("s1", "s2", "s3")
-    ]
-    topics.send(*sent)
+    topics.send(*at_ticks(range(1, 701), "s1", "s2", "s3"))
     with History(topics, tmp_path / "h") as history:
         history.read_all()
         assert all(history.ticks(key) == list(range(1, 701)) for key in ("s1", "s2", "s3"))
         assert history.shown() == [("tea", 5 * 2_100)]
-        places = [TopicPartition(f"{topics.prefix}.products", part) for part in range(3)]
-        ends = {
-            place.partition: history.follower._consumer.get_watermark_offsets(place)[1]
-            for place in places
-        }
+        ends, consumer = {}, history.follower._consumer
+        for part in range(3):
+            place = TopicPartition(f"{topics.prefix}.products", part)
+            ends[part] = consumer.get_watermark_offsets(place)[1]
         stored = {part: position.next for (_, part), position in history.writer.positions().items()}
         assert stored == {part: end for part, end in ends.items() if end}
-    topics.send(*(message(tick, **at(tick)) for tick in range(701, 711)))
+    topics.send(*at_ticks(range(701, 711)))
     with History(topics, tmp_path / "h") as history:
         read: list[object] = []
         receive = history.follower._receive
@@ -140,9 +127,7 @@ def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
 def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    topics.send(
-        *(message(tick, key=key, **at(tick)) for tick in range(1, 301) for key in ("s1", "s2"))
-    )
+    topics.send(*at_ticks(range(1, 301), "s1", "s2"))
     calls: list[None] = []
     monkeypatch.setattr(following, "BATCH", 50)  # so there are at least twelve
     if where == "second piece":
@@ -168,28 +153,23 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
 def test_what_the_topic_no_longer_had_is_a_gap(
     topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topics.send(*(message(tick, **at(tick)) for tick in range(1, 101)))
+    topics.send(*at_ticks(range(1, 101)))
     topics.remove("products", leaving=10)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == list(range(91, 101))
-        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [
-            (None, at(91)["end"])
-        ]
-    topics.send(*(message(tick, **at(tick)) for tick in range(101, 201)))
+        assert history.gaps() == [(None, at(91)["end"])]
+    topics.send(*at_ticks(range(101, 201)))
     topics.remove("products", leaving=20)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(91, 101), *range(181, 201)]
-        gaps = history.database.execute(
-            "select after_ms, until_ms from gaps order by until_ms"
-        ).fetchall()
-        assert gaps == [(None, at(91)["end"]), (at(100)["start"], at(181)["end"])]
+        assert history.gaps() == [(None, at(91)["end"]), (at(100)["start"], at(181)["end"])]
     assert "were removed before they were read" in caplog.text
 
 
 def made_anew(topics: Topics, tmp_path: Path) -> None:
     """Read ten ticks of a topic, and make it anew."""
     name, admin = f"{topics.prefix}.products", admin_of(topics.connection)
-    topics.send(*(message(tick, **at(tick)) for tick in range(1, 11)))
+    topics.send(*at_ticks(range(1, 11)))
     with History(topics, tmp_path / "h") as history:
         history.read_all()
     admin.delete_topics([name])[name].result()
@@ -202,34 +182,29 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
     topics: Topics, tmp_path: Path
 ) -> None:
     made_anew(topics, tmp_path)
-    topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
+    topics.send(*at_ticks(range(1, 41), id="f" * 32))
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(1, 11), *range(1, 41)]
-        assert history.database.execute("select * from gaps").fetchall() == []
+        assert history.gaps() == []
 
 
 def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(
     topics: Topics, tmp_path: Path
 ) -> None:
     made_anew(topics, tmp_path)
-    topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(11, 41)))
+    topics.send(*at_ticks(range(11, 41), id="f" * 32))
     topics.remove("products", leaving=5)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(1, 11), *range(36, 41)]
-        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [
-            (at(10)["start"], at(36)["end"])
-        ]
+        assert history.gaps() == [(at(10)["start"], at(36)["end"])]
 
 
 def test_pages_that_never_come_hold_nothing_back(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "PAGES_WITHIN", 50)
-    topics.send(
-        message(1, page=1, pages=2, **at(1)), *(message(tick, **at(tick)) for tick in range(2, 200))
-    )
+    topics.send(message(1, page=1, pages=2, **at(1)), *at_ticks(range(2, 200)))
     with History(topics, tmp_path / "h") as history:
         history.read_all()
-        assert {
-            position.next for position in history.writer.positions().values() if position.next
-        } == {199}
+        positions = history.writer.positions().values()
+        assert {position.next for position in positions if position.next} == {199}

@@ -1,4 +1,4 @@
-"""What is answered about the past is what was on the topic: each tick itself, or the last of a step, never anything else."""
+"""Answers about the past are ticks of the topic: each tick itself, or the last of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.dashboard.feeding import answer, message
 from tests.dashboard.store import making
-from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, opened, stepped, store
+from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, at_ticks, opened, stepped, store
 from workers.dashboard.snapshots import Stream
 from workers.dashboard.store import queries
 from workers.dashboard.store.queries import EpochsQuery, HistoryQuery, NotStored, Range, TickQuery
@@ -211,11 +211,11 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
 
 def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> None:
     with opened(tmp_path / "history.duckdb") as (database, writer):
-        store(writer, [message(tick, key="s1", **at(tick)) for tick in range(1, 11)])
-        store(writer, [message(tick, key="s2", **at(tick)) for tick in range(1, 5_000)])
+        store(writer, at_ticks(range(1, 11), "s1"))
+        store(writer, at_ticks(range(1, 5_000), "s2"))
         thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
         assert [one["tick"] for one in ask(database)["entries"]] == [10]
-        store(writer, [message(tick, key="s1", **at(tick)) for tick in (11, 5_000)])
+        store(writer, at_ticks((11, 5_000), "s1"))
         thin(database, writer.ends, {"ticks": 60_000, "quarters": 3_600_000})
         assert [one["tick"] for one in ask(database)["entries"]] == [11, 5_000]
 
@@ -272,9 +272,9 @@ def test_what_a_bucket_histogram_shows_is_never_cut(tmp_path: Path) -> None:
 def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
     with opened(tmp_path / "history.duckdb") as (database, writer):
         writer.note_gap("products", 0)
-        store(writer, [message(tick, **at(tick)) for tick in range(5, 10)])
+        store(writer, at_ticks(range(5, 10)))
         writer.note_gap("products", 0)
-        store(writer, [message(tick, **at(tick)) for tick in range(20, 25)])
+        store(writer, at_ticks(range(20, 25)))
 
         def complete(since: int | None, until: int | None, reading: float | None = None) -> bool:
             bounds = [tick and at(tick)["end"] for tick in (since, until)]

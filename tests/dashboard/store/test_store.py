@@ -1,12 +1,10 @@
-"""A dashboard as a process over a real broker: killed, with a file it cannot use, or a disk that is full."""
+"""A dashboard process on a real broker: killed, with an unusable file, or with a full disk."""
 
 from __future__ import annotations
 
 import json
-import re
 import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,25 +15,17 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests import ROOT
-from tests.dashboard.feeding import PATIENCE_S, Topics, message, on_a_broker
-from tests.dashboard.store.making import at, thinned
+from tests.dashboard.feeding import PATIENCE_S, Topics, message
+from tests.dashboard.store.making import at, at_ticks, thinned
+from tests.dashboard.test_command import dashboard as started
 from tests.worker.harness import until
 from workers.dashboard.store.writing import connect
 
 pytestmark = pytest.mark.waits
-
-
-@pytest.fixture
-def topics(bootstrap: str) -> Iterator[Topics]:
-    """A histogram topic of two partitions on a real broker, gone afterwards."""
-    with on_a_broker(bootstrap, 2) as found:
-        yield found
+PARTITIONS = 2
 
 
 class Page:
-    """A running dashboard."""
-
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
         self.process, self._url, self._log = process, url, log
 
@@ -64,21 +54,10 @@ def dashboard(
     topics: Topics, directory: Path, settings: str = 'store = "history.duckdb"'
 ) -> Iterator[Page]:
     """A dashboard that keeps its history in the directory; killed at the end, if it still runs."""
-    config, log = directory / "x.toml", directory / "log"
+    config = directory / "x.toml"
     config.write_text(f"{topics.toml('products')}[dashboard]\n{settings}\n")
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
-    with log.open("w") as written:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=written, text=True
-        )
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://[\d.]+:\d+/", process.stdout.readline())
-        assert found is not None, log.read_text()
-        yield Page(process, found[0], log)
-    finally:
-        process.kill()
-        process.communicate()
+    with started(config) as (process, url):
+        yield Page(process, url, directory / "log")
 
 
 def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
@@ -86,13 +65,7 @@ def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
 ) -> None:
     sent = 0
     for until_tick in (400, 900, 1_500):
-        topics.send(
-            *(
-                message(tick, key=key, **at(tick))
-                for tick in range(sent + 1, until_tick + 1)
-                for key in ("s1", "s2")
-            )
-        )
+        topics.send(*at_ticks(range(sent + 1, until_tick + 1), "s1", "s2"))
         sent = until_tick
         with dashboard(topics, tmp_path) as page:
             # Some of it is there, and more comes while it is killed.
@@ -101,20 +74,18 @@ def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
                 "something is kept",
                 PATIENCE_S,
             )
-            topics.send(*(message(tick, key="s3", **at(tick)) for tick in range(sent, sent + 300)))
+            topics.send(*at_ticks(range(sent, sent + 300), "s3"))
     with dashboard(topics, tmp_path) as page:
         until(lambda: page.state() == {"state": "live"}, "all is read", PATIENCE_S)
-        for key, wanted in (("s1", range(1, 1_501)), ("s2", range(1, 1_501))):
-            assert page.ticks(key) == list(wanted)
-        assert page.ticks("s3") == sorted(
-            {*range(400, 700), *range(900, 1_200), *range(1_500, 1_800)}
-        )
+        assert page.ticks("s1") == page.ticks("s2") == list(range(1, 1_501))
+        apart = [*range(400, 700), *range(900, 1_200), *range(1_500, 1_800)]
+        assert page.ticks("s3") == apart
 
 
 def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(
     topics: Topics, tmp_path: Path
 ) -> None:
-    sent = [message(tick, **at(tick)) for tick in range(1, 1_501)]
+    sent = at_ticks(range(1, 1_501))
     topics.send(*sent)
     settings = 'store = "history.duckdb"\nkeep_ticks = "10m"\nkeep_hours = "2h"'
     left = [document["tick"] for document in thinned(sent, 600_000, 7_200_000)]
@@ -141,23 +112,16 @@ def test_a_full_disk_costs_the_history_and_not_the_dashboard(
         status, said = page.get("history", histogram="products", key="s1")
         assert (status, said) == (503, {"error": f"there is no history: {why}"})
 
+        one: dict[str, Any] = {"histogram": "products", "key": "s1", "top": 1}
+
         def newest() -> bool:
-            return bool(
-                page.get("snapshots", histogram="products", key="s1", limit=1, top=1)[1][
-                    "snapshots"
-                ][0]["tick"]
-                == 2
-            )
+            snapshots = page.get("snapshots", limit=1, **one)[1]["snapshots"]
+            return bool(snapshots[0]["tick"] == 2)
 
         until(newest, "the page goes on", PATIENCE_S)
-        assert (
-            page.get("snapshots", histogram="products", key="s1", at=at(2)["end"], top=1)[0] == 200
-        )
-        resource.prlimit(
-            page.process.pid,
-            resource.RLIMIT_FSIZE,
-            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
-        )
+        assert page.get("snapshots", at=at(2)["end"], **one)[0] == 200
+        anything = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, anything)
         until(lambda: page.ticks() == [1, 2], "it has mended itself", PATIENCE_S)
         assert page.log.count("history: off: its file cannot be used: File too large") == 1
         assert "Traceback" not in page.log
@@ -173,11 +137,8 @@ def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_
             assert page.log.count(f"history: off: {why} (") == 1
 
         off("its file cannot be used: No such file or directory")
-        until(
-            lambda: page.get("snapshots", histogram="products", key="s1")[1]["snapshots"],
-            "the page shows",
-            PATIENCE_S,
-        )
+        one = {"histogram": "products", "key": "s1"}
+        until(lambda: page.get("snapshots", **one)[1]["snapshots"], "the page shows", PATIENCE_S)
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / path.name).write_text("something else " * 1_000)
         (tmp_path / "new").rename(directory)

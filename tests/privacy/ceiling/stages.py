@@ -101,13 +101,10 @@ class Stages:
         settled(self.site.connection, topic, partition)
         records = list(read_partition(self.site.connection, topic, partition, since=start))
         if records:
-            offsets = [record.offset() or 0 for record in records]
-            found = Records.of(
-                [record.value() for record in records],
-                keys=[record.key() for record in records],
-                times=[record.timestamp()[1] for record in records],
-                offsets=offsets,
-            )
+            offsets = [one.offset() or 0 for one in records]
+            keys, times = [one.key() for one in records], [one.timestamp()[1] for one in records]
+            values = [one.value() for one in records]
+            found = Records.of(values, keys=keys, times=times, offsets=offsets)
             shard.feed(Batch(start, offsets[-1] + 1, found))
 
 

@@ -21,8 +21,7 @@ from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
-from workers.privacy.ceiling import Ceiling, charges_of, merged, most_epochs
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import Ceiling, charges_of, check_ceiling, merged, most_epochs
 from workers.privacy.ceiling_guard import overlap
 from workers.privacy.total import EVER, Charge, compose, epsilon_at
 from workers.runtime.errors import SettingsError
@@ -92,18 +91,11 @@ GRID = st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5))
 @limits(max_examples=25)
 def test_accepted_settings_never_stop_by_themselves(grids: list[tuple[int, int, int]]) -> None:
     """The arithmetic bound on what an epoch can touch equals what a long run shows."""
-    configs = [
-        daily(
-            f"h{i}",
-            tick_ms=width,
-            horizon=ticks,
-            max_items_per_user=1,
-            epsilon=0.3,
-            delta=1e-9,
-            start=f"1970-01-01T00:00:00.{start:03d}Z" if start else None,
-        )
-        for i, (start, width, ticks) in enumerate(grids)
-    ]
+    price = {"max_items_per_user": 1, "epsilon": 0.3, "delta": 1e-9}
+    configs = []
+    for i, (start, width, ticks) in enumerate(grids):
+        begin = f"1970-01-01T00:00:00.{start:03d}Z" if start else None
+        configs.append(daily(f"h{i}", tick_ms=width, horizon=ticks, start=begin, **price))
     given_ = with_ceiling(settings(*configs, unit="user"), 1000.0, 0.4)
     asked = check_ceiling(given_)
     assert asked is not None
@@ -250,6 +242,9 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
 # ---- settings ------------------------------------------------------------------------------------
 
 
+BOTH = {"max_epsilon": 1.0, "max_delta": 1e-9}
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -260,11 +255,8 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
         ({"max_delta": 1e-9}, "privacy.max_epsilon is missing"),
         ({"max_epsilon": 0.0, "max_delta": 1e-9}, "privacy.max_epsilon = 0.0: a number above 0"),
         ({"max_epsilon": 1.0, "max_delta": 1.0}, "privacy.max_delta = 1.0: a number from"),
-        (
-            {"max_epsilon": 1.0, "max_delta": 1e-9, "period": "month"},
-            'privacy.period = "month": "epoch", or a duration',
-        ),
-        ({"max_epsilon": 1.0, "max_delta": 1e-9, "period": "9ms"}, 'privacy.period = "9ms"'),
+        (BOTH | {"period": "month"}, 'privacy.period = "month": "epoch", or a duration'),
+        (BOTH | {"period": "9ms"}, 'privacy.period = "9ms"'),
         ({"period": "30d"}, 'privacy.period = "30d": only with max_epsilon and max_delta'),
         ({"uncounted_workers": ("a",)}, "privacy.uncounted_workers"),
     ],

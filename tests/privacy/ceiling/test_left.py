@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from tests import ROOT
 from tests.privacy.ceiling.test_ceiling import daily, with_ceiling
-from tests.privacy.spending.test_spent import settings, state, words
+from tests.privacy.spending.test_spent import settings, state, text_of, words
 from workers.cli import execute
-from workers.commands.budget import show, show_all
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
@@ -31,17 +28,6 @@ ALL: dict[str, Any] = {"max_items_per_user": 1}
 def part_of(config: HistogramConfig, unit: str, times: int = 1) -> PrivacyCost:
     [charge] = charges_of("w", state([(config, 1, 2)], unit=unit))
     return replace(charge.cost, times=times)
-
-
-def text_of(found: Any) -> str:
-    out = io.StringIO()
-    console = Console(file=out, highlight=False)
-    if isinstance(found, tuple):
-        show_all(found[0], console, [one.worker for one in found[0].workers])
-    else:
-        show(found, console, "w.release-state")
-    assert max(map(len, out.getvalue().splitlines())) <= 100
-    return words(out.getvalue())
 
 
 def test_what_is_left_is_what_the_fullest_period_lacks_and_whether_the_next_epoch_fits() -> None:
@@ -62,20 +48,22 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_whether_the_next_epoc
     [following] = left.next
     assert (following.epoch, following.begins) == (4, 300)
     assert (following.epsilon, following.fits) == (most, True)
-    assert "next of h: epoch 4, from 1970-01-01T00:00:00Z, which makes epsilon" in text_of(found)
+    assert "next of h: epoch 4, from 1970-01-01T00:00:00Z, which makes epsilon" in words(
+        text_of(found)
+    )
     # A fourth in another generation: nothing more fits, and the output names its worker.
     elsewhere = charges_of("old", state([], [(daily(name="gone", **ALL), 5, 12)], unit="user"))
     other = budget_of(given, [state([(config, 1, 31)], unit="user")], elsewhere)
     assert other.ceiling is not None and other.ceiling.rho_left == 0
     assert [one.fits for one in other.ceiling.next] == [False]
-    said = text_of(other)
+    said = words(text_of(other))
     assert "gone generation 1 of worker old (2 epochs)" in said
     assert "does not fit: the worker ends before it" in said
     assert "counted with it, since they count the same events: old" in said
     nothing = budget_of(given, [])
     assert nothing.ceiling is not None
     assert nothing.ceiling.rho_left > 0
-    assert "all of it is left" in text_of(nothing)
+    assert "all of it is left" in words(text_of(nothing))
     assert budget_of(settings(config, unit="user"), []).ceiling is None
 
 
@@ -100,14 +88,14 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
     assert (found.total.epsilon, found.total.delta) == (expected.epsilon, expected.delta)
     parts = [(part.worker, part.histogram, part.epochs) for part in found.total.parts]
     assert parts == [("w1", "a", times), ("w2", "b", 1)]
-    said = text_of((found,))
+    said = words(text_of(found))
     assert f"workers w1, w2, w3, all together, for one {unit}" in said
     assert "b generation 1 of worker w2" in said
     assert "workers whose settings were not given" in said
     unlike = "user" if unit == "event" else "event"
     mixed = budget_of_all([of_one, (of_other[0], [state([(other, 1, 11)], unit=unlike)], nobody)])
     assert (mixed.total, mixed.not_in_total) == (None, ("w2",))
-    assert "w2 protected another unit" in text_of((mixed,))
+    assert "w2 protected another unit" in words(text_of(mixed))
 
 
 def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> None:

@@ -23,7 +23,7 @@ from workers.cli import execute
 from workers.kafka.reading import read_partition
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard
 from workers.privacy.total import charge_of, epsilon_at
 from workers.runtime.errors import CeilingReached, Fenced
@@ -34,7 +34,7 @@ Histogram = dict[str, object]
 
 
 def price(epsilon: float, times: int) -> float:
-    """Return the epsilon of `epochs` epochs of the histogram these tests use."""
+    """Return the epsilon of `times` epochs of the histogram these tests use."""
     ticks: dict[str, Any] = {"name": "x", "tick_ms": 21_600_000, "horizon": 4, "keys": "public"}
     config = UnkBaseConfig(max_items=1, max_items_per_user=1, epsilon=epsilon, delta=1e-6, **ticks)
     found = epsilon_at([replace(charge_of(config, build(config, "user")).cost, times=times)], DELTA)
@@ -78,12 +78,8 @@ class Scene:
         assert self.stages.go(day(until_day), self.events(until_day)) == []
 
     def events(self, until_day: float) -> list[dict[str, Any]]:
-        return [
-            order(day(n + 0.3), i)
-            for n in range(1, 1 + int(until_day))
-            for i in range(4)
-            if n + 0.3 < until_day
-        ]
+        noons = [n + 0.3 for n in range(1, 1 + int(until_day)) if n + 0.3 < until_day]
+        return [order(day(noon), i) for noon in noons for i in range(4)]
 
     def refuses(self, until_day: float) -> str:
         """Publish until both owner partitions reach the ceiling; return the error text."""

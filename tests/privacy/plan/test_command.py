@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests import ROOT
+from tests.numbers import number_in
 from workers.cli import execute
+from workers.events.reader import EARLIEST_MS
 from workers.privacy.plan import model
 from workers.privacy.plan.model import Bucket, Plan, Record
 from workers.privacy.plan.text import ROWS, band
+from workers.settings.settings import Settings, load
 
 Printed = pytest.CaptureFixture[str]
 
-EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
 EXAMPLE = ROOT / "examples" / "mechanisms" / "unk_base.toml"
 
 
 def planned(path: Path, capsys: Printed) -> tuple[str, Plan]:
-    """Return a plan as text and as the JSON says."""
+    """Return a plan as text, which people read in terminals and paste into tickets, and as JSON."""
     assert execute(["plan", "-c", str(path)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
     assert execute(["plan", "-c", str(path), "--json"]) == 0
     return out, msgspec.json.decode(capsys.readouterr().out, type=Plan)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_text_fits_100_columns_and_states_the_guarantee(path: Path, capsys: Printed) -> None:
-    """Users read it in terminals and paste it into tickets."""
-    out, plan = planned(path, capsys)
-    for one in plan.histograms:
-        promise = one.guarantee
-        assert f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}" in out
-        assert f"{one.name}: {one.mechanism}" in out
-        for sentence in one.advice:
-            assert sentence.split()[0] in out
 
 
 def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: Printed) -> None:
@@ -106,19 +97,12 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("horizon = 64", "horizon = 1073741824"),
-        ("horizon = 64", 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'),
-        ("horizon = 64", "horizon = 1"),
-    ],
-)
-def test_any_horizon_has_a_plan(old: str, new: str, tmp_path: Path, capsys: Printed) -> None:
+@pytest.mark.parametrize("horizon", ["1073741824", '"unbounded"\nstart = 2026-11-21T00:00:00Z'])
+def test_any_horizon_has_a_plan(horizon: str, tmp_path: Path, capsys: Printed) -> None:
     """Iterating 2^30 ticks would take hours."""
     path = tmp_path / "long.toml"
-    text = EXAMPLE.read_text().replace(old, new).replace('threshold = "constant"', "")
-    path.write_text(text.replace("1e-6", "1e-9"))
+    text = EXAMPLE.read_text().replace("horizon = 64", f"horizon = {horizon}")
+    path.write_text(text.replace('threshold = "constant"', "").replace("1e-6", "1e-9"))
     assert execute(["plan", "-c", str(path)]) == 0
     assert "guarantee" in capsys.readouterr().out
 
@@ -136,3 +120,69 @@ def test_the_plot_shows_the_band_and_falls_back_to_plain_characters() -> None:
     assert "".join(band(buckets, unicode=False)).isascii()
     shaded = band([Bucket(first=1, last=9, least=1.0, most=4.0)] * 40, unicode=True)
     assert "░" in shaded[0] and "█" in shaded[ROWS - 1]
+
+
+# ---- every example against its snapshots --------------------------------------------------------------
+
+EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
+TICKS = 3
+
+
+def events(settings: Settings) -> list[dict[str, object]]:
+    """Return six events a tick under the configured field names, of several users at user level."""
+    names = settings.events
+    assert names.timestamp is not None
+    found = []
+    epochs = [config.tick_ms * (config.horizon_ticks or 1) for config in settings.histograms]
+    for config in settings.histograms:
+        # Without a start: the first time after 2000 at which every histogram begins an epoch.
+        start = -(-EARLIEST_MS // math.lcm(*epochs)) * math.lcm(*epochs)
+        if config.start is not None:
+            start = round(config.start.timestamp() * 1000)
+        for i in range(6 * TICKS):
+            event: dict[str, object] = {
+                names.timestamp: start + i * config.tick_ms // 6,
+                str(names.items): [f"p{i % 4}", "p1"],
+            }
+            if config.buckets is not None:
+                event[str(names.items)] = number_in(config.buckets, i % len(config.buckets.labels))
+            if not names.key.startswith("$"):
+                event[names.key] = config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
+            if names.user is not None:
+                event[names.user] = f"u{i % 5}"
+            found.append(event)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To the last digit, in text and JSON; all snapshots of an example agree."""
+    own = tmp_path / "settings.toml"
+    shutil.copy(path, own)
+    settings = load(own)
+    key = tmp_path / settings.worker.key_file
+    key.parent.mkdir(exist_ok=True)
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    given, out = tmp_path / "events.jsonl", tmp_path / "snapshots.jsonl"
+    given.write_text("".join(json.dumps(event) + "\n" for event in events(settings)))
+    text, plan = planned(own, capsys)
+    guarantees = {one.name: msgspec.to_builtins(one.guarantee) for one in plan.histograms}
+    for one in plan.histograms:
+        spent = sum(share.delta for share in one.deltas)
+        assert spent == pytest.approx(one.guarantee.delta, rel=1e-12)
+        assert f"{one.name}: {one.mechanism}" in text
+        for sentence in one.advice:
+            assert sentence.split()[0] in text
+    assert execute(["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]) == 0
+    snapshots = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert {body["histogram"] for body in snapshots} == set(guarantees)
+    assert {body["tick"] for body in snapshots} >= set(range(1, TICKS + 1))
+    for body in snapshots:
+        promise = body["guarantee"]
+        assert promise == guarantees[body["histogram"]]
+        epsilon, delta, rho = promise["epsilon"], promise["delta"], promise["rho"]
+        assert f"epsilon {epsilon!r}, delta {delta!r}, rho {rho!r}" in text

@@ -1,4 +1,4 @@
-"""Guarantee, sd and threshold in `plan` equal those of real snapshots; see test_examples.py."""
+"""Guarantee, sd and threshold in `plan` equal those of real snapshots; see test_command.py."""
 
 from __future__ import annotations
 

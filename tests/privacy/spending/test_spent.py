@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,16 @@ from tests import ROOT
 from tests.costs import delta_of, summed
 from tests.pipeline.pipeline import KEY, Partition, contribute, unk
 from tests.replay.site import settings_of
-from workers.commands.budget import show
+from workers.commands.budget import show, show_all
 from workers.mechanisms.accounting import Guarantee, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
+from workers.privacy.ceiling import charges_of, merged
 from workers.privacy.plan.model import Record
-from workers.privacy.spending import Budget, budget_of, entries_of
+from workers.privacy.spending import AllBudgets, Budget, budget_of, entries_of
 from workers.settings.settings import (
     EventsSettings,
     KafkaSettings,
@@ -78,9 +79,13 @@ def state(
     return progress
 
 
-def text_of(budget: Budget) -> str:
+def text_of(found: Budget | AllBudgets) -> str:
     out = io.StringIO()
-    show(budget, Console(file=out, highlight=False), "w.release-state")
+    console = Console(file=out, highlight=False)
+    if isinstance(found, AllBudgets):
+        show_all(found, console, [one.worker for one in found.workers])
+    else:
+        show(found, console, "w.release-state")
     assert max(map(len, out.getvalue().splitlines())) <= 100
     return out.getvalue()
 
@@ -245,6 +250,23 @@ def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() ->
     assert "stream key 'k2', which pays most" in text and "not begun, so not included: z" in text
     alone = budget_of(settings(a), [state([(a, 1, 5)])])
     assert alone.total is not None and alone.total.key is None and alone.total.epsilon == 1.0
+
+
+@pytest.mark.parametrize("still_running", [False, True])
+def test_a_retired_generation_may_have_served_every_key_whatever_the_settings_give_it(
+    still_running: bool,
+) -> None:
+    """The settings have its number, but the keys that it served are not stored."""
+    first, second = (generation(n, 10, 1.0, 1e-6, 1, (k,)) for n, k in (("a", "k1"), ("b", "k2")))
+    states = [state([(second, 1, 3)], [(first, 1, 3)])]
+    if still_running:  # in another owner partition
+        states.append(state([(second, 1, 3), (first, 1, 3)]))
+    given = settings(first, second)
+    found = budget_of(given, states).total
+    assert found is not None and [part.histogram for part in found.parts] == ["a", "b"]
+    charges = merged(chain.from_iterable(charges_of("w", one, given) for one in states))
+    served = {charge.histogram: charge.keys for charge in charges}
+    assert served == {"a": None, "b": frozenset({"k2"})}
 
 
 def test_settings_that_differ_between_workers_under_one_generation_are_both_charged() -> None:

@@ -11,7 +11,7 @@ from workers.commands.check import examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling import check_ceiling
 from workers.runtime.printing import Printer, many, share, when
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings

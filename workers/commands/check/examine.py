@@ -31,11 +31,10 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.config import OneShotConfig
-from workers.mechanisms.registry import build
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects
+from workers.privacy.ceiling import mechanism_of
 from workers.privacy.plan import noise
-from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
 # Per object: an object of counts has a name for every item.
@@ -164,7 +163,7 @@ def expected(
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
-        counts=noise.KINDS[mechanism.kind].counts,
+        counts=mechanism.law in noise.COUNT_LAWS,
         sd_first=mechanism.sd(min(first, last)),
         sd_worst=sd_worst,
         last=last,
@@ -468,10 +467,7 @@ def _of_histogram(
     own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
     estimate = None
     if sums.events_s:
-        try:
-            mechanism = build(config, settings.privacy.unit)
-        except ValueError as error:
-            raise SettingsError(f"{config.where()}{error}") from error
+        mechanism = mechanism_of(config, settings.privacy.unit)
         last = noise.last_tick(config)
         sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
         estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)

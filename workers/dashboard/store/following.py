@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
@@ -133,7 +133,12 @@ class Follower:
         new = [place for place in found if place not in self._partitions]
         if not new:
             return
-        ids = self._ids({topic for topic, _ in new})
+        ids: dict[str, str] = {}
+        if self._connection.embedded is None:
+            with self._connection.asking([]) as admin:
+                names = TopicCollection(sorted({topic for topic, _ in new}))
+                asked = admin.describe_topics(names, request_timeout=ANSWER_S)
+                ids = {topic: str(future.result().topic_id) for topic, future in asked.items()}
         stored = self._writer.positions()
         begun = {place: self._begin(place, ids.get(place[0]), stored.get(place)) for place in new}
         self._unread.update(begun)
@@ -167,10 +172,3 @@ class Follower:
         self._consumer.incremental_unassign([TopicPartition(*place)])
         del self._partitions[place]
         self._topics_at = 0.0
-
-    def _ids(self, topics: Iterable[str]) -> dict[str, str | None]:
-        if self._connection.embedded is not None:
-            return {}
-        with self._connection.asking([]) as admin:
-            asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S)
-            return {topic: str(future.result().topic_id) for topic, future in asked.items()}

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-import duckdb
 import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.writing import QUARTER_MS, first, object_column
+from workers.dashboard.store.writing import QUARTER_MS, Database, first, object_column
 
 
 class NotStored(Exception):
@@ -106,13 +105,10 @@ class StoredRange(NamedTuple):
         return dict(zip(("first", "last", "ticks", "hours"), ends, strict=True))
 
 
-def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
+def locate(cursor: Database, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks; raise `NotStored` if it has none."""
-    found = first(
-        cursor,
-        "select stream, part, first_end_ms from streams where histogram = ? and key = ?",
-        [stream.histogram, stream.key],
-    )
+    row = "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
+    found = first(cursor, row, [stream.histogram, stream.key])
     if found is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
     number, part, first_ms = found
@@ -136,30 +132,25 @@ def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
 
 
 def is_complete(
-    cursor: duckdb.DuckDBPyConnection,
-    stream: Stream,
-    where: StoredRange,
-    asked: Range,
-    reading: float | None,
+    cursor: Database, where: StoredRange, asked: HistoryQuery | EpochsQuery, reading: float | None
 ) -> bool:
     """Return whether no tick of a range is still unread or was removed before it was read.
 
     Within a stream ticks arrive in order: nothing before the newest is unread.
     """
-    if reading is not None and (asked.until is None or asked.until > where.last_ms):
+    begin, end = asked.range
+    if reading is not None and (end is None or end > where.last_ms):
         return False
-    gaps = cursor.execute(
-        "select after_ms, until_ms from gaps where histogram = ? and part = ?",
-        [stream.histogram, where.part],
-    ).fetchall()
+    gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
+    found = cursor.execute(gaps, [asked.stream.histogram, where.part]).fetchall()
     return not any(
-        (until is None or asked.since is None or asked.since < until)
-        and (after is None or asked.until is None or asked.until > after)
-        for after, until in gaps
+        (until is None or begin is None or begin < until)
+        and (after is None or end is None or end > after)
+        for after, until in found
     )
 
 
-def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> dict[str, int]:
+def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
     sought = list(labels)
     if not sought:
         return {}
@@ -167,9 +158,7 @@ def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> di
     return dict(cursor.execute(with_numbers, [sought]).fetchall())
 
 
-def series_of(
-    cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]
-) -> dict[int, dict[str, Any]]:
+def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
     names = ("id", "epoch", "mechanism", "guarantee", "edges")
     query = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
     found = {}
@@ -182,7 +171,7 @@ def series_of(
     return found
 
 
-def chosen(cursor: duckdb.DuckDBPyConnection, places: Sequence[int]) -> str:
+def chosen(cursor: Database, places: Sequence[int]) -> str:
     """Create the table `chosen` of places; return a condition that narrows a search for them."""
     cursor.register("chosen", {"place": np.array(places, np.int64)})
     return f"place between {min(places, default=0)} and {max(places, default=0)}"
@@ -192,9 +181,7 @@ def _rows(level: str, kind: str, stream: int, which: str) -> str:
     return f"select * from {level}_{kind}_all where stream = {stream} and {which}"
 
 
-def _end(
-    cursor: duckdb.DuckDBPyConnection, level: str, stream: int, place: int, first_ms: int
-) -> int:
+def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -> int:
     row = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
     found = first(cursor, row) if place else None
     return first_ms if found is None else int(found[0])
@@ -207,7 +194,7 @@ _NUMBERS = itertools.count()
 
 
 def history_file(
-    cursor: duckdb.DuckDBPyConnection,
+    cursor: Database,
     asked: HistoryQuery | EpochsQuery,
     reading: float | None,
     format: Format,
@@ -221,7 +208,7 @@ def history_file(
         duckdb.Error: it could not be written.
     """
     where = locate(cursor, asked.stream)
-    complete = is_complete(cursor, asked.stream, where, asked.range, reading)
+    complete = is_complete(cursor, where, asked, reading)
     if isinstance(asked, HistoryQuery):
         heads = selected(where, asked)
         counts = where.stepped("counts", asked.range.since or 0, asked.step)
@@ -249,7 +236,7 @@ def history_file(
         joined = f"heads left join {of_tick} using (place) left join labels using (item)"
         order = "n desc, label"
     written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
-    named = {name: object_column([value]) for name, value in asked.stream.as_dict().items()}
+    named = {name: object_column([value]) for name, value in asked.stream._asdict().items()}
     cursor.register("stream_name", named)
     try:
         cursor.execute(
@@ -324,14 +311,12 @@ class TickQuery(_StreamQuery):
     top: int | None = None
 
 
-def _heads(
-    cursor: duckdb.DuckDBPyConnection, rows: str, values: Sequence[object] = ()
-) -> list[_Head]:
+def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_Head]:
     found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
     return [_Head(*row) for row in found]
 
 
-def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: float | None) -> bytes:
+def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> bytes:
     """Return the answer to /api/history.
 
     Raises:
@@ -354,12 +339,12 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
     ]
     return orjson.dumps(
         {
-            **asked.stream.as_dict(),
+            **asked.stream._asdict(),
             "from": asked.range.since,
             "to": asked.range.until,
             "step": asked.step,
             "items": list(asked.items),
-            "complete": is_complete(cursor, asked.stream, where, asked.range, reading),
+            "complete": is_complete(cursor, where, asked, reading),
             "reading": reading,
             "more": more,
             "next": _next(heads[-1].end_ms, asked) if more else None,
@@ -370,7 +355,7 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
     )
 
 
-def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float | None) -> bytes:
+def epochs(cursor: Database, asked: EpochsQuery, reading: float | None) -> bytes:
     """Return the answer to /api/epochs; raises as `history`."""
     where = locate(cursor, asked.stream)
     rows = f"({_last_of_epochs(where, asked)}) order by end_ms desc, place desc limit {asked.limit + 1}"
@@ -379,14 +364,12 @@ def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float
     found = _snapshots(cursor, where.last("counts"), heads, asked)
     for head, snapshot in zip(heads, found, strict=True):
         snapshot |= {"total": head.total, "final": head.place != where.newest}
-    complete = is_complete(cursor, asked.stream, where, asked.range, reading)
+    complete = is_complete(cursor, where, asked, reading)
     about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
     return orjson.dumps({"epochs": found} | about)
 
 
-def one_tick(
-    cursor: duckdb.DuckDBPyConnection, asked: TickQuery
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def one_tick(cursor: Database, asked: TickQuery) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the snapshot of a tick, or None and its nearest neighbours; raises as `history`."""
     where = locate(cursor, asked.stream)
     of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
@@ -432,27 +415,16 @@ def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
 def _entry(
     head: _Head, common: Mapping[str, Any], counts: list[int | None] | None
 ) -> dict[str, Any]:
-    entry = {
-        "id": common["id"],
-        "epoch": common["epoch"],
-        "tick": head.tick,
-        "start": head.start_ms,
-        "end": head.end_ms,
-        "sd": head.sd,
-        "threshold": head.threshold,
-        "shown": head.shown,
-        "total": head.total,
-    }
+    entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
+    entry |= {"start": head.start_ms, "end": head.end_ms, "sd": head.sd}
+    entry |= {"threshold": head.threshold, "shown": head.shown, "total": head.total}
     if counts is not None and head.shown is not None:
         entry["counts"] = counts
     return entry | head.further
 
 
 def _matrix(
-    cursor: duckdb.DuckDBPyConnection,
-    where: StoredRange,
-    heads: Sequence[_Head],
-    asked: HistoryQuery,
+    cursor: Database, where: StoredRange, heads: Sequence[_Head], asked: HistoryQuery
 ) -> list[list[int | None]]:
     """Return counts, a row per head and a column per item; None if the item is not shown."""
     numbers = item_numbers(cursor, asked.items)
@@ -478,10 +450,7 @@ def _matrix(
 
 
 def _snapshots(
-    cursor: duckdb.DuckDBPyConnection,
-    counts: str,
-    heads: Sequence[_Head],
-    asked: EpochsQuery | TickQuery,
+    cursor: Database, counts: str, heads: Sequence[_Head], asked: EpochsQuery | TickQuery
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
     series = series_of(cursor, (head.series for head in heads))
@@ -516,7 +485,7 @@ def _snapshots(
 def _snapshot(
     stream: Stream, head: _Head, common: Mapping[str, Any], items: list[tuple[str, int]], cut: bool
 ) -> dict[str, Any]:
-    fields: dict[str, Any] = {**stream.as_dict(), "epoch": common["epoch"], "tick": head.tick}
+    fields: dict[str, Any] = {**stream._asdict(), "epoch": common["epoch"], "tick": head.tick}
     fields |= {"start": head.start_ms, "end": head.end_ms}
     if head.shown is not None:
         fields["items"] = items

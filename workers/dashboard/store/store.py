@@ -14,18 +14,18 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import BinaryIO, TypeVar
 
 import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import VersionMismatch, Writer, connect, settle, thin
+from workers.dashboard.store.writing import Database, VersionMismatch, Writer, connect, settle, thin
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 
@@ -50,7 +50,6 @@ OTHER = "its file is of another version, or of another program"
 _FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
-Database: TypeAlias = duckdb.DuckDBPyConnection
 Query = Callable[[Database], T]
 
 
@@ -123,22 +122,20 @@ class Store:
         finally:
             self._asking -= 1
 
-    @contextmanager
-    def place_for_a_file(self) -> Iterator[None]:
-        """Reserve a slot until the file is sent; raise `QueryFailed` if all are in use."""
+    @asynccontextmanager
+    async def make_file(self, question: Query[BinaryIO]) -> AsyncIterator[BinaryIO]:
+        """Run a long query, like `ask`, and hold its slot until the file is sent."""
         if self._sending >= FILES:
             raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
         self._sending += 1
         try:
-            yield
+            made = asyncio.get_running_loop().run_in_executor(
+                self._files, self._answer, question, FILE_S
+            )
+            with contextlib.closing(await made) as file:
+                yield file
         finally:
             self._sending -= 1
-
-    async def make_file(self, question: Query[T]) -> T:
-        """Run a long query, like `ask`."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._files, self._answer, question, FILE_S
-        )
 
     def _answer(self, question: Query[T], within_s: float) -> T:
         with self._cursor() as cursor:
@@ -224,15 +221,12 @@ class Store:
             self._say({"state": "live"} if live else {"state": "reading", "read": self.reading})
             if time.monotonic() >= look_at or (was is not None and self.reading is None):
                 settle(database)
-                self._thin(database, writer)
+                newest = max(writer.ends.values(), default=0)
+                for level, keep in self._keep_ms.items():
+                    if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
+                        thin(database, writer.ends, {level: keep})
+                        self._thinned[level] = newest
                 look_at = time.monotonic() + LOOK_S
-
-    def _thin(self, database: Database, writer: Writer) -> None:
-        for level, keep in self._keep_ms.items():
-            newest = max(writer.ends.values(), default=0)
-            if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
-                thin(database, writer.ends, {level: keep})
-                self._thinned[level] = newest
 
     def _release(self) -> None:
         """Close the file to queries, and wait until none uses it."""

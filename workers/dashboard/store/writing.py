@@ -35,7 +35,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import duckdb
 import numpy as np
@@ -43,6 +43,7 @@ import orjson
 
 from workers.dashboard.snapshots import Frame, SeenSnapshot
 
+Database: TypeAlias = duckdb.DuckDBPyConnection
 VERSION = 1
 LEVELS = ("ticks", "quarters", "epochs")
 # All time zones are whole quarters of an hour apart, so local days and hours end with one.
@@ -73,7 +74,7 @@ class VersionMismatch(Exception):
     """The file was written by another version of this program."""
 
 
-def connect(path: Path) -> duckdb.DuckDBPyConnection:
+def connect(path: Path) -> Database:
     """Open a file, and create its tables if it is new.
 
     Raises:
@@ -93,7 +94,7 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _prepare(database: duckdb.DuckDBPyConnection) -> None:
+def _prepare(database: Database) -> None:
     tables = database.execute("select table_name from duckdb_tables()").fetchall()
     if tables:
         versions = "select version from meta"
@@ -114,7 +115,7 @@ def _prepare(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def first(
-    database: duckdb.DuckDBPyConnection, question: str, values: Sequence[object] = ()
+    database: Database, question: str, values: Sequence[object] = ()
 ) -> tuple[Any, ...] | None:
     """Return the first row of a result read to its end, so that another query may follow."""
     rows = database.execute(question, list(values)).fetchall()
@@ -127,9 +128,7 @@ HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 
 
-def settle(
-    database: duckdb.DuckDBPyConnection, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
-) -> None:
+def settle(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
     """Sort the new rows of every table that has at least `counts` or `heads` of them."""
     for level in LEVELS:
         for kind, least in (("counts", counts), ("heads", heads)):
@@ -142,9 +141,7 @@ def settle(
                 database.execute(f"delete from {table}_new")
 
 
-def thin(
-    database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: Mapping[str, int]
-) -> None:
+def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]) -> None:
     """Remove rows of `ticks` and `quarters` that are past their retention.
 
     The newest row of each stream stays, whatever its age. Of the rows before it, the next level
@@ -178,7 +175,7 @@ def thin(
 
 
 @contextmanager
-def _transaction(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
+def _transaction(database: Database) -> Iterator[None]:
     database.begin()
     try:
         yield
@@ -229,7 +226,7 @@ class _Rows:
 class Writer:
     """Adds to an open file; called by one thread. Do not reuse after an error."""
 
-    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, database: Database) -> None:
         self._db = database
         heads = " union all ".join(f"select max(place) from {level}_heads_all" for level in LEVELS)
         self._place = self._number(f"select max(place) from ({heads}) as places(place)")
@@ -254,8 +251,6 @@ class Writer:
             self._newest[stream] = _Newest(place, series, _quarter(end))
             self.ends[histogram] = max(self.ends.get(histogram, end), end)
         self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
-        self.counts_new = self._number("select count(*) from ticks_counts_new")
-        self.heads_new = self._number("select count(*) from ticks_heads_new")
 
     def positions(self) -> dict[tuple[str, int], Position]:
         rows = self._rows("select topic, part, topic_id, next from positions")
@@ -288,8 +283,6 @@ class Writer:
             self._insert(rows)
             for (topic, part), position in positions.items():
                 self._move(topic, part, position)
-        self.counts_new += sum(len(counts) for *_, counts in rows.counts)
-        self.heads_new += len(rows.heads)
         for cache in (self._series, self._ticks, self._items):
             if len(cache) > CACHED:
                 cache.clear()
@@ -430,10 +423,7 @@ class Writer:
 
 
 def _insert(
-    database: duckdb.DuckDBPyConnection,
-    table: str,
-    rows: Sequence[tuple[object, ...]],
-    types: Sequence[Any],
+    database: Database, table: str, rows: Sequence[tuple[object, ...]], types: Sequence[Any]
 ) -> None:
     """Insert rows through arrays: parameters take a hundred times as long."""
     if not rows:

@@ -21,13 +21,18 @@ from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.privacy.plan.model import Alternative, CounterChoice, EndChoice, HistogramPlan, Noise
-from workers.privacy.plan.noise import KINDS, buckets_of, curve_of, worst_and_rms
+from workers.privacy.plan.noise import (
+    CONSTANT_MOST,
+    KINDS,
+    buckets_of,
+    counter_of,
+    curve_of,
+    worst_and_rms,
+)
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _MORE_AT_WORST = Fraction(4, 3)
 _WORTH = 0.95
-# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
-_CONSTANT_MOST = 1 << 16
 
 
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
@@ -50,7 +55,7 @@ def _rows(
     last: int,
 ) -> Iterator[EndChoice]:
     constant = isinstance(config, UnkBaseConfig) and config.threshold == "constant"
-    slow = constant and last > _CONSTANT_MOST
+    slow = constant and last > CONSTANT_MOST
     for share in shares:
         changed = structs.replace(config, end_share=share)
         if slow and isinstance(changed, UnkBaseConfig):
@@ -61,9 +66,7 @@ def _rows(
             one = mechanism if chosen else build(changed, unit)
         except ValueError:
             continue  # more noise than any table covers
-        counter = one.public()["counter"]
-        if not isinstance(counter, dict):
-            raise TypeError(f"counter = {counter!r}: not what a counter publishes")
+        counter = counter_of(one)
         variance = curve_of(counter)
         worst, rms = worst_and_rms(variance, last)
         threshold = None if slow else one.threshold(last)

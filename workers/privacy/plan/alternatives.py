@@ -30,10 +30,12 @@ from workers.mechanisms.registry import MECHANISMS, build, protects_users
 from workers.privacy.plan.memory import memory_of
 from workers.privacy.plan.model import Alternative, CounterChoice, Noise
 from workers.privacy.plan.noise import (
+    CONSTANT_MOST,
     COUNT_LAWS,
     KINDS,
-    Blocks,
+    DigitCurve,
     blocks_of,
+    counter_of,
     curve,
     curve_of,
     last_tick,
@@ -47,8 +49,6 @@ from workers.privacy.plan.noise import (
 )
 
 TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
-# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
-_CONSTANT_MOST = 1 << 16
 _COMMON: tuple[str, ...] = ("name", "tick_ms", "horizon", "start", "max_items", "max_count")
 _COMMON += ("epsilon", "rho", "delta", "keys", "generation")
 Assumed = dict[str, Any]
@@ -59,7 +59,6 @@ _SINGLE = ("max", "argmax", "min", "quantile")
 class _Asked:
     config: HistogramConfig
     unit: str
-    users: bool
     domain: tuple[str, ...]
     noise: Noise
     items: int
@@ -71,7 +70,7 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield the mechanism in use first, then others; `config` has D0 in `max_items`."""
     domain = tuple(getattr(config, "domain", None) or ())
-    asked = _Asked(config, unit, config.max_items_per_user is not None, domain, noise, items, beta)
+    asked = _Asked(config, unit, domain, noise, items, beta)
     yield _row(asked, config, {}, mechanism)
     if isinstance(config, UnkBaseConfig):
         for assumed in _schedules(config):
@@ -139,7 +138,7 @@ def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
         config = kind(**values)
     except ValueError as error:
         return _without(name, assumed, error)
-    if asked.users and not protects_users(config):
+    if asked.config.max_items_per_user is not None and not protects_users(config):
         reason = 'not with privacy.unit = "user": one user takes part in many releases'
         return _without(name, assumed, reason)
     return _built(asked, config, assumed, reason)
@@ -149,7 +148,7 @@ def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
     ticks = last_tick(config)
     if config.threshold != "per_tick":
         yield {"threshold": "per_tick"}
-    solvable = config.horizon_ticks is not None and ticks <= _CONSTANT_MOST
+    solvable = config.horizon_ticks is not None and ticks <= CONSTANT_MOST
     if config.threshold != "constant" and solvable:
         yield {"threshold": "constant"}
     every = 1 << max(0, (ticks.bit_length() - 1) // 2)
@@ -194,13 +193,9 @@ def _row(
 def _without(name: str, assumed: Assumed, reason: object) -> Alternative:
     # Strip the histogram's name from the message.
     said = str(reason).partition("': ")[2] or str(reason)
+    answers = KINDS[name].answers
     return Alternative(
-        mechanism=name,
-        chosen=False,
-        possible=False,
-        assumed=assumed,
-        answers=KINDS[name].answers,
-        reason=said,
+        mechanism=name, possible=False, assumed=assumed, answers=answers, reason=said
     )
 
 
@@ -212,13 +207,12 @@ def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
     """Yield every possible counter, the one in use first; `config` has D0 in `max_items`."""
-    counter = mechanism.public().get("counter")
     if blocks := blocks_of(mechanism):
         yield from _blocks(config, blocks, noise)
     elif isinstance(mechanism, OrderStatistics):
         if mechanism.inner is not None and not config.pure:
             yield from _intervals(config, mechanism)
-    elif isinstance(counter, dict):
+    elif counter := counter_of(mechanism):
         yield from _running(config, mechanism, noise, rho_item_of(counter))
 
 
@@ -229,14 +223,9 @@ def _running(
     kinds = [("haar", None), ("tree", best), ("tree", 2), ("sqrt", None)]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
-        reason = _why_not_sqrt(config) if kind == "sqrt" else ""
-        choice = CounterChoice(
-            counter=kind,
-            radix=radix,
-            chosen=(kind, radix) == own,
-            possible=not reason,
-            reason=reason,
-        )
+        choice = CounterChoice(counter=kind, radix=radix, chosen=(kind, radix) == own)
+        if kind == "sqrt" and (reason := _why_not_sqrt(config)):
+            choice = structs.replace(choice, possible=False, reason=reason)
         if choice.chosen:
             worst, rms = noise.worst_sd, noise.rms_sd
             held = memory_of(mechanism, config).noise_per_row
@@ -276,7 +265,7 @@ def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
     return _NARROW * digits_of((1 << 40) - 1 if ticks is None else ticks, radix or 2)
 
 
-def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[CounterChoice]:
+def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterator[CounterChoice]:
     last, own = noise.ticks_looked_at, blocks.radix
     for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
         if radix == own:
@@ -293,7 +282,6 @@ def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[C
             counter="tree",
             radix=radix,
             chosen=radix == own,
-            possible=True,
             worst_sd=worst,
             rms_sd=rms,
             times_worst=worst / noise.worst_sd,
@@ -310,7 +298,6 @@ def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[
                 counter=kind,
                 radix=radix,
                 chosen=chosen,
-                possible=True,
                 error=other.error(1),
                 times_worst=other.error(1) / mechanism.error(1),
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,8 +17,9 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.one_shot.config import OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.registry import in_events
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.privacy.ceiling import mechanism_of
 from workers.privacy.phrasing import cautions
 from workers.privacy.plan.advice import advice, end_choices
 from workers.privacy.plan.alternatives import alternatives, counter_choices
@@ -31,7 +32,6 @@ from workers.privacy.plan.model import (
     Plan,
     Segment,
     Share,
-    TheoremError,
     Worst,
 )
 from workers.privacy.plan.noise import (
@@ -44,9 +44,8 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
-from workers.privacy.theorems import BETA, Data, Promise, bottom_of, printed_of, promises
-from workers.privacy.total import charge_of, total_of
-from workers.runtime.errors import SettingsError
+from workers.privacy.theorems import BETA, Data, bottom_of, printed_of, promises
+from workers.privacy.total import charge_of, converting, total_of
 from workers.settings.settings import Settings
 
 SEGMENTS = 12
@@ -59,17 +58,10 @@ def make_plan(settings: Settings) -> Plan:
     unit = settings.privacy.unit
     plans, charges = [], []
     for config in settings.histograms:
-        mechanism = _build(config, unit)
+        mechanism = mechanism_of(config, unit)
         plans.append(plan_of(config, mechanism, settings.output_topic(config), unit))
         charges.append(charge_of(config, mechanism))
     return Plan(worker=settings.worker.name, histograms=tuple(plans), total=total_of(charges))
-
-
-def _build(config: HistogramConfig, unit: str) -> Mechanism:
-    try:
-        return build(config, unit)
-    except ValueError as error:
-        raise SettingsError(f"{config.where()}{error}") from error
 
 
 def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
@@ -97,7 +89,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         guarantee=mechanism.guarantee,
         deltas=deltas,
         parameters=msgspec.json.decode(msgspec.json.encode(public)),
-        printed=tuple(printed_of(config, mechanism, noise, conversion)),
+        printed=tuple(printed_of(mechanism, noise, conversion)),
         noise=noise,
         thresholds=thresholds_of(mechanism, config, noise),
         error=error,
@@ -114,9 +106,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.failures]
-    spent = sum(Fraction(delta) for _, delta in cost.failures)
-    left = float(Fraction(mechanism.guarantee.delta) - spent)
-    if left > 0 and not config.pure:
+    if (left := converting([cost])) > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
 
@@ -124,24 +114,17 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
     beta = config.beta if isinstance(config, MaxConfig) else BETA
     domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
-    shown = _most_shown(config, mechanism)
-    counts = ((shown,) if shown else SIZES) if mechanism.law in COUNT_LAWS else ()
-    law, sd = mechanism.law, noise.worst_sd
+    law, sd, shown = mechanism.law, noise.worst_sd, _most_shown(config, mechanism)
+    counts = ((shown,) if shown else SIZES) if law in COUNT_LAWS else ()
     data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
-    found = promises(config, beta=beta, data=data, mechanism=mechanism, unit=unit)
     return Error(
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
         worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),
-        theorems=tuple(map(_theorem, found)),
+        theorems=promises(config, beta=beta, data=data, mechanism=mechanism, unit=unit),
     )
-
-
-def _theorem(promise: Promise) -> TheoremError:
-    printed = promise.printed if math.isfinite(promise.printed) else None
-    return TheoremError(**asdict(promise) | {"printed": printed})
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
@@ -159,11 +142,10 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
-    if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
-        return
-    for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
-        up_to, error = mechanism.segments.threshold(segment), mechanism.error(segment)
-        yield Segment(segment=segment, up_to=up_to, error=round(error, 4))
+    if isinstance(mechanism, OrderStatistics) and (segments := mechanism.segments) is not None:
+        for one in range(1, min(SEGMENTS, segments.most) + 1):
+            error = round(mechanism.error(one), 4)
+            yield Segment(segment=one, up_to=segments.threshold(one), error=error)
 
 
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
@@ -191,8 +173,7 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
         gap = scale * math.log(_ODDS)
         yield Figure("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to")
         yield Figure("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %")
-    bottom = bottom_of(public)
-    if bottom is not None:
+    if bottom := bottom_of(public):
         meaning = "BOTTOM lies this far above the (kbar + 1)-th largest count"
         yield Figure("bar_above_the_rest", float(bottom), meaning)
     if isinstance(config, PayWhatYouGetConfig):
@@ -203,10 +184,7 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
         yield Figure("every", float(every), meaning)
 
 
-def _pick_scale(public: Mapping[str, object]) -> float | None:
-    scales, algorithm = public.get("scales"), public.get("algorithm")
-    if isinstance(scales, list):
-        return float(Fraction(scales[0]))
-    if "scale" in public:
-        return float(Fraction(str(public["scale"])))
-    return _pick_scale(algorithm) if isinstance(algorithm, dict) else None
+def _pick_scale(public: Mapping[str, Any]) -> float | None:
+    parameters = public.get("algorithm", public)
+    scale = parameters["scales"][0] if "scales" in parameters else parameters.get("scale")
+    return None if scale is None else float(Fraction(scale))

@@ -54,9 +54,12 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     keys = 1 if config.keys == "public" else len(config.keys)
     if isinstance(mechanism, MisraGries):
         return _sketches(mechanism, label, keys)
-    columns = _column_bytes() + label
+    empty = Ledger()
+    arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
+    columns = sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays)
+    columns += _END + label
     extra = _extra(mechanism, config)
-    fixed, index, per_key = columns + extra.noise + extra.state, _INDEX, keys * extra.per_key
+    fixed, per_key = columns + extra.noise + extra.state, keys * extra.per_key
     passing = KINDS[mechanism.kind].family == "tick" and not domain
     disk = _DISK_FIXED + label + _DISK_COUNT + (0 if domain else _DISK_SHOWN) + extra.state
     row = "an item of a stream key that has occurred in the epoch"
@@ -67,7 +70,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     sizes = tuple(
         Size(
             rows=n,
-            memory_least=n * (fixed + index) + per_key,
+            memory_least=n * (fixed + _INDEX) + per_key,
             memory_most=n * (2 * fixed + _INDEX_MOST) + per_key,
             disk=0 if passing else n * disk + per_key,
         )
@@ -77,7 +80,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
         row=row,
         label_bytes=label,
         columns_per_row=columns,
-        index_per_row=index,
+        index_per_row=_INDEX,
         noise_per_row=extra.noise,
         state_per_row=extra.state,
         disk_per_row=disk,
@@ -86,12 +89,6 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
         sizes=sizes,
         note=extra.note,
     )
-
-
-def _column_bytes() -> int:
-    empty = Ledger()
-    arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
-    return sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays) + _END
 
 
 def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:

@@ -104,7 +104,12 @@ class Figure(Record, frozen=True):
     meaning: str
 
 
-class TheoremError(Record, frozen=True, kw_only=True):
+class Promise(Record, frozen=True):
+    """An error bound that holds with probability 1 - beta, over all of an epoch.
+
+    `bounds` and `assumes` are sentences. `printed` is None if the paper promises nothing.
+    """
+
     name: str
     bounds: str
     assumes: str
@@ -120,7 +125,7 @@ class Error(Record, frozen=True, kw_only=True):
     worst: tuple[Worst, ...]
     segments: tuple[Segment, ...]
     figures: tuple[Figure, ...]
-    theorems: tuple[TheoremError, ...]
+    theorems: tuple[Promise, ...]
 
 
 class Size(Record, frozen=True, kw_only=True):
@@ -150,7 +155,7 @@ class CounterChoice(Record, frozen=True, kw_only=True):
     counter: str
     radix: int | None
     chosen: bool
-    possible: bool
+    possible: bool = True
     reason: str = ""
     worst_sd: float | None = None
     rms_sd: float | None = None
@@ -175,7 +180,7 @@ class EndChoice(Record, frozen=True, kw_only=True):
 
 class Alternative(Record, frozen=True, kw_only=True):
     mechanism: str
-    chosen: bool
+    chosen: bool = False
     possible: bool
     assumed: dict[str, Any]
     answers: str

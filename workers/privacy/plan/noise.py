@@ -33,8 +33,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -59,35 +59,22 @@ _CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
 _PASSED = "each tick's counts above the threshold"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """A mechanism in words: `on` names the noisy figures, `shown` the meaning of the threshold.
 
-    `counts`: snapshots carry counts with an sd, not an answer; `bar`: the threshold is a bar with
-    its own noise; `blocks`: it adds up blocks of ticks, each with its own threshold.
+    `bar`: the threshold is a bar with its own noise.
     """
 
     family: str
     answers: str
     on: str = "each running count"
     shown: str = "an item is shown once its noisy count is above, and then stays shown"
-    _: KW_ONLY
-    counts: bool = True
     bar: bool = False
-    blocks: bool = False
 
 
-def _tick_kind(answers: str, shown: str = _OF_TICKS, *, bar: bool = False) -> Kind:
-    return Kind("tick", answers, "each count of the tick itself", shown, bar=bar)
-
-
-def _blocks(answers: str, on: str) -> Kind:
-    return Kind("running", answers, on, _OF_BLOCKS, blocks=True)
-
-
-def _statistic(answers: str) -> Kind:
-    return Kind("statistic", answers, _ANSWER, counts=False)
-
+_of_tick = partial(Kind, "tick", on="each count of the tick itself", shown=_OF_TICKS)
+_of_blocks = partial(Kind, "running", shown=_OF_BLOCKS)
+_statistic = partial(Kind, "statistic", on=_ANSWER)
 
 # In comparison order.
 KINDS: Mapping[str, Kind] = MappingProxyType(
@@ -95,25 +82,24 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "known_base": Kind("running", "running counts of every declared label"),
         "unk_base": Kind("running", "running counts of labels that passed the threshold"),
         "sparse_gumb": Kind("running", "running counts of a top k of declared labels"),
-        "misra_gries": _blocks(
+        "misra_gries": _of_blocks(
             "running counts of frequent labels, too low by up to a share of all",
-            "a count that all its blocks show; what the sketch leaves out comes on top",
+            on="a count that all its blocks show; what the sketch leaves out comes on top",
         ),
-        "meta": _blocks(
-            "running counts as sums of one-shot releases", "a count that all its blocks show"
+        "meta": _of_blocks(
+            "running counts as sums of one-shot releases", on="a count that all its blocks show"
         ),
-        "known_gauss": _tick_kind("each tick's counts of every declared label"),
-        "known_gumbel": _tick_kind("each tick's top k of declared labels"),
-        "positive_gauss": _tick_kind(_PASSED),
-        "positive_laplace": _tick_kind(_PASSED),
-        "unk_gauss": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
-        "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
-        "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+        "known_gauss": _of_tick("each tick's counts of every declared label"),
+        "known_gumbel": _of_tick("each tick's top k of declared labels"),
+        "positive_gauss": _of_tick(_PASSED),
+        "positive_laplace": _of_tick(_PASSED),
+        "unk_gauss": _of_tick(_CLEARLY, shown=_OVER_A_BAR, bar=True),
+        "limit_dom": _of_tick("each tick's top k, fewer where they are not clear"),
+        "limit_dom_laplace": _of_tick(_CLEARLY, shown=_OVER_A_BAR, bar=True),
         "pay_what_you_get": Kind(
             "labels",
             "labels of the largest so far, without counts",
             "the comparison of two items that decides a pick",
-            counts=False,
         ),
         "bounded_max": _statistic("one order statistic, a bound on it known"),
         "doubling": _statistic("one order statistic, its order of magnitude"),
@@ -224,21 +210,21 @@ class DigitCurve(Curve):
     """`tree` and mechanisms that add up its cells: sum_j d_j sigma_j^2 plus rounding."""
 
     def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
-        self._radix, self._rounding = radix, rounding
-        self._variances = list(variances)
+        self.radix, self.levels = radix, len(variances)
+        self._variances, self._rounding = variances, rounding
 
     def variance(self, ticks: Ticks) -> Floats:
         total, rest = np.full(len(ticks), self._rounding), ticks
         for variance in self._variances:
-            total += (rest % self._radix) * variance
-            rest = rest // self._radix
+            total += (rest % self.radix) * variance
+            rest = rest // self.radix
         return total
 
     def _candidates(self, last: int) -> Ticks:
         found = {last}
         for level in range(len(self._variances)):
-            width = self._radix**level
-            if last // width % self._radix:
+            width = self.radix**level
+            if last // width % self.radix:
                 # Decrement this digit and maximize those below it.
                 found.add(last // width * width - 1)
         return np.array(sorted(found - {0}), dtype=np.int64)
@@ -246,10 +232,10 @@ class DigitCurve(Curve):
     def mean(self, last: int) -> float:
         total = self._rounding
         for level, variance in enumerate(self._variances):
-            width = self._radix**level
-            cycles, rest = divmod(last + 1, width * self._radix)
+            width = self.radix**level
+            cycles, rest = divmod(last + 1, width * self.radix)
             digit, more = divmod(rest, width)
-            whole = (self._radix * (self._radix - 1) // 2) * width
+            whole = (self.radix * (self.radix - 1) // 2) * width
             digits = cycles * whole + digit * (digit - 1) // 2 * width + digit * more
             total += variance * (digits / last)
         return total
@@ -271,6 +257,12 @@ class TableCurve(Curve):
     def mean(self, last: int) -> float:
         own = self._variances[:last]
         return float((own.sum() + self._variances[-1] * (last - len(own))) / last)
+
+
+def counter_of(mechanism: Mechanism) -> dict[str, Any]:
+    """Return the public parameters of a mechanism's counter; empty without one."""
+    found = mechanism.public().get("counter")
+    return found if isinstance(found, dict) else {}
 
 
 def curve_of(counter: Mapping[str, Any]) -> Curve:
@@ -314,27 +306,21 @@ BUCKETS = 64
 # Up to this many ticks, compute every threshold: about 0.1 ms each (measured).
 _EVERY_TICK = 1024
 _MEAN_TICKS = 1 << 16
+# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
+CONSTANT_MOST = 1 << 16
 _WINDOW_TICKS = 512
 # Below this, noise is mostly 0 and the closed form of the mean |noise| does not hold.
 _NARROW_SD = 0.5
 _SD_DIGITS = 4  # as a snapshot has it
 
 
-class Blocks(NamedTuple):
-    """Tree of tick blocks that a mechanism adds up; `variance` is of one block."""
-
-    radix: int
-    levels: int
-    variance: float
-    rounding: float
-
-
-def blocks_of(mechanism: Mechanism) -> Blocks | None:
+def blocks_of(mechanism: Mechanism) -> DigitCurve | None:
+    """Return the curve of a mechanism that adds up blocks of ticks, each with its own threshold."""
     if isinstance(mechanism, Meta):
-        return Blocks(mechanism.radix, mechanism.levels, mechanism.sd(1) ** 2, 0.0)
+        return DigitCurve(mechanism.radix, [mechanism.sd(1) ** 2] * mechanism.levels)
     if isinstance(mechanism, MisraGries):
-        tree = mechanism.tree
-        return Blocks(tree.radix, tree.levels, mechanism.cell_variance, mechanism.rounding)
+        tree, of_blocks = mechanism.tree, [mechanism.cell_variance] * mechanism.tree.levels
+        return DigitCurve(tree.radix, of_blocks, rounding=mechanism.rounding)
     return None
 
 
@@ -347,11 +333,11 @@ def last_tick(config: HistogramConfig) -> int:
 
 def curve(mechanism: Mechanism, last: int) -> Curve:
     if blocks := blocks_of(mechanism):
-        return DigitCurve(blocks.radix, [blocks.variance] * blocks.levels, rounding=blocks.rounding)
-    counter, ticks = mechanism.public().get("counter"), 1
+        return blocks
+    ticks = 1
     if isinstance(mechanism, OrderStatistics):
         ticks = min(mechanism.segments.most if mechanism.segments is not None else 1, last)
-    elif isinstance(counter, dict):
+    elif counter := counter_of(mechanism):
         if counter["kind"] != "sqrt":
             return curve_of(counter)
         ticks = last
@@ -484,7 +470,7 @@ def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -
     values, at = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
     kind = KINDS[mechanism.kind]
     # Use the deciding noise: blocks decide separately, and a bar has its own noise.
-    deciding = np.sqrt(variance.variance(np.ones_like(at) if kind.blocks else at))
+    deciding = np.sqrt(variance.variance(np.ones_like(at) if blocks_of(mechanism) else at))
     needed = values + NORMAL_ONE_SIDE_95 * (deciding * (math.sqrt(2) if kind.bar else 1.0))
     return Thresholds(
         meaning=kind.shown,
@@ -500,7 +486,7 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
     sd, threshold = mechanism.sd(t), mechanism.threshold(t)
     return Tick(
         tick=t,
-        sd=round(sd, _SD_DIGITS) if KINDS[mechanism.kind].counts else None,
+        sd=round(sd, _SD_DIGITS) if mechanism.law in COUNT_LAWS else None,
         threshold=None if threshold is None else float(threshold),
         noise_sd=sd,
         mean_absolute_error=mean_absolute_error(mechanism.law, sd),

@@ -156,8 +156,12 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
         f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
     )
     say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
-    for sentence in _in_words(promise.epsilon, promise.delta, promise.unit):
-        say.line(sentence)
+    whether = "any one user is among those counted"
+    if promise.unit == "event":
+        whether = "any one event was counted"
+    words = verdict(promise.epsilon, promise.delta, whether)
+    say.line(f"In words: whoever sees all snapshots of an epoch {words}")
+    say.line(" ".join(measures(promise.epsilon, promise.delta)))
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
     touched = f"{many(one.max_items, 'item')} by at most {one.max_count:,}"
     say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
@@ -168,14 +172,6 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
             name = PRINTED.get(row.name, row.name.replace("_", " "))
             rows.append((name, _number(row.ours), _number(row.printed), row.formula, row.source))
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
-
-
-def _in_words(epsilon: float, delta: float, unit: str) -> Iterator[str]:
-    whether = (
-        "any one event was counted" if unit == "event" else "any one user is among those counted"
-    )
-    yield f"In words: whoever sees all snapshots of an epoch {verdict(epsilon, delta, whether)}"
-    yield " ".join(measures(epsilon, delta))
 
 
 def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
