@@ -1,5 +1,11 @@
-"""Run the demo: cluster, worker, generator and viewer.
+"""`quietcount demo`: real flights, a Kafka, the real worker, private counts beside exact ones.
 
+    generator   reads the flights and sends them
+    exact       exact counts of the sent events, which only a demo may know, for boards and page
+    session     cluster, worker process, promise, and when to end
+    view        draws on a terminal
+
+Nothing here is part of a worker; the demo reads published snapshots like any downstream consumer.
 The worker is the real command, as a child process in its own directory. A run ends on Ctrl-C,
 SIGTERM, a closed terminal, or after the requested time.
 """
@@ -416,6 +422,19 @@ class Session:
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
+
+
+def run_demo(
+    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
+) -> int:
+    """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
+
+    `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
+    own, or any free one if that is taken. `picture` receives the last view as SVG.
+    Return 0, or the exit code for a worker that failed.
+    """
+    with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
+        return Session(rate, bootstrap, picture, port).run(stop)
 
 
 def _plain(row: Row) -> str:
