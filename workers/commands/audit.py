@@ -12,8 +12,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -257,19 +258,15 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
     return 0
 
 
-@contextmanager
-def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
+def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
     if path is None:
-        yield None
-        return
+        return nullcontext()
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return open(path, "xb", opener=partial(os.open, mode=0o600))
     except OSError as error:
         raise SettingsError(
             f"--exact {path}: {error.strerror}; give the name of a new file"
         ) from error
-    with open(descriptor, "wb") as file:
-        yield file
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:

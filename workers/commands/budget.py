@@ -89,13 +89,7 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
         say.line()
     names = ", ".join(budget.worker for budget in budgets.workers)
     say.line(f"workers {names}, all together, for one {budgets.unit}", style="bold")
-    if budgets.total is not None:
-        _total(budgets.total, say)
-    elif budgets.not_in_total:
-        outside = ", ".join(budgets.not_in_total)
-        _no_total(outside, budgets.unit, say)
-    else:
-        say.line("nothing has been published yet, so nothing is spent", 2)
+    _total(budgets.total, budgets.not_in_total, budgets.unit, say)
     say.line(
         "- not included: workers whose settings were not given, earlier workers whose topics were deleted, and anything "
         "else published about these events; all of it adds up",
@@ -115,7 +109,10 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         say.line(f"{worker}: budget spent so far, from its release state", style="bold")
         for histogram in budget.histograms:
             _histogram(histogram, say)
-        _together(budget, say)
+        say.line()
+        say.line(f"all together, for one {budget.unit}", style="bold")
+        unlike = [f"{one.histogram} generation {one.generation}" for one in budget.not_in_total]
+        _total(budget.total, unlike, budget.unit, say)
         if budget.person:
             say.line()
             say.line("what one person loses", style="bold")
@@ -186,23 +183,14 @@ def _row(epoch: Epoch, horizon: str) -> Sequence[str]:
     return (f"{epoch.epoch:,}", ticks, horizon, f"{epoch.ids[0]}{more}" if epoch.ids else "")
 
 
-def _together(budget: Budget, say: Printer) -> None:
-    say.line()
-    say.line(f"all together, for one {budget.unit}", style="bold")
-    if budget.total is not None:
-        _total(budget.total, say)
-    elif budget.not_in_total:
-        unlike = ", ".join(
-            f"{one.histogram} generation {one.generation}" for one in budget.not_in_total
-        )
-        _no_total(unlike, budget.unit, say)
-
-
-def _no_total(outside: str, unit: str, say: Printer) -> None:
-    say.line(f"no total can be stated for one {unit}: {outside} protected another unit", 2)
-
-
-def _total(total: Total, say: Printer) -> None:
+def _total(total: Total | None, outside: Sequence[str], unit: str, say: Printer) -> None:
+    if total is None and outside:
+        unlike = ", ".join(outside)
+        say.line(f"no total can be stated for one {unit}: {unlike} protected another unit", 2)
+        return
+    if total is None:
+        say.line("nothing has been published yet, so nothing is spent", 2)
+        return
     nothing = ": nothing is promised" if total.epsilon is None else ""
     say.line(f"{_figures(total)}{nothing}", 2, style="bold")
     for warning in cautions(total.epsilon, total.delta, total.unit):

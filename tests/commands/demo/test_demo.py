@@ -138,6 +138,16 @@ def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_
     assert exact.of(1, "JFK") == {}  # every reader has passed it
 
 
+def test_exact_counts_are_those_of_the_ticks_after_a_time() -> None:
+    boards = Boards(ExactCounts(GRID), ["h"], ["JFK"])
+    for tick in range(1, 1_001):
+        boards.receive(snapshot(tick, [("LAX", 5)]))
+    [last] = boards.after("h", "JFK", GRID.end(999))
+    assert last == {"end": GRID.end(1_000), "items": [["LAX", 0]], "hidden": 0}
+    assert len(boards.after("h", "JFK", 0)) < 200
+    assert boards.after("h", "LGA", 0) == []
+
+
 def test_the_error_statistics_see_a_wrong_standard_deviation() -> None:
     # 4,000 draws: the mean of |z| is 0.798 and its sd 0.603 / sqrt(4,000), 1.2 % of it, so 6 % is five of its sds;
     # half and double the variance move it by 29 % and 41 %.

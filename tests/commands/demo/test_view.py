@@ -80,8 +80,6 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
         boards=boards.newest,
         discovered=names[0],
         declared=names[1],
-        keys=ORIGINS,
-        labels=DESTINATIONS,
         promise=promise(settings, HORIZON * TICK_MS),
         horizon=HORIZON,
         simulated="2013-02-03 04:05",
@@ -90,7 +88,6 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
         year=3,
         elapsed_s=125.0,
         now_ms=GRID.end(1) + 700,
-        state="the worker starts ...",
         page="http://127.0.0.1:8080/",
     )
 

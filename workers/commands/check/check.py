@@ -132,7 +132,7 @@ def _users(found: examine.UserContributions, config: HistogramConfig, say: Print
     epoch = "all time"
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
-    bounds = f"bounds hold over an epoch ({epoch}), in which they may bring more"
+    bounds = f"bounds hold over an epoch ({epoch}), in which they may contribute more"
     say.line(f"{many(found.users, 'user')} in the sample; {bounds}:", 2)
     bound = f"max_items_per_user = {config.max_items_per_user}"
     pairs = _spread(found.pairs, bound, found.users, "user")
@@ -161,11 +161,11 @@ def _spread(spread: examine.Distribution, bound: str, events: int | None, thing:
 
 
 def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: Printer) -> None:
-    say.line("estimate, if events go on like this:", 2)
+    say.line("estimate, if events continue like this:", 2)
     if expected.declared is not None:
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
         inside = f"{expected.declared:.{digits}%}"
-        say.line(f"{inside} of what events bring is in its declared domain", 4)
+        say.line(f"{inside} of all contributions are in its declared domain", 4)
     largest, median = _about(expected.largest), _about(expected.median)
     items = f"{largest} of the largest item, {median} of the median one"
     say.line(f"{_about(expected.events)} events a tick; {items}", 4)

@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import Message
 
 from workers.agents.topics import SourcePartition, connection_of, source_partitions
-from workers.commands.sampling import WIDER, read_sample
+from workers.commands.init.sample import WIDER, read_sample
 from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape

@@ -31,12 +31,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from aiohttp import web
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from rich.console import Console
 from rich.live import Live
 
 from workers.commands.demo.exact import PATH as EXACT_PATH
-from workers.commands.demo.exact import Boards, ExactCounts, Row, Truth
+from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
 from workers.commands.demo.view import Scene, ordinal, picture, render
 from workers.commands.key import new_key
@@ -66,19 +67,20 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    client = ", ".join(
-        f"{json.dumps(key)} = {json.dumps(v)}" for key, v in connection.client.items()
+    pairs = connection.client.items()
+    return SETTINGS.read_text().format(
+        name=json.dumps(name),
+        bootstrap=json.dumps(connection.bootstrap),
+        topic=json.dumps(f"{name}.flights"),
+        domain=json.dumps(DESTINATIONS),
+        keys=json.dumps(ORIGINS),
+        client=", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs),
+        start=start.replace("+00:00", "Z"),
+        tick_ms=TICK_MS,
+        horizon=HORIZON,
+        epsilon=EPSILON,
+        delta=DELTA,
     )
-    quoted: dict[str, object] = {
-        "name": name,
-        "bootstrap": connection.bootstrap,
-        "topic": f"{name}.flights",
-    }
-    quoted |= {"domain": DESTINATIONS, "keys": ORIGINS}
-    numbers = {"tick_ms": TICK_MS, "horizon": HORIZON, "epsilon": EPSILON, "delta": DELTA}
-    plain = {**numbers, "client": client, "start": start.replace("+00:00", "Z")}
-    quoted_json = {field: json.dumps(value) for field, value in quoted.items()}
-    return SETTINGS.read_text().format(**quoted_json, **plain)
 
 
 class Child:
@@ -213,7 +215,6 @@ class Session:
     ) -> None:
         self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
         self._port = port
-        self._truth = Truth()
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -286,11 +287,9 @@ class Session:
         port = self._port
         if port is None:
             port = PORT if is_free(PORT) else 0
-        exact: Any = {
-            "routes": self._truth.routes(),
-            "further": {"exact": EXACT_PATH, "note": NOTE},
-        }
-        return Background(Dashboard(settings, port=port, **exact))
+        routes = [web.get(f"/{EXACT_PATH}", self._boards.answer)]
+        further = {"exact": EXACT_PATH, "note": NOTE}
+        return Background(Dashboard(settings, port=port, routes=routes, further=further))
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
         """Show arriving snapshots until it is time to end; return whether the worker failed."""
@@ -336,9 +335,7 @@ class Session:
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()
             if error is None:
-                board = self._boards.receive(json.loads(message.value() or b""))
-                if board is not None:
-                    self._truth.add(board)
+                self._boards.receive(json.loads(message.value() or b""))
             elif error.fatal() or not error.retriable():
                 raise KafkaException(error)
         return self._boards.snapshots - before
@@ -353,8 +350,6 @@ class Session:
             boards=self._boards.newest,
             discovered=self._names[0],
             declared=self._names[1],
-            keys=ORIGINS,
-            labels=DESTINATIONS,
             promise=self._promise,
             horizon=HORIZON,
             simulated=self._generator.simulated,
@@ -363,7 +358,6 @@ class Session:
             year=self._generator.years,
             elapsed_s=stop.elapsed_s,
             now_ms=time.time_ns() // 1_000_000,
-            state="the worker starts ...",
             page=self._page,
         )
 
@@ -425,16 +419,20 @@ class Session:
 
 
 def run_demo(
-    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
+    seconds: int | None,
+    rate: int,
+    bootstrap: str | None,
+    picture_path: Path | None,
+    port: int | None,
 ) -> int:
     """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 
     `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
-    own, or any free one if that is taken. `picture` receives the last view as SVG.
+    own, or any free one if that is taken. `picture_path` receives the last view as SVG.
     Return 0, or the exit code for a worker that failed.
     """
     with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
-        return Session(rate, bootstrap, picture, port).run(stop)
+        return Session(rate, bootstrap, picture_path, port).run(stop)
 
 
 def _plain(row: Row) -> str:

@@ -188,7 +188,7 @@ def _user(lines: _File, draft: Draft) -> None:
     user = draft.user
     if user is not None:
         lines.note(f'{CHOOSE}: with this field, "user" protects {user.means}.')
-        lines.text("user", user.setting, f"whose event it is: {user.reason}")
+        lines.text("user", user.setting, f"the user of an event: {user.reason}")
         lines.others("user", [other.setting for other in draft.users if other is not user])
         if user.partitioner is not None:
             why = "how the sampled records are placed in partitions by user"
@@ -245,20 +245,20 @@ def _histogram(lines: _File, draft: Draft, choice: TickChoice, name: str) -> Non
     most = "an event has one" if one else f"{percent(events)} of the sampled events have no more"
     why = f"most different items of one event that count: {most}"
     lines.set("max_items", str(draft.max_items), why)
-    bring = f"{percent(counts)} of the sampled amounts in one event are no more"
+    evidence = f"{percent(counts)} of the sampled amounts in one event are no more"
     if one and items.count is None:
-        bring = "it has it once"
+        evidence = "it has it once"
     adds = "most that one event adds to one item"
     if draft.user is not None:
         adds = f"{CHOOSE}: most that one user adds to one item in an epoch"
-    lines.set("max_count", str(draft.max_count), f"{adds}: {bring}")
+    lines.set("max_count", str(draft.max_count), f"{adds}: {evidence}")
     if draft.user is not None:
         why = "most pairs of stream key and item that count of one user in an epoch"
         lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
-    tells = f"how much all snapshots of an epoch may tell of one {unit}"
-    why = f"{CHOOSE}: {tells}; smaller tells less, with more noise. {choice.noise}"
+    limit = f"how much all snapshots of an epoch may reveal about one {unit}"
+    why = f"{CHOOSE}: {limit}; smaller reveals less, with more noise. {choice.noise}"
     lines.set("epsilon", str(EPSILON), why)
-    chance = f"the chance that they tell more; far below 1 / (number of {unit}s in an epoch)"
+    chance = f"the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)"
     lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")
     if draft.keys == "public":
         lines.text("keys", "public", "as answered: every stream key in the data may be named")
