@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workers.commands.failures import explain, say_as_text
+from workers.commands.failures import explain, log
 
 if TYPE_CHECKING:
     from workers.settings.settings import Settings
@@ -110,7 +110,7 @@ def cli(context: click.Context, debug: bool) -> None:
 
         forbid_core_dumps()
     elif context.invoked_subcommand != "run":  # which logs it in its own format
-        say_as_text(CORE_DUMPS_ON)
+        log(CORE_DUMPS_ON)
 
 
 @cli.command()
@@ -640,7 +640,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
-        return explain(error, debug=state.get("debug", False), say=state.get("say", say_as_text))
+        return explain(error, debug=state.get("debug", False), say=state.get("say", log))
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
@@ -648,7 +648,7 @@ def _log_as(form: str, state: dict[str, Any]) -> None:
     from workers.runtime.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
-    state["say"] = last_words if form == "json" else say_as_text
+    state["say"] = last_words if form == "json" else log
 
 
 if __name__ == "__main__":

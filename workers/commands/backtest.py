@@ -21,8 +21,15 @@ from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
-_OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
-METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
+METRICS_SHOWN = (
+    "shown",
+    "error_mean",
+    "recall_unbounded",
+    "recall",
+    "rank_correlation",
+    "coverage",
+    "lost",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

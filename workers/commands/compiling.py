@@ -14,7 +14,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from workers.arrays import compiled, number_blocks
 from workers.arrays.buckets import buckets, quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
+from workers.commands.failures import log
 from workers.events.field_spans import FieldSpans, Format
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
@@ -60,11 +61,7 @@ _BEGIN_MS = EARLIEST_MS
 _KEY = NoiseKey(bytes(range(32)))
 
 
-def _print(line: str) -> None:
-    print(f"quietcount: {line}", file=sys.stderr)
-
-
-def ensure_compiled(say: Callable[[str], object] = _print) -> None:
+def ensure_compiled(say: Callable[[str], object] = log) -> None:
     """Compile missing kernels; first say, in one line, why the start takes longer."""
     if not compiled.all_compiled():
         say("compiling the loops that count, once on this machine: about 20 s")
@@ -254,15 +251,14 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
 
 def _of_replay() -> None:
     text = b"".join(event + b"\n" for event in _events())
-    for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
-        settings = _settings(unit, more)
+    for unit in ("event", "user"):
+        settings = _settings(unit)
         histograms = fresh_histograms(settings, _KEY)
         lines = JsonLines(settings, "text", io.BytesIO(text), total=len(text))
         replay(settings, _KEY, lines, lambda _: None, histograms=histograms)
         _require(any(len(histogram._state.ledger.tags) for histogram in histograms))
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
-
             ledger.clean_rows = 0
             ledger.touched = [ledger.find(ledger.tags)]
             ledger_blocks.load(ledger_blocks.changes(ledger))
@@ -308,15 +304,23 @@ def _bytes_and_roots() -> tuple[Bytes, Longs]:
     return np.frombuffer(bytes(8), dtype=np.uint8), roots
 
 
-def _settings(unit: str, more: Mapping[str, object]) -> Settings:
-    shared = {"tick": "1s", "horizon": 64, "max_items": 2, "epsilon": 4.0, "delta": 1e-6}
-    shared |= {"keys": ["k0", "k1", "k2"], **more}
+def _settings(unit: str) -> Settings:
+    shared: dict[str, object] = {
+        "tick": "1s",
+        "horizon": 64,
+        "max_items": 2,
+        "epsilon": 4.0,
+        "delta": 1e-6,
+    }
+    shared["keys"] = ["k0", "k1", "k2"]
+    events = {"topic": "t", "key": "key", "items": "items", "timestamp": "ts"}
     domain = {"domain": ["a", "b"]}
-    kinds: list[dict[str, object]] = [
-        {"mechanism": "unk_base"},
-        {"mechanism": "known_base", **domain},
-    ]
-    if unit == "event":
+    kinds: list[dict[str, object]]
+    kinds = [{"mechanism": "unk_base"}, {"mechanism": "known_base", **domain}]
+    if unit == "user":
+        events["user"] = "user"
+        shared["max_items_per_user"] = 3
+    else:
         sketch = {"mechanism": "misra_gries"}
         kinds.append({**sketch, "size": 8, "release": "pmg"})
         kinds.append({**sketch, "size": 5, "release": "pure", "delta": 1e-20, **domain})
@@ -324,8 +328,7 @@ def _settings(unit: str, more: Mapping[str, object]) -> Settings:
     document = {
         "worker": {"name": "compiling", "data_dir": "var", "key_file": "noise.key"},
         "kafka": {"bootstrap": "localhost:9092"},
-        "events": {"topic": "t", "key": "key", "items": "items", "timestamp": "ts"}
-        | ({"user": "user"} if unit == "user" else {}),
+        "events": events,
         "privacy": {"unit": unit},
         "histogram": histograms,
     }

@@ -19,13 +19,13 @@ EXIT_FENCED = 75
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 
-def say_as_text(text: str) -> None:
+def log(text: str) -> None:
     click.echo(f"quietcount: {text}", err=True)
 
 
-def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
+def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) -> int:
     if debug:
-        _show_traceback(error, as_json=say is not say_as_text)
+        _show_traceback(error, as_json=say is not log)
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
@@ -53,8 +53,8 @@ def _show_traceback(error: Exception, *, as_json: bool) -> None:
 
 
 def _is_kafka_error(error: Exception) -> bool:
-    kinds = (getattr(sys.modules.get(module), name, None) for module, name in KAFKA_ERRORS)
-    return any(kind is not None and isinstance(error, kind) for kind in kinds)
+    kinds = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
+    return isinstance(error, tuple(kinds))
 
 
 def _kafka_message(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from workers.agents.state import announcements
 from workers.agents.topics import FIXED, connection_of, look_at_topics
+from workers.commands.failures import log
 from workers.kafka.clients import Connection
 from workers.kafka.topics import (
     EVENTS,
@@ -80,10 +80,6 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     if wrong:
         return EXIT_NOT_READY
     return EXIT_MISSING if own or (absent and not create) else 0
-
-
-def log(message: str) -> None:
-    print(f"quietcount: {message}", file=sys.stderr)
 
 
 def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.console import Console
 from workers.commands.check import examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
+from workers.commands.failures import log
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.ceiling_check import check_ceiling
 from workers.runtime.printing import Printer, many, share, when
@@ -27,18 +27,13 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
     if not len(sample):
         late = " within 15 s" if sample.stopped else ""
-        print(
-            f"quietcount: {sample.name}: there are none{late}, so nothing can be checked",
-            file=sys.stderr,
-        )
+        log(f"{sample.name}: there are none{late}, so nothing can be checked")
         return EXIT_NOTHING_ACCEPTED
     found = examine.examine(settings, sample)
     show(found, sample, settings, Console(highlight=False))
     if found.accepted:
         return 0
-    print(
-        f"quietcount: {sample.name}: none of {found.records:,} would be accepted", file=sys.stderr
-    )
+    log(f"{sample.name}: none of {found.records:,} would be accepted")
     return EXIT_NOTHING_ACCEPTED
 
 

@@ -40,6 +40,7 @@ from workers.commands.demo.exact import PATH as EXACT_PATH
 from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
 from workers.commands.demo.view import Scene, ordinal, picture, render
+from workers.commands.failures import log
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
@@ -387,7 +388,7 @@ class Session:
         """Print diagnostics of a worker that ended, or (None) published nothing for too long."""
         silent = f"has published nothing for {SILENCE_S:.0f} s"
         what = silent if ended is None else f"ended by itself with exit code {ended}"
-        print(f"quietcount: the demo's worker {what}; the end of its log:", file=sys.stderr)
+        log(f"the demo's worker {what}; the end of its log:")
         for line in child.last_lines():
             print(f"  {line}", file=sys.stderr)
 

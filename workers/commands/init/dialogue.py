@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from workers.commands.failures import log
 from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import CannotGuess, decode_sample
@@ -100,7 +101,7 @@ def write_settings(options: InitOptions) -> int:
             _show_fields(console, guess, {})
         draft = guess.draft(_answers(guess, options, range_, asking=asking))
     except CannotGuess as nothing:
-        print(f"quietcount: no settings for the topic {options.topic}: {nothing}", file=sys.stderr)
+        log(f"no settings for the topic {options.topic}: {nothing}")
         return EXIT_NOTHING
     key_name = f"{output.stem}.key"
     context = FileContext(
