@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workers.commands.failures import explain, log
+from workers.commands.failures import EXIT_INTERRUPTED, explain, log
 
 if TYPE_CHECKING:
     from workers.settings.settings import Settings
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 Command = Callable[..., Any]
 CORE_DUMPS_ON = (
@@ -343,8 +342,7 @@ def replay(
     if report is None and (vary or seeds or top or force):
         raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
     settings = _load(config)
-    from workers.commands.backtest import Options
-    from workers.commands.replay import parse_time, replay_file, replay_topic
+    from workers.commands.replay import Options, parse_time, replay_file, replay_topic
 
     options = None
     if report is not None:
@@ -540,10 +538,10 @@ def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
     if options["registry_options"] and options["registry"] is None:
         raise click.UsageError("--registry goes with --schema-registry URL")
     _hide_client_logs()
-    from workers.commands.init.dialogue import InitOptions, write_settings
+    from workers.commands.init.dialogue import write_settings
 
     return write_settings(
-        InitOptions(output=output or Path(f"{topic}.toml"), ask=not yes, topic=topic, **options)
+        topic=topic, output=output or Path(f"{topic}.toml"), ask=not yes, **options
     )
 
 

@@ -14,6 +14,7 @@ from workers.runtime.errors import Fenced, QuietcountError
 EXIT_EXPECTED = 2
 EXIT_FAULT = 70
 EXIT_FENCED = 75
+EXIT_INTERRUPTED = 130
 
 # Checked only if a command has already loaded the module.
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))

@@ -142,10 +142,14 @@ def draft_of(
 def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
     """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
-    texts = {"bootstrap": "localhost:9092", "topic": "events", "file": "x.toml"}
-    keys = {"key_file": "x.key", "key_name": "x.key"}
-    now = datetime(2026, 11, 22, tzinfo=UTC)
-    context = FileContext(**texts, **keys, client={}, registry={}, now=now)
+    context = FileContext(
+        bootstrap="localhost:9092",
+        topic="events",
+        client={},
+        registry={},
+        output=Path("x.toml"),
+        now=datetime(2026, 11, 22, tzinfo=UTC),
+    )
     return settings_text(draft, choose_tick(draft, NOW_MS), context), draft
 
 

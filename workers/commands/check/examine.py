@@ -142,17 +142,17 @@ class Expected:
 
 
 def expected(
-    config: HistogramConfig,
-    mechanism: Mechanism,
-    events_s: float,
-    pairs_s: Mapping[Pair, float],
-    sd_worst: float,
+    config: HistogramConfig, unit: str, events_s: float, pairs_s: Mapping[Pair, float]
 ) -> Expected:
     """Return the expected results of a histogram's ticks.
 
-    `mechanism` is built from `config`. `events_s` are matching events per second, `pairs_s`
-    contributions per item and second, within the bounds of an event.
+    `events_s` are matching events per second, `pairs_s` contributions per item and second, within
+    the bounds of an event.
     """
+    try:
+        mechanism = build(config, unit)
+    except ValueError as error:
+        raise SettingsError(f"{config.where()}{error}") from error
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
     domain = {label.decode() for label in mechanism.domain()}
@@ -161,6 +161,7 @@ def expected(
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
     last, first = noise.last_tick(config), noise.discovery_step(config) or 1
+    sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
@@ -466,15 +467,9 @@ def _of_histogram(
     items = _joined(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
     own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
-    estimate = None
+    unit, estimate = settings.privacy.unit, None
     if sums.events_s:
-        try:
-            mechanism = build(config, settings.privacy.unit)
-        except ValueError as error:
-            raise SettingsError(f"{config.where()}{error}") from error
-        last = noise.last_tick(config)
-        sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
-        estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)
+        estimate = expected(config, unit, sums.events_s, sums.pairs_s)
     return HistogramFindings(
         config=config,
         looked_at=len(items),
@@ -486,7 +481,7 @@ def _of_histogram(
         labels=len(sums.labels),
         items=_spread(items, config.max_items),
         amounts=_spread(_joined(sums.amounts), config.max_count),
-        of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
+        of_users=_of_users(sums, config) if unit == "user" else None,
         absent=tuple(absent[str(path)] for path in own if str(path) in absent),
         expected=estimate,
     )

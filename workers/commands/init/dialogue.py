@@ -8,7 +8,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,25 +40,21 @@ _DIGITS = 1e19
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class InitOptions:
-    """Command-line options; `client` may hold secrets. None: not given."""
-
-    bootstrap: str
-    topic: str
-    output: Path
-    records: int
-    client: tuple[str, ...]
-    registry: str | None
-    registry_options: tuple[str, ...]
-    keys: str | None
-    users: bool | None
-    range_: str | None
-    ask: bool
-
-
-def write_settings(options: InitOptions) -> int:
-    output = options.output
+def write_settings(
+    *,
+    bootstrap: str,
+    topic: str,
+    output: Path,
+    records: int,
+    client: Iterable[str],
+    registry: str | None,
+    registry_options: Iterable[str],
+    keys: str | None,
+    users: bool | None,
+    range_: str | None,
+    ask: bool,
+) -> int:
+    """Write the settings file `output`; options that are None were not given."""
     if output.exists() or output.is_symlink():
         raise SettingsError(
             f"{output}: exists already, and settings are never overwritten: "
@@ -68,20 +63,20 @@ def write_settings(options: InitOptions) -> int:
     base = output.absolute().parent
     if not base.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
-    range_ = None if options.range_ is None else _range(options.range_)
-    client = toml_values("--client", options.client)
-    values = client_values(table_of(client), base)
-    registry = {}
-    if options.registry is not None:
-        registry = {"url": toml(options.registry)}
-        registry |= toml_values("--registry", options.registry_options)
+    buckets = None if range_ is None else _range(range_)
+    kafka_client = toml_values("--client", client)
+    values = client_values(table_of(kafka_client), base)
+    schema_registry = {}
+    if registry is not None:
+        schema_registry = {"url": toml(registry)}
+        schema_registry |= toml_values("--registry", registry_options)
     try:
-        KafkaSettings(bootstrap=options.bootstrap, client=values)
-        asked = registry_of(table_of(registry), base) if registry else None
+        KafkaSettings(bootstrap=bootstrap, client=values)
+        asked = registry_of(table_of(schema_registry), base) if schema_registry else None
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
-    sample = sample_of(Connection(options.bootstrap, values), options.topic, options.records)
+    sample = sample_of(Connection(bootstrap, values), topic, records)
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:
@@ -89,30 +84,27 @@ def write_settings(options: InitOptions) -> int:
         guess = SampleGuesses(
             sample, decode_sample([record.value for record in sample.records], access), now_ms
         )
-        if range_ is not None and guess.items.range is None:
+        if buckets is not None and guess.items.range is None:
             raise SettingsError(
                 f"--range: what would be counted, {guess.items.field.path}, is not a number"
             )
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        asking = options.ask and sys.stdin.isatty() and sys.stdout.isatty()
+        asking = ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(_answers(guess, options, range_, asking=asking))
+        draft = guess.draft(_answers(guess, keys, users, buckets, asking=asking))
     except CannotGuess as nothing:
-        log(f"no settings for the topic {options.topic}: {nothing}")
+        log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
-    key_name = f"{output.stem}.key"
     context = FileContext(
-        bootstrap=options.bootstrap,
-        topic=options.topic,
-        client=client,
+        bootstrap=bootstrap,
+        topic=topic,
+        client=kafka_client,
         # JSON is read without its schema.
-        registry=registry if draft.format in ("avro", "protobuf") else {},
-        file=str(output),
-        key_file=str(output.with_name(key_name)),
-        key_name=key_name,
+        registry=schema_registry if draft.format in ("avro", "protobuf") else {},
+        output=output,
         now=datetime.now(UTC),
     )
     text = settings_text(draft, choose_tick(draft, now_ms), context)
@@ -123,7 +115,7 @@ def write_settings(options: InitOptions) -> int:
     _write(output, text)
     if not asking:
         _show_fields(console, guess, roles_of(draft))
-    _show_draft(console, draft, context.file, text)
+    _show_draft(console, draft, output, text)
     return 0
 
 
@@ -155,9 +147,13 @@ def _range(text: str) -> Range:
 
 
 def _answers(
-    guess: SampleGuesses, options: InitOptions, range_: Range | None, *, asking: bool
+    guess: SampleGuesses,
+    keys: str | None,
+    users: bool | None,
+    range_: Range | None,
+    *,
+    asking: bool,
 ) -> OperatorAnswers:
-    keys, users = options.keys, options.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
         click.echo(
@@ -246,7 +242,7 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
 
 
-def _show_draft(console: Console, draft: Draft, file: str, text: str) -> None:
+def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:

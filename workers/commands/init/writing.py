@@ -7,7 +7,8 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from pathlib import Path
 
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, percent
@@ -28,17 +29,19 @@ CHOOSE = "CHOOSE"
 class FileContext:
     """Subject and location of the settings file: `client` and `registry` as TOML values by name.
 
-    `registry` is empty if not needed. `file`, `key_file` are relative to the command's directory.
+    `registry` is empty if not needed.
     """
 
     bootstrap: str
     topic: str
     client: Mapping[str, str]
     registry: Mapping[str, str]
-    file: str
-    key_file: str
-    key_name: str
+    output: Path
     now: datetime
+
+    @property
+    def key_file(self) -> Path:
+        return self.output.with_suffix(".key")
 
 
 def settings_text(draft: Draft, choice: TickChoice, context: FileContext) -> str:
@@ -53,7 +56,7 @@ def settings_text(draft: Draft, choice: TickChoice, context: FileContext) -> str
     why = "a copy of the state, beside this file; may be deleted while it is stopped"
     lines.text("data_dir", f"var/{worker}", why)
     why = f"all noise comes from it: `quietcount key new {context.key_file}` makes it"
-    lines.text("key_file", context.key_name, why)
+    lines.text("key_file", context.key_file.name, why)
     lines.section("kafka")
     lines.text("bootstrap", context.bootstrap, "as given to init")
     client = {toml(name): value for name, value in context.client.items()}
@@ -73,18 +76,18 @@ def _head(lines: _File, draft: Draft, context: FileContext) -> None:
     sample = draft.sample
     lines.note(
         f'Settings for the topic "{context.topic}", guessed by `quietcount init` '
-        f"on {context.now.astimezone(UTC):%Y-%m-%d} from {len(sample.records):,} of its "
+        f"on {context.now:%Y-%m-%d} from {len(sample.records):,} of its "
         f"{many(sample.total, 'record')}: {_of_sample(draft)}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
     lines.note("Next, in this order:")
     for command, why in (
-        (f"check -c {context.file}", "what these settings make of the newest events"),
-        (f"plan -c {context.file}", "what they promise, and how large the noise is"),
+        (f"check -c {context.output}", "what these settings make of the newest events"),
+        (f"plan -c {context.output}", "what they promise, and how large the noise is"),
         (f"key new {context.key_file}", "the key that all noise is derived from; keep it secret"),
-        (f"topics -c {context.file} --create", "the topics that the worker needs"),
-        (f"run -c {context.file}", "the worker"),
+        (f"topics -c {context.output} --create", "the topics that the worker needs"),
+        (f"run -c {context.output}", "the worker"),
     ):
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
