@@ -346,9 +346,8 @@ def replay(
 
     options = None
     if report is not None:
-        options = Options(
-            config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force
-        )
+        numbers = {"seeds": seeds or 3, "top": top or 10}
+        options = Options(config=config, report=report, vary=vary, force=force, **numbers)
     if source is not None:
         return replay_file(settings, source=source, snapshots=snapshots, options=options)
     _hide_client_logs()
@@ -540,9 +539,8 @@ def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
     _hide_client_logs()
     from workers.commands.init.dialogue import write_settings
 
-    return write_settings(
-        topic=topic, output=output or Path(f"{topic}.toml"), ask=not yes, **options
-    )
+    output = output or Path(f"{topic}.toml")
+    return write_settings(topic=topic, output=output, ask=not yes, **options)
 
 
 @cli.command()
@@ -620,9 +618,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     state: dict[str, Any] = {}
     try:
         # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
-        with cli.make_context(
-            "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
-        ) as context:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        with cli.make_context("quietcount", given, obj=state) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

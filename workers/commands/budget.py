@@ -100,9 +100,8 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
 def show(budget: Budget, console: Console, topic: str) -> None:
     say, worker = Printer(console), f"worker {budget.worker}"
     if budget.state == "missing":
-        say.line(
-            f"{worker}: topic {topic} does not exist on this cluster: this worker has never run here."
-        )
+        missing = f"topic {topic} does not exist on this cluster"
+        say.line(f"{worker}: {missing}: this worker has never run here.")
     elif not any(one.epochs_begun for each in budget.histograms for one in each.generations):
         say.line(f"{worker}: nothing has been published yet, so nothing is spent.")
     else:
@@ -138,9 +137,8 @@ def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
     say.line(f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2)
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
-        say.line(
-            f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}", 4
-        )
+        cost = f"An epoch costs one {one.unit}: {price}"
+        say.line(f"no tick published, so nothing is spent. {cost}", 4)
         return
     length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
     say.line(f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
@@ -225,9 +223,8 @@ def _ceiling(left: Left, unit: str, say: Printer) -> None:
         window = ""
         if left.begins is not None and left.ends is not None:
             window = f", {when(left.begins)} to {when(left.ends)},"
-        held = "no promise at that delta"
-        if left.epsilon is not None:
-            held = f"epsilon {left.epsilon:.9g}"
+        none = "no promise at that delta"
+        held = none if left.epsilon is None else f"epsilon {left.epsilon:.9g}"
         say.line(f"the fullest of the newest periods{window} holds {held}", 2)
         say.line(f"it holds: {_parts(left.parts)}", 2)
         say.line(f"left in it: rho {left.rho_left:.6g}", 2)

@@ -305,14 +305,8 @@ def _bytes_and_roots() -> tuple[Bytes, Longs]:
 
 
 def _settings(unit: str) -> Settings:
-    shared: dict[str, object] = {
-        "tick": "1s",
-        "horizon": 64,
-        "max_items": 2,
-        "epsilon": 4.0,
-        "delta": 1e-6,
-    }
-    shared["keys"] = ["k0", "k1", "k2"]
+    shared: dict[str, object] = {"tick": "1s", "horizon": 64, "max_items": 2}
+    shared |= {"epsilon": 4.0, "delta": 1e-6, "keys": ["k0", "k1", "k2"]}
     events = {"topic": "t", "key": "key", "items": "items", "timestamp": "ts"}
     domain = {"domain": ["a", "b"]}
     kinds: list[dict[str, object]]

@@ -194,9 +194,8 @@ def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoi
 def resent_record(reject: Rejected) -> Outgoing:
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [header for header in reject.headers if header[0] != RETRY] + [(RETRY, origin)]
-    return Outgoing(
-        reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms
-    )
+    place, content = (reject.topic, reject.partition), (reject.key, reject.value)
+    return Outgoing(*place, *content, headers, reject.time_ms)
 
 
 def _chunks(
@@ -230,10 +229,8 @@ class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Decoders(settings, self._reader)
-        sources = [
-            *source_partitions(settings, connection),
-            *partitions_by_user(settings, connection),
-        ]
+        of_events = source_partitions(settings, connection)
+        sources = *of_events, *partitions_by_user(settings, connection)
         self._sources = {source.log: source for source in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
@@ -260,9 +257,8 @@ class _AcceptanceFilter:
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
         _, partition, partitions = self._sources[log]
         if log not in self._readers:
-            self._readers[log] = source_reader_of(
-                self._settings, self._reader, partition, partitions, self._forms.form()
-            )
+            of = self._settings, self._reader, partition, partitions
+            self._readers[log] = source_reader_of(*of, self._forms.form())
         records = Records.of(
             [reject.value for reject in rejects],
             [self._key(reject) for reject in rejects],

@@ -603,7 +603,6 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:
             raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
-    for name in _SECTIONS:
         _must_be_section(name, document.get(name, {}))
     kafka = dict(document["kafka"])
     if "client" in kafka:

@@ -145,10 +145,8 @@ def _declared(one: examine.HistogramFindings) -> str:
 
 
 def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:
-    text = (
-        f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, "
-        f"the most {spread.most:,}; {bound}"
-    )
+    most = f"99 % have at most {spread.most_of_99:g}, the most {spread.most:,}"
+    text = f"median {spread.median:g}, {most}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
     of = "" if events is None else f" ({share(spread.above, events)})"
@@ -169,11 +167,8 @@ def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: P
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
         say.line(f"noise of sd {expected.sd_first:.3g} after the first tick{worst}", 4)
     if one.of_users is not None:
-        say.line(
-            "these are events before users are bounded: "
-            "a sample does not show how often the same users come back",
-            4,
-        )
+        unknown = "a sample does not show how often the same users come back"
+        say.line(f"these are events before users are bounded: {unknown}", 4)
     span, max_count = _span(expected.last * one.config.tick_ms), one.config.max_count
     for passing in expected.passing:
         at = f"after tick {passing.tick:,}"

@@ -201,14 +201,14 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
 
     It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
     """
+    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
     by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
         by_key[key].append(count)
-    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
-    bars = {
-        key: sorted(found, reverse=True)[min(kbar, len(found) - 1)] if kbar else 0.0
-        for key, found in by_key.items()
-    }
+    if not kbar:
+        return dict.fromkeys(counts, 0.0)
+    ordered = {key: sorted(found, reverse=True) for key, found in by_key.items()}
+    bars = {key: found[min(kbar, len(found) - 1)] for key, found in ordered.items()}
     return {pair: bars[pair[0]] for pair in counts}
 
 
@@ -450,9 +450,7 @@ class _Sums:
     amounts: list[Longs] = field(default_factory=list)
     events_s: float = 0.0
     pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
-    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(
-        default_factory=lambda: defaultdict(Counter)
-    )
+    of_users: dict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 def _of_histogram(
@@ -549,20 +547,16 @@ def _add_contributions(
     of_codes = Counter[tuple[int, int]]()
     for code, amount in zip(codes, np.minimum(amounts, config.max_count).tolist(), strict=True):
         of_codes[code] += amount
-    pairs = {
-        (key, label): (columns.key_names.name(key), columns.label_names.name(label))
-        for key, label in of_codes
-    }
+    key_name, label_name = columns.key_names.name, columns.label_names.name
+    pairs = {(key, label): (key_name(key), label_name(label)) for key, label in of_codes}
     for code, total in of_codes.items():
         sums.pairs_s[pairs[code]] += weight * total
     if events.users is None:
         return
     ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
-    users = {
-        event: sums.of_users[events.users[event].tobytes(), int(epochs[event])]
-        for event in counting.tolist()
-    }
+    places = ((event, events.users[event].tobytes()) for event in counting.tolist())
+    users = {event: sums.of_users[user, int(epochs[event])] for event, user in places}
     owners = np.repeat(counting, numbers).tolist()
     for code, event, amount in zip(codes, owners, amounts.tolist(), strict=True):
         users[event][pairs[code]] += amount

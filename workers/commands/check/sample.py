@@ -71,17 +71,14 @@ def of_topics(settings: Settings, number: int) -> Sample:
                 break
             wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
-    parts = [
-        Part(source, _records(found[log][-kept[log] :]))
-        for log, source in sources.items()
-        if kept.get(log)
-    ]
-    names = dict.fromkeys(source.topic for source in sources.values())
-    name = f"topic{'s' * (len(names) > 1)} {', '.join(names)}"
-    stopped = not enough and time.monotonic() > deadline
-    return Sample(
-        f"the newest records of {name}", parts, settings.shape, live=True, stopped=stopped
+    chosen = (
+        (source, found[log][-kept[log] :]) for log, source in sources.items() if kept.get(log)
     )
+    parts = [Part(source, _records(messages)) for source, messages in chosen]
+    names = dict.fromkeys(source.topic for source in sources.values())
+    name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
+    stopped = not enough and time.monotonic() > deadline
+    return Sample(name, parts, settings.shape, live=True, stopped=stopped)
 
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:

@@ -90,6 +90,10 @@ class Board:
     rows: Sequence[Row]
     hidden: int
 
+    def exact(self) -> dict[str, object]:
+        items = [[row.label, row.exact] for row in self.rows]
+        return {"end": self.end_ms, "items": items, "hidden": self.hidden}
+
 
 @dataclass(slots=True)
 class Errors:
@@ -162,17 +166,8 @@ class Boards:
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
         with self._lock:
-            boards = [
-                board for board in self._last.get((histogram, key), ()) if board.end_ms > end_ms
-            ]
-        return [
-            {
-                "end": board.end_ms,
-                "items": [[row.label, row.exact] for row in board.rows],
-                "hidden": board.hidden,
-            }
-            for board in boards
-        ]
+            boards = list(self._last.get((histogram, key), ()))
+        return [board.exact() for board in boards if board.end_ms > end_ms]
 
     async def answer(self, request: web.Request) -> web.Response:
         query = request.query

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import FrameType
@@ -88,9 +89,8 @@ class Child:
     """Worker process and its directory; leaving the context removes both."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="quietcount-demo-", ignore_cleanup_errors=True
-        )
+        prefix = "quietcount-demo-"
+        self._directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
         self.path = Path(self._directory.name)
         self.config = self.path / "demo.toml"
         self._log = self.path / "worker.log"
@@ -232,9 +232,8 @@ class Session:
             settings = child.prepare(settings_text(self._name, connection, start_ms))
             outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
             existing = describe(connection, [])
-            plan = plan_topics(
-                self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing
-            )
+            events = settings.events.topics.names
+            plan = plan_topics(self._name, events, PARTITIONS, None, outputs, existing)
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
@@ -245,10 +244,9 @@ class Session:
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
-            topic = str(settings.events.topics), PARTITIONS
-            generator = self._generator = Generator(
-                producer, *topic, self._rate, lambda: flights(path), exact, ahead
-            )
+            place, year = (str(settings.events.topics), PARTITIONS), partial(flights, path)
+            generator = Generator(producer, *place, self._rate, year, exact, ahead)
+            self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)

@@ -81,9 +81,8 @@ def write_settings(
     try:
         if not sample.records:
             raise CannotGuess("the topic is empty: there is nothing to look at yet")
-        guess = SampleGuesses(
-            sample, decode_sample([record.value for record in sample.records], access), now_ms
-        )
+        decoded = decode_sample([record.value for record in sample.records], access)
+        guess = SampleGuesses(sample, decoded, now_ms)
         if buckets is not None and guess.items.range is None:
             raise SettingsError(
                 f"--range: what would be counted, {guess.items.field.path}, is not a number"
@@ -216,14 +215,10 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
     for heading in headings if roles else (*headings[:4], headings[5]):
-        table.add_column(
-            heading, justify="right" if heading in ("in", "different") else "left", overflow="fold"
-        )
-    shown = [
-        field
-        for field in guess.all_fields
-        if field.number_of_values and set(field.kinds) != {Kind.OBJECT}
-    ]
+        number = heading in ("in", "different")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    filled = (field for field in guess.all_fields if field.number_of_values)
+    shown = [field for field in filled if set(field.kinds) != {Kind.OBJECT}]
     for field in shown[:_ROWS_MAX]:
         different = f"{field.distinct:,}" if field.labels else ""
         role = [roles.get(str(field.path), "")] if roles else []

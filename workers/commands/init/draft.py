@@ -149,20 +149,14 @@ class SampleGuesses:
     def _having(self, items: ItemsCandidate) -> set[int]:
         projection = Projection(Shape(one_view(view_of(items)), empty=True))
         events = enumerate(map(projection.event, self.objects))
-        return {
-            place
-            for place, event in events
-            if not isinstance(event, str) and event.views[0] is not None and event.views[0].labels
-        }
+        views = ((place, event.views[0]) for place, event in events if not isinstance(event, str))
+        return {place for place, view in views if view is not None and view.labels}
 
     def _usable_time(self) -> TimeCandidate | None:
         """Return the likeliest time that can be read beside the items."""
         view = view_of(self.items)
-        self.other_times = [
-            time
-            for time in self._times
-            if not list(complaints(Shape(one_view(view), time.field.path)))
-        ]
+        shapes = ((time, Shape(one_view(view), time.field.path)) for time in self._times)
+        self.other_times = [time for time, shape in shapes if not list(complaints(shape))]
         return self.other_times.pop(0) if self.other_times else None
 
     @property
@@ -204,11 +198,8 @@ class SampleGuesses:
         lenient = self._events(self._shape(key, user, empty=True))
         empty = len(lenient) > len(strict)
         events = lenient if empty else strict
-        seen = [
-            (place, event.time, view)
-            for place, event in events
-            if (view := event.views[0]) is not None
-        ]
+        views = ((place, event.time, event.views[0]) for place, event in events)
+        seen = [(place, at, view) for place, at, view in views if view is not None]
         if not any(view.labels for _, _, view in seen):
             raise CannotGuess("no sampled record would be an event with anything to count")
         per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
@@ -222,7 +213,11 @@ class SampleGuesses:
                 name = _key(self._sample.records[place].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
-        of_fields = dict(enumerate(self._logged)) if self.time is None else self.time.times
+        if self.time is None:
+            times = [self._sample.records[place].time_ms for place, _, _ in seen]
+            by_place = dict(enumerate(self._logged))
+        else:
+            times, by_place = [at for _, at, _ in seen], self.time.times
         return Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -232,7 +227,7 @@ class SampleGuesses:
             where=self.where,
             time=self.time,
             other_times=self.other_times,
-            grace=grace_of(of_fields, self._partitions),
+            grace=grace_of(by_place, self._partitions),
             range_given=answers.range is not None,
             key=key,
             other_keys=keys[1:] if key is not None else keys,
@@ -246,10 +241,7 @@ class SampleGuesses:
             max_items=max_items,
             max_count=max_count,
             within=(_share_to(per_event, max_items), _share_to(counts, max_count)),
-            times=[
-                self._sample.records[place].time_ms if self.time is None else at
-                for place, at, _ in seen
-            ],
+            times=times,
         )
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:

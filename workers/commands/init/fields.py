@@ -162,9 +162,8 @@ class _ObjectNames:
     def add(self, found: Mapping[str, object]) -> None:
         self.objects += 1
         self.sizes += len(found)
-        self.counts = self.counts and all(
-            type(value) is int and value >= 0 for value in found.values()
-        )
+        whole = all(type(value) is int and value >= 0 for value in found.values())
+        self.counts = self.counts and whole
         if len(self.names) < NAMES_MAX:
             self.names.update(found)
 

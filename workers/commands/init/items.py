@@ -286,12 +286,10 @@ def _murmur2(key: bytes) -> int:
 
 
 def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
+    keys = [(partitions[place], user.encode(errors="replace")) for place, user in users.items()]
     for name, place_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
-        good = sum(
-            place_of(user.encode(errors="replace")) % number == partitions[place]
-            for place, user in users.items()
-        )
-        if good >= _PLACED * len(users):
+        good = sum(place_of(key) % number == partition for partition, key in keys)
+        if good >= _PLACED * len(keys):
             return name
     return None
 

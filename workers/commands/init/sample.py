@@ -22,8 +22,6 @@ PATIENCE_S = 20.0
 _INTRODUCE_S = 10.0
 # For all records together; larger ones would hardly be examined in more detail.
 BYTES_MAX = 64_000_000
-
-
 # Offsets are not records: transaction markers take some, and compaction leaves holes.
 WIDER = 4
 
@@ -116,14 +114,9 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
             cut = cut or some_cut
             for (_, partition), messages in read.items():
                 for message in messages:
-                    record = Record(
-                        partition,
-                        message.offset() or 0,
-                        message.timestamp()[1],
-                        _bytes(message.key()),
-                        _bytes(message.value()),
-                    )
-                    found[partition, record.offset] = record
+                    offset, at = message.offset() or 0, message.timestamp()[1]
+                    content = _bytes(message.key()), _bytes(message.value())
+                    found[partition, offset] = Record(partition, offset, at, *content)
     stopped = cut or time.monotonic() > deadline
     if stopped and not found:
         raise SettingsError(

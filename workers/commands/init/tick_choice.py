@@ -73,9 +73,8 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
     days = epoch_ms // _DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
-    noise = (
-        f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
-    )
+    deviation = f"a standard deviation of up to {about(sd)}"
+    noise = f"With these settings the noise of a count has {deviation}"
     threshold = mechanism.threshold(horizon)
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"

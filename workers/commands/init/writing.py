@@ -198,15 +198,11 @@ def _user(lines: _File, draft: Draft) -> None:
             lines.text("partitioner", user.partitioner, why)
         return
     for candidate in draft.users[:_OTHERS]:
-        placed = (
-            "the records are not placed by it; "
-            'needs unit = "user", rekey = true, and max_items_per_user'
-        )
+        placed, needs = "not placed by it", "rekey = true, and max_items_per_user"
         if candidate.partitioner is not None:
-            placed = (
-                'the records are placed by it; needs unit = "user", max_items_per_user, '
-                f"and partitioner = {toml(candidate.partitioner)}"
-            )
+            placed = "placed by it"
+            needs = f"max_items_per_user, and partitioner = {toml(candidate.partitioner)}"
+        placed = f'the records are {placed}; needs unit = "user", {needs}'
         why = f"{candidate.reason}; {placed}; it protects {candidate.means}"
         lines.text("# user", candidate.setting, why)
 
@@ -287,8 +283,8 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     used = {name.replace(".", "_") for name in (*taken, topic)}
     plain = re.sub(r"^[^A-Za-z0-9]+", "", topic)[:80] or "events"
     name, number = plain, 1
-    while any(
-        one.replace(".", "_") in used for one in (*internal_topics(name), f"{name}.{histogram}")
+    while not used.isdisjoint(
+        one.replace(".", "_") for one in (*internal_topics(name), f"{name}.{histogram}")
     ):
         number += 1
         name = f"{plain}-{number}"
