@@ -114,6 +114,13 @@ def _says(allowed: str, pattern: str | None = None) -> Meta:
     return Meta(description=allowed, pattern=pattern)
 
 
+_NAME = _says(
+    'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
+)
+_ADDRESS = _says(
+    'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
+)
 _Partitions = Annotated[int, _whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
 _PORT = (
@@ -137,13 +144,7 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
-    name: Annotated[
-        str,
-        _says(
-            'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
-        ),
-    ]
+    name: Annotated[str, _NAME]
     data_dir: Annotated[Path, _says("a directory name in quotes")]
     key_file: Annotated[
         Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")
@@ -156,13 +157,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         _Partitions | None, _says(_PARTITIONS + "as many as the events topics have together")
     ] = None
     metrics_port: Annotated[Annotated[int, _whole(0, 65_535)] | None, _says(_PORT)] = None
-    metrics_host: Annotated[
-        str,
-        _says(
-            'an address of this machine, such as "127.0.0.1" or "0.0.0.0"',
-            pattern=r"^[A-Za-z0-9._:-]+\Z",
-        ),
-    ] = "127.0.0.1"
+    metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
 
 
@@ -170,8 +165,7 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
     """[kafka]: the cluster and librdkafka's options, which may be secret: the repr shows names."""
 
     bootstrap: Annotated[
-        str,
-        _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z"),
+        str, _says('"host:port", or several separated by commas', rf"^{_HOST}(, ?{_HOST})*\Z")
     ]
     client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(
         default_factory=dict
@@ -298,7 +292,7 @@ _File = Path | None
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
-    url: Annotated[str, _says(_URLS, pattern=rf"^{_URL}(, ?{_URL})*\Z")]
+    url: Annotated[str, _says(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
     user: Annotated[
         Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None,
         _says("the name to log in with, without a colon"),

@@ -109,11 +109,8 @@ class SampleGuesses:
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
             column, values = self.where.field.column, set(self.where.values)
-            self._places = [
-                place
-                for n, place in enumerate(self._places)
-                if field_label(column.get(n)) in values
-            ]
+            numbered = enumerate(self._places)
+            self._places = [place for n, place in numbered if field_label(column.get(n)) in values]
             self._look(now_ms)
         self.time = self._usable_time()
 

@@ -237,15 +237,11 @@ def users_of(
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
         different = many(len(counts), "different value")
-        found.append(
-            Candidate(
-                setting=RECORD_KEY,
-                reason=f"the record key, which no field of the events has: {different}",
-                values=counts,
-                score=1.0,
-                partitioner=partitioner,
-            )
+        reason = f"the record key, which no field of the events has: {different}"
+        key = Candidate(
+            setting=RECORD_KEY, reason=reason, values=counts, score=1.0, partitioner=partitioner
         )
+        found.append(key)
     return sorted(found, key=lambda candidate: (-candidate.score, candidate.setting))
 
 
