@@ -41,12 +41,8 @@ def test_paths_go_through_objects_and_one_list() -> None:
 def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
     record = {"order": {"shop": "s1"}, "customerId": 7, "products": ["p"], "zzz": 1}
     found = fields(record, record, {"zzz": 1})
-    for wanted, nearest in (
-        ("shop", "order.shop"),
-        ("customer_id", "customerId"),
-        ("product", "products"),
-        ("oder.shop", "order.shop"),
-    ):
+    fields_near = {"shop": "order.shop", "customer_id": "customerId", "product": "products"}
+    for wanted, nearest in (*fields_near.items(), ("oder.shop", "order.shop")):
         assert found.nearest(parse(wanted))[0] == nearest, wanted
     assert found.nearest(parse("timestamp")) == []
     assert found.share("products") == 2 / 3
@@ -72,9 +68,7 @@ def test_a_name_longer_than_a_path_is_skipped() -> None:
     assert found.nearest(parse("prices")) == ["price"]
 
 
-def test_long_names_are_compared_only_where_they_may_be_near(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_names_are_compared_only_if_maybe_near(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     right = SequenceMatcher.ratio
 

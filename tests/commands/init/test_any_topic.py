@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,11 +24,8 @@ pytestmark = pytest.mark.slow
 Json = dict[str, Any]
 # As no name of a field, setting or comment has it.
 MARK = "zqv"
-ANSWERS = [
-    OperatorAnswers(keys=keys, users=users)
-    for keys in ("none", "public", "declare")
-    for users in (False, True)
-]
+CHOICES = product(("none", "public", "declare"), (False, True))
+ANSWERS = [OperatorAnswers(keys=keys, users=users) for keys, users in CHOICES]
 
 names = st.one_of(
     st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]),
@@ -54,13 +52,8 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @st.composite
 def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
     """Return records of a few random shapes, with varied values."""
-    shapes = draw(
-        st.lists(
-            st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    records = st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6)
+    shapes = draw(st.lists(records, min_size=1, max_size=3))
     number = draw(st.sampled_from([1, 3, 60]))
     rng = draw(st.randoms(use_true_random=False))
     keys = draw(st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"]))

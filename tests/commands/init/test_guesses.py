@@ -66,9 +66,8 @@ GUESSED = {
 @pytest.mark.parametrize("name", GUESSED)
 def test_settings_guessed_for_typical_topics(name: str) -> None:
     draft = draft_of(sample_of(events(name, 2_000)), OperatorAnswers(keys="public"))
-    assert (
-        ", ".join(f"{setting}: {value}" for setting, value in said(draft).items()) == GUESSED[name]
-    )
+    guesses = (f"{setting}: {value}" for setting, value in said(draft).items())
+    assert ", ".join(guesses) == GUESSED[name]
     assert draft.accepted + draft.skipped == 2_000
 
 
@@ -120,13 +119,9 @@ def test_the_unit_of_a_time_follows_from_its_size(values: list[object], unit: st
 
 
 def test_an_expiry_time_is_not_the_event_time() -> None:
-    times = [
-        {"expires_at": NOW_MS - 10**6 + i, "created_at": NOW_MS - 10**7 + i} for i in range(60)
-    ]
-    assert (
-        said(of([{"page": f"p{i % 5}"} | time for i, time in enumerate(times)]))["timestamp"]
-        == "created_at ms"
-    )
+    expiries = enumerate(pages(range(NOW_MS - 10**7, NOW_MS - 10**7 + 60)))
+    draft = of([page | {"expires_at": NOW_MS - 10**6 + i} for i, page in expiries])
+    assert said(draft)["timestamp"] == "ts ms"
 
 
 def test_a_number_that_only_looks_like_a_time_is_not_one() -> None:
@@ -138,10 +133,10 @@ def test_a_number_that_only_looks_like_a_time_is_not_one() -> None:
 
 def test_ids_prose_and_serial_numbers_are_not_items() -> None:
     serial: list[Event] = [{"id": f"{i:032x}", "seq": i} for i in range(200)]
-    other = [
-        {"user": f"u{i % 7}", "text": f"{'word ' * 30}{i % 9}", "kind": f"k{i % 3}"}
-        for i in range(200)
-    ]
+    prose = (f"{'word ' * 30}{i % 9}" for i in range(200))
+    other = (
+        {"user": f"u{i % 7}", "text": text, "kind": f"k{i % 3}"} for i, text in enumerate(prose)
+    )
     assert said(of([a | b for a, b in zip(serial, other, strict=True)]))["items"] == "kind"
     with pytest.raises(CannotGuess, match="no field of the sampled records can be counted"):
         of(serial)
@@ -205,11 +200,8 @@ def test_a_range_that_was_given_is_kept() -> None:
 
 def test_bounds_hold_for_nearly_all_events() -> None:
     """1 of 200 orders has 50 lines; a bound for it would add noise to all counts."""
-    records: list[Event] = [
-        {"lines": [{"sku": f"p{j}", "qty": 2} for j in range(50 if i == 7 else 1 + i % 3)]}
-        for i in range(200)
-    ]
-    draft = of(records)
+    numbers = (50 if i == 7 else 1 + i % 3 for i in range(200))
+    draft = of([{"lines": [{"sku": f"p{j}", "qty": 2} for j in range(n)]} for n in numbers])
     assert (draft.max_items, draft.max_count) == (3, 2)
     assert draft.within[0] == 199 / 200
 

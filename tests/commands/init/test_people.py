@@ -25,10 +25,10 @@ More = Callable[[random.Random, int], Event]
 def topic(key: Callable[[Event], str | None], more: More) -> list[Keyed]:
     """Return page views with their record keys; without fields of `more`, they name no user."""
     rng, pages = random.Random(1), ["home", "search", "cart", "help"]
-    events = [
-        {"page": rng.choice(pages), "ts": NOW_MS - 3_000_000 + 1_000 * i} | more(rng, i)
-        for i in range(1_500)
-    ]
+    views = (
+        {"page": rng.choice(pages), "ts": NOW_MS - 3_000_000 + 1_000 * i} for i in range(1_500)
+    )
+    events = (view | more(rng, i) for i, view in enumerate(views))
     return [(key(one), one) for one in events]
 
 
@@ -87,18 +87,12 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOPICS)
-@pytest.mark.parametrize(
-    "answers",
-    [
-        OperatorAnswers(keys=keys, users=users)
-        for keys in ("none", "public")
-        for users in (False, True)
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("keys", ["none", "public"])
+@pytest.mark.parametrize("users", [False, True])
 def test_identifying_fields_are_never_offered_as_labels_or_stream_keys(
-    name: str, answers: OperatorAnswers
+    name: str, keys: str, users: bool
 ) -> None:
+    answers = OperatorAnswers(keys=keys, users=users)
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
@@ -153,15 +147,10 @@ def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
     assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0
     found = load(tmp_path / "x.toml")
     assert (found.events.user, found.privacy.rekey) == (user, True)
-    out, code = on_a_terminal(
-        options(bootstrap, name, tmp_path / "y.toml"), [("Protect all events of one user", "y")]
-    )
+    command = options(bootstrap, name, tmp_path / "y.toml")
+    out, code = on_a_terminal(command, [("Protect all events of one user", "y")])
     assert code == 0, out
-    shown = " ".join(out.split())
-    for said in (
-        f"{user} may name a user",
-        "privacy.rekey",
-        f"would protect all events of {means}",
-    ):
+    shown, protected = " ".join(out.split()), f"would protect all events of {means}"
+    for said in (f"{user} may name a user", "privacy.rekey", protected):
         assert said in shown
     assert load(tmp_path / "y.toml").privacy.rekey

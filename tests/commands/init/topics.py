@@ -79,13 +79,8 @@ def sensors(rng: random.Random, at: int) -> Keyed:
     kind = rng.choice(["temperature", "humidity"])
     value = rng.gauss(21, 2) if kind == "temperature" else rng.uniform(30, 70)
     sensor = f"sensor-{rng.randrange(200)}"
-    return sensor, {
-        "sensor": sensor,
-        "type": kind,
-        "value": round(value, 2),
-        "at": at * 1000,
-        "battery": rng.randrange(101),
-    }
+    reading = {"sensor": sensor, "type": kind, "value": round(value, 2)}
+    return sensor, reading | {"at": at * 1000, "battery": rng.randrange(101)}
 
 
 def users(rng: random.Random, at: int) -> Keyed:
@@ -142,14 +137,9 @@ def draft_of(
 def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
     """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
-    context = FileContext(
-        bootstrap="localhost:9092",
-        topic="events",
-        client={},
-        registry={},
-        output=Path("x.toml"),
-        now=datetime(2026, 11, 22, tzinfo=UTC),
-    )
+    names: Any = {"bootstrap": "localhost:9092", "topic": "events", "output": Path("x.toml")}
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    context = FileContext(**names, client={}, registry={}, now=now)
     return settings_text(draft, choose_tick(draft, NOW_MS), context), draft
 
 

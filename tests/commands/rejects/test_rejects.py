@@ -24,6 +24,7 @@ from workers.kafka.transaction import Transactions
 from workers.pipeline.rejected import read_reject, rejected
 from workers.runtime.errors import Fenced
 
+Capture = pytest.CaptureFixture[str]
 NOW = time.time_ns() // 1_000_000
 
 
@@ -86,7 +87,7 @@ def assert_counted(site: Site, number: int, at: int) -> None:
 
 
 def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
     at = time.time_ns() // 1_000_000
@@ -127,11 +128,8 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
 def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     bootstrap: str, tmp_path: Path, key: str
 ) -> None:
-    changes: Any = {
-        "events": {"key": key, "user": "who"},
-        "privacy": {"unit": "user", "rekey": True},
-        "worker": {"user_partitions": 3},
-    }
+    changes: Any = {"events": {"key": key, "user": "who"}, "worker": {"user_partitions": 3}}
+    changes["privacy"] = {"unit": "user", "rekey": True}
     histogram = known(keys=["other"], max_items_per_user=2)
     site = Site(bootstrap, tmp_path, [histogram], partitions=2, owners=1, **changes)
     at = time.time_ns() // 1_000_000
@@ -176,7 +174,7 @@ def test_only_acceptable_rejects_are_resent_and_others_may_be_later(
 
 
 def test_rejects_that_cannot_be_resent_are_counted_and_left(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
@@ -280,7 +278,7 @@ def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_
 
 
 def test_exit_code_is_2_without_a_rejects_topic(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["rejects", "-c", str(site.config)]) == 2
@@ -289,7 +287,7 @@ def test_exit_code_is_2_without_a_rejects_topic(
 
 
 def test_shown_rejects_take_one_line_and_are_safe_to_print(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     capsys.readouterr()
