@@ -81,8 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         config.addinivalue_line("markers", marker)
     if config.getoption("numprocesses", None):
-        lender = Lender()
-        config.stash[LENDER] = lender
+        config.stash[LENDER] = lender = Lender()
         config.add_cleanup(lender.close)
 
 

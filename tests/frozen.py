@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -58,16 +59,12 @@ def events(path: Path) -> list[bytes]:
 
 def quietcount(*arguments: str) -> str:
     """Return what a command prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "workers.cli", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100"},
-    )
+    command, wide = [sys.executable, "-m", "workers.cli", *arguments], {"COLUMNS": "100"}
+    printed: Any = {"capture_output": True, "text": True, "env": {**os.environ, **wide}}
+    done = subprocess.run(command, check=False, **printed)
     if done.returncode:
         raise SystemExit(f"quietcount {' '.join(arguments)}: {done.stderr}")
-    return done.stdout
+    return str(done.stdout)
 
 
 async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:

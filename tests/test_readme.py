@@ -31,14 +31,8 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import mechanisms
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings.settings import (
-    EventsSettings,
-    HistorySettings,
-    KafkaSettings,
-    PrivacySettings,
-    WorkerSettings,
-    load,
-)
+from workers.settings import settings as sections
+from workers.settings.settings import load
 
 pytestmark = pytest.mark.waits
 
@@ -77,15 +71,11 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
         path.chmod(0o755)
     script = directory / "tutorial.sh"
     script.write_text(commands)
+    bash = ["bash", "-eo", "pipefail", str(script)]
     place: Any = {"cwd": directory, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(
-        ["bash", "-eo", "pipefail", str(script)],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        **place,
-        **piped,
-    )
+    pipe = subprocess.PIPE
+    piped: Any = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True}
+    process = subprocess.Popen(bash, start_new_session=True, **place, **piped)
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
@@ -160,16 +150,16 @@ def test_every_setting_is_documented_and_no_other() -> None:
     """The page is the only list of settings: one that is missing is never found, one too many is refused."""
     text = (ROOT / "docs" / "settings.md").read_text()
     heading = r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )"
-    sections = dict(re.findall(heading, text, re.MULTILINE | re.DOTALL))
+    texts = dict(re.findall(heading, text, re.MULTILINE | re.DOTALL))
     for section, records in (
-        ("worker", [WorkerSettings]),
-        ("kafka", [KafkaSettings]),
-        ("events", [EventsSettings]),
-        ("privacy", [PrivacySettings]),
-        ("dashboard", [HistorySettings]),
+        ("worker", [sections.WorkerSettings]),
+        ("kafka", [sections.KafkaSettings]),
+        ("events", [sections.EventsSettings]),
+        ("privacy", [sections.PrivacySettings]),
+        ("dashboard", [sections.HistorySettings]),
         ("histogram", [KnownBaseConfig, UnkBaseConfig]),
     ):
-        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", sections[section], re.MULTILINE)
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", texts[section], re.MULTILINE)
         named = {name for row in rows for name in re.findall(r"\w+", row)}
         known = {rule.name for record in records for rule in rules(cast(type[Checked], record))}
         assert named == known | ({"mechanism", "domain_file"} if section == "histogram" else set())

@@ -105,14 +105,10 @@ class Program:
 
     def __init__(self, directory: Path, example: str, *arguments: str, **environment: str) -> None:
         self._log = directory / f"{example}-{uuid.uuid4().hex[:8]}.log"
+        command = [sys.executable, str(EXAMPLES / example), *arguments]
+        place: Any = {"cwd": directory, "env": {**os.environ, **environment}}
         with self._log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, str(EXAMPLES / example), *arguments],
-                cwd=directory,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-            )
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, **place)
 
     def __enter__(self) -> Self:
         return self
@@ -125,9 +121,8 @@ class Program:
         return self._log.read_text()
 
     def wait_for(self, text: str) -> None:
-        until(
-            lambda: text in self.output() or self.process.poll() is not None, f"{text!r} is printed"
-        )
+        ended = self.process.poll
+        until(lambda: text in self.output() or ended() is not None, f"{text!r} is printed")
         assert text in self.output(), self.output()
 
     def stop(self) -> None:
@@ -139,14 +134,9 @@ def run(
     example: str, *arguments: str, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs an example to its end."""
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / example), *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    printed: Any = {"capture_output": True, "text": True}
+    return subprocess.run(command, cwd=directory, timeout=PATIENCE_S, check=False, **printed)
 
 
 def joined(documents: Sequence[Document]) -> dict[Place, Document]:

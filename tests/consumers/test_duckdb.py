@@ -32,7 +32,7 @@ def expected(documents: list[Document]) -> list[tuple[object, ...]]:
         promise = [s["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta")]
         noise = (s["sd"], s["threshold"], items, s.get("windows", []))
         rows.append((*(s[name] for name in fields), *promise, *noise))
-    return sorted(rows, key=lambda row: (*map(str, row[:3]), int(row[3])))  # type: ignore[call-overload]  # a tick
+    return sorted(rows, key=lambda row: (*map(str, row[:3]), int(row[3])))
 
 
 def stored(database: Path) -> list[tuple[object, ...]]:

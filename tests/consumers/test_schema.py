@@ -27,15 +27,8 @@ from workers.settings.settings import Settings, load
 
 pytestmark = pytest.mark.waits
 
-ORDER_STATISTICS = (
-    "max",
-    "min",
-    "quantile:0.5",
-    "top_k:2",
-    "argmax",
-    "top_k_select:2",
-    "histogram",
-)
+SELECTIONS = ("argmax", "top_k_select:2")
+ORDER_STATISTICS = ("max", "min", "quantile:0.5", "top_k:2", *SELECTIONS, "histogram")
 
 Document = dict[str, Any]
 WINDOW: Document = {"ms": 60_000, "ticks": 6, "sd": 3.5}

@@ -193,11 +193,8 @@ def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
     assert spec["replicas"] >= 2
     assert spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
     assert pod["terminationGracePeriodSeconds"] >= 60
-    for probe, path in (
-        ("startup", "/healthz"),
-        ("liveness", "/healthz"),
-        ("readiness", "/readyz"),
-    ):
+    paths = {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    for probe, path in paths.items():
         assert worker[f"{probe}Probe"]["httpGet"]["path"] == path
     assert worker["args"][-2:] == ["--metrics-port", str(worker["ports"][0]["containerPort"])]
     mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}

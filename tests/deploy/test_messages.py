@@ -49,10 +49,8 @@ def test_a_message_without_a_row_is_found_and_named() -> None:
     text = 'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
     [problem] = uncovered(messages(modules() | {"workers/new.py": ast.parse(text)})[-1:])
     assert "workers/new.py:2: " in problem and "the … is wrong side up: turn it round" in problem
-    for said in (
-        'logger.warning("%s fell over again", x)',
-        'handover.fail(2, f"{x} fell over again")',
-    ):
+    failing = 'handover.fail(2, f"{x} fell over again")'
+    for said in ('logger.warning("%s fell over again", x)', failing):
         [message] = messages({"workers/new.py": ast.parse(said)})
         assert message.text == f"{HOLE} fell over again"
 

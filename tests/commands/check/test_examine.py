@@ -230,12 +230,8 @@ def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None
     assert (found.pairs.most, found.pairs.above) == (4, 1)
     assert (found.amounts.most, found.amounts.above) == (30, 1)
     text = shown(settings, source, tmp_path)
-    for words in (
-        "max_items_per_user = 2 cuts 1 user (50.0 %)",
-        "max_count = 3 cuts 1 count",
-        "different users on, at least",
-        "before users are bounded",
-    ):
+    cuts = ("max_items_per_user = 2 cuts 1 user (50.0 %)", "max_count = 3 cuts 1 count")
+    for words in (*cuts, "different users on, at least", "before users are bounded"):
         assert words in text
     assert "only adds noise" not in text and "passed by" not in text
 

@@ -9,16 +9,8 @@ from decimal import Decimal
 
 import pytest
 
-from tests.commands.init.topics import (
-    NOW_MS,
-    Event,
-    comments,
-    draft_of,
-    events,
-    iso,
-    sample_of,
-    written,
-)
+from tests.commands.init import topics
+from tests.commands.init.topics import NOW_MS, Event, draft_of, events, iso, sample_of, written
 from workers.commands.init.draft import Draft, OperatorAnswers
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import CannotGuess
@@ -133,10 +125,8 @@ def test_a_number_that_only_looks_like_a_time_is_not_one() -> None:
 
 def test_ids_prose_and_serial_numbers_are_not_items() -> None:
     serial: list[Event] = [{"id": f"{i:032x}", "seq": i} for i in range(200)]
-    prose = (f"{'word ' * 30}{i % 9}" for i in range(200))
-    other = (
-        {"user": f"u{i % 7}", "text": text, "kind": f"k{i % 3}"} for i, text in enumerate(prose)
-    )
+    prose = [f"{'word ' * 30}{i}" for i in range(9)]
+    other = ({"user": f"u{i % 7}", "text": prose[i % 9], "kind": f"k{i % 3}"} for i in range(200))
     assert said(of([a | b for a, b in zip(serial, other, strict=True)]))["items"] == "kind"
     with pytest.raises(CannotGuess, match="no field of the sampled records can be counted"):
         of(serial)
@@ -195,7 +185,7 @@ def test_a_range_that_was_given_is_kept() -> None:
     text, draft = written(sample, OperatorAnswers(range=around(-5, 5)))
     assert draft.items.range is not None and draft.items.range.edges[0] == -5
     assert "buckets = { from = -5, to = 5, count = 20 }" in text
-    assert "It holds no value of any event" in comments(text)
+    assert "It holds no value of any event" in topics.comments(text)
 
 
 def test_bounds_hold_for_nearly_all_events() -> None:

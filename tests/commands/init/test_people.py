@@ -24,10 +24,8 @@ More = Callable[[random.Random, int], Event]
 
 def topic(key: Callable[[Event], str | None], more: More) -> list[Keyed]:
     """Return page views with their record keys; without fields of `more`, they name no user."""
-    rng, pages = random.Random(1), ["home", "search", "cart", "help"]
-    views = (
-        {"page": rng.choice(pages), "ts": NOW_MS - 3_000_000 + 1_000 * i} for i in range(1_500)
-    )
+    rng, pages, begin = random.Random(1), ["home", "search", "cart", "help"], NOW_MS - 3_000_000
+    views = ({"page": rng.choice(pages), "ts": begin + 1_000 * i} for i in range(1_500))
     events = (view | more(rng, i) for i, view in enumerate(views))
     return [(key(one), one) for one in events]
 
