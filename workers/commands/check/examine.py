@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -108,8 +109,7 @@ def _ratio(one: str, other: str) -> float:
 Pair = tuple[str, str]  # a stream key and a label
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdEstimate:
+class ThresholdEstimate(NamedTuple):
     tick: int
     threshold: int
     shown: int
@@ -215,8 +215,7 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
 UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
+class Nearest(NamedTuple):
     path: str
     nearest: tuple[tuple[str, float], ...]
 
@@ -240,8 +239,7 @@ class RejectReason:
     empty: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
+class Distribution(NamedTuple):
     """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
 
     median: float
@@ -250,8 +248,7 @@ class Distribution:
     above: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserContributions:
+class UserContributions(NamedTuple):
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
     `users` are per epoch, summed over epochs. `pairs` of stream key and item per user compare with
@@ -566,20 +563,14 @@ def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
     users = sums.of_users.values()
     pairs = np.array([len(found) for found in users], dtype=np.int64)
     amounts = np.array([n for found in users for n in found.values()], dtype=np.int64)
-    bound = config.max_items_per_user
-    return UserContributions(
-        users=len(pairs),
-        pairs=_spread(pairs, len(sums.labels) * len(sums.keys) if bound is None else bound),
-        amounts=_spread(amounts, config.max_count),
-    )
+    most_pairs = config.max_items_per_user or 0  # required where users are protected
+    spreads = _spread(pairs, most_pairs), _spread(amounts, config.max_count)
+    return UserContributions(len(pairs), *spreads)
 
 
 def _spread(values: Longs, bound: int) -> Distribution:
     if not len(values):
-        return Distribution(median=0, most_of_99=0, most=0, above=0)
-    return Distribution(
-        median=float(np.median(values)),
-        most_of_99=float(np.quantile(values, 0.99, method="higher")),
-        most=int(values.max()),
-        above=int(np.count_nonzero(values > bound)),
-    )
+        return Distribution(0, 0, 0, 0)
+    most_of_99 = float(np.quantile(values, 0.99, method="higher"))
+    above = int(np.count_nonzero(values > bound))
+    return Distribution(float(np.median(values)), most_of_99, int(values.max()), above)

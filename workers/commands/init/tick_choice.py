@@ -6,7 +6,7 @@ if events are rare.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import about
@@ -36,8 +36,7 @@ _ABOVE_NOISE = 3
 _OUTLIERS = 0.005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TickChoice:
+class TickChoice(NamedTuple):
     tick_ms: int
     horizon: int
     mechanism: str
