@@ -78,9 +78,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: Capture) -> Non
         ("init", "--schema-registry --registry"),
     ],
 )
-def test_every_command_explains_itself_and_its_options(
-    command: str, options: str, capsys: Capture
-) -> None:
+def test_every_command_explains_its_options(command: str, options: str, capsys: Capture) -> None:
     """The names are the interface."""
     assert execute([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
@@ -117,9 +115,7 @@ def test_version_is_one_line(capsys: Capture) -> None:
         (["key", "new"], "FILE"),
     ],
 )
-def test_wrong_usage_is_2_and_names_the_option(
-    arguments: list[str], part: str, capsys: Capture
-) -> None:
+def test_wrong_usage_is_2_and_named(arguments: list[str], part: str, capsys: Capture) -> None:
     """Usage errors go to stderr, so that a pipe does not read them as data."""
     assert execute(arguments) == 2
     captured = capsys.readouterr()
@@ -268,9 +264,7 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
     assert events.read_bytes() == EVENTS[0]
 
 
-def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(
-    config: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_is_130_and_leaves_no_half_written_file(config: Path, tmp_path: Path) -> None:
     """A file under the name that was asked for is complete: the older one stays until the new one is."""
     pipe, output, part = tmp_path / "pipe", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     os.mkfifo(pipe)
@@ -332,9 +326,7 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
-def test_a_reader_that_has_gone_is_no_error_of_ours(
-    config: Path, tmp_path: Path, arguments: list[str]
-) -> None:
+def test_a_closed_pipe_is_not_our_error(config: Path, tmp_path: Path, arguments: list[str]) -> None:
     """`| head` must not print a traceback, and must not end like a failed audit."""
     if arguments[0] == "replay":
         events = tmp_path / "events.jsonl"
@@ -401,7 +393,7 @@ def test_topics_shows_creates_once_and_is_content_after_that(
     assert states == [{"missing"}, {"missing"}, {"created"}, {"there"}, {"there"}, {"there"}]
 
 
-def test_a_mistyped_events_topic_is_named_and_not_created(
+def test_mistyped_events_topics_are_not_created(
     bootstrap: str, config: Path, capsys: Capture
 ) -> None:
     """A typo would make a topic that nobody writes. The worker's own topics are made all the same: producers may create it later."""
@@ -444,7 +436,7 @@ def test_events_topic_without_create_is_wrong_usage(config: Path, capsys: Captur
     assert "--events-topic goes with --create" in capsys.readouterr().err
 
 
-def test_topics_is_1_where_a_topic_is_not_as_it_must_be(
+def test_topics_is_1_for_misconfigured_topics(
     bootstrap: str, config: Path, capsys: Capture
 ) -> None:
     """State in a topic that is not compacted is lost after a week: a script must not go on from there."""

@@ -41,7 +41,7 @@ def test_a_domain_is_read_line_by_line_and_in_order(tmp_path: Path) -> None:
         (b"\n \n", ["no label"]),
     ],
 )
-def test_a_bad_domain_file_is_refused_with_its_line(
+def test_bad_domain_files_are_refused_by_line(
     tmp_path: Path, content: bytes, parts: list[str]
 ) -> None:
     """A domain has thousands of lines: the message must say which."""

@@ -67,9 +67,7 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
             process.kill()
 
 
-def test_workers_come_from_two_starters_and_commands_from_a_third(
-    waiting: Path, tmp_path: Path
-) -> None:
+def test_workers_have_two_starters_and_commands_a_third(waiting: Path, tmp_path: Path) -> None:
     """Children of one have one seed of `hash`: what depended on the order of a set would be the same in all of them."""
     with (tmp_path / "log").open("ab") as log:
         processes = [launch(["run", "-c", str(waiting)], log, log) for _ in range(2)]

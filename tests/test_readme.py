@@ -85,9 +85,7 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def test_tutorial_of_the_readme_runs_as_it_is_written(
-    bootstrap: str, name: str, tmp_path: Path
-) -> None:
+def test_tutorial_of_the_readme_runs_as_written(bootstrap: str, name: str, tmp_path: Path) -> None:
     """A stranger who copies it line by line must see private counts, a clean audit and a clean end of the worker."""
 
     def named(text: str) -> str:

@@ -40,9 +40,7 @@ def test_where_counts_stop_below_the_threshold_only_the_longer_end_holds() -> No
 
 
 @pytest.mark.parametrize(("claimed", "holds"), [(1.0, True), (0.5, False), (2.0, False)])
-def test_truncated_intervals_cover_95_per_cent_where_one_tick_is_tested(
-    claimed: float, holds: bool
-) -> None:
+def test_truncated_intervals_cover_95_per_cent_at_one_tick(claimed: float, holds: bool) -> None:
     """Their own model, exactly; with half or double the sd they must fail.
 
     40,000 cases have a standard error of 0.0011; five of them are left by chance once in a million. Wrong ones give 0.71 and 0.978.

@@ -32,9 +32,7 @@ def expected(scene: Scene) -> dict[str, list[str]]:
     return lines
 
 
-def test_leaders_are_told_series_by_series_and_only_from_what_was_committed(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_leaders_are_told_by_series_from_committed_records(scene: Scene, tmp_path: Path) -> None:
     lines = expected(scene)
     for of_key in lines.values():
         assert "tea leads" in str(of_key) and "begins" in str(of_key)

@@ -29,9 +29,7 @@ def commands(scene: Scene) -> dict[str, list[str]]:
     return found
 
 
-def test_the_commands_and_the_query_of_the_guide_do_what_it_says(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_commands_and_query_of_the_guide_do_what_it_says(scene: Scene, tmp_path: Path) -> None:
     by_script, bootstrap = commands(scene), scene.site.connection.bootstrap
     assert set(by_script) == {"board.py", "agent.py", "to_duckdb.py"}
 

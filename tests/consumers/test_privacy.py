@@ -24,9 +24,7 @@ def test_what_was_planted_is_in_the_exact_topics_and_in_no_snapshot(scene: Scene
 
 
 @pytest.mark.parametrize("topic", ["{}.contributions", "{}.rejects", "{}-events"])
-def test_a_reader_of_a_wrong_topic_ends_and_quotes_nothing(
-    scene: Scene, tmp_path: Path, topic: str
-) -> None:
+def test_readers_of_a_wrong_topic_quote_nothing(scene: Scene, tmp_path: Path, topic: str) -> None:
     options = scene.options(topic.format(scene.site.name), "--until-end")
     database = tmp_path / "board.duckdb"
     board = run("board.py", *options, "--from-beginning")
@@ -48,9 +46,7 @@ def test_the_agent_on_a_wrong_topic_quotes_nothing_either(scene: Scene, tmp_path
     assert PLANTED not in program.output()
 
 
-def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_foreign_records_framed_as_snapshots_are_not_quoted(scene: Scene, tmp_path: Path) -> None:
     first = json.loads(scene.records["items"][0].value() or b"")
     item, promise = ["PlantedLabel", "715307715307"], {"PlantedUnit": 715307715307}
     for change in ({"items": [item]}, {"guarantee": promise}, {"histogram": "../Planted"}):

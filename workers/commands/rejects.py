@@ -40,6 +40,9 @@ from workers.runtime.printing import Printer, many, when
 from workers.runtime.progress import ProgressLine
 from workers.settings.settings import Settings
 
+Wanted = Callable[[str], bool]  # whether rejects with this reason are meant
+Placed = tuple[int, Rejected]  # with its offset in the rejects topic
+
 
 @dataclass(slots=True)
 class ReasonCounts:
@@ -68,7 +71,7 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
 def by_reason(
     settings: Settings,
     connection: Connection,
-    wanted: Callable[[str], bool],
+    wanted: Wanted,
     take: Callable[[Rejected, bool], object],
 ) -> dict[str, ReasonCounts]:
     """Return the rejects with a `wanted` reason, most common reason first.
@@ -98,7 +101,7 @@ def resent_offsets(connection: Connection, topic: str, partition: int) -> set[in
 
 
 def _wanted(
-    connection: Connection, settings: Settings, partition: int, wanted: Callable[[str], bool]
+    connection: Connection, settings: Settings, partition: int, wanted: Wanted
 ) -> Iterator[tuple[Message, Rejected, bool]]:
     """Yield a partition's rejects with a wanted reason, and whether each was resent."""
     sent = resent_offsets(connection, settings.rejects_topic, partition)
@@ -160,9 +163,7 @@ class _CommandOwner:
         )
 
 
-def retry_rejects(
-    settings: Settings, connection: Connection, wanted: Callable[[str], bool]
-) -> RetryCounts:
+def retry_rejects(settings: Settings, connection: Connection, wanted: Wanted) -> RetryCounts:
     """Resend the rejects with a `wanted` reason that would be accepted now.
 
     Raises Fenced: another run began meanwhile; rejects already resent stay sent.
@@ -199,8 +200,8 @@ def resent_record(reject: Rejected) -> Outgoing:
 
 
 def _chunks(
-    settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
-) -> Iterator[list[tuple[int, Rejected]]]:
+    settings: Settings, connection: Connection, partition: int, wanted: Wanted
+) -> Iterator[list[Placed]]:
     """Yield a partition's wanted rejects that were not resent, in chunks of one transaction."""
     try:
         # A worker's open transaction hides another run's resent records behind it until it ends.
@@ -211,7 +212,7 @@ def _chunks(
             "lies behind it cannot be read: try again when it has ended (a worker that died ends "
             "its own when it starts again)"
         ) from None
-    chunk: list[tuple[int, Rejected]] = []
+    chunk: list[Placed] = []
     nbytes = 0
     for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
         if was_sent:
@@ -234,11 +235,9 @@ class _AcceptanceFilter:
         self._sources = {source.log: source for source in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
-    def select(
-        self, rejects: Sequence[tuple[int, Rejected]], outcome: RetryCounts
-    ) -> list[tuple[int, Rejected]]:
+    def select(self, rejects: Sequence[Placed], outcome: RetryCounts) -> list[Placed]:
         """Return the rejects that would be accepted; count the others in `outcome`."""
-        whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
+        whole: dict[tuple[str, int], list[Placed]] = {}
         for offset, reject in rejects:
             log = reject.topic, reject.partition
             if log not in self._sources:
@@ -247,7 +246,7 @@ class _AcceptanceFilter:
                 outcome.cut += 1
             else:
                 whole.setdefault(log, []).append((offset, reject))
-        found: list[tuple[int, Rejected]] = []
+        found: list[Placed] = []
         for log, some in whole.items():
             accepted = self._accepted(log, [reject for _, reject in some])
             found += [some[i] for i in accepted]

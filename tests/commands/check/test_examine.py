@@ -245,9 +245,7 @@ def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("items", [[], None])
-def test_events_without_items_are_accepted_and_said_to_count_nothing(
-    tmp_path: Path, items: object
-) -> None:
+def test_events_without_items_are_accepted_and_count_nothing(tmp_path: Path, items: object) -> None:
     """An accepted share of 100 % would otherwise look as if all of them counted."""
     settings = settings_in(tmp_path, [unk()], missing="empty")
     source = lines(tmp_path, [event(0), event(1, items=items), event(2, items=items)])

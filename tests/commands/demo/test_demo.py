@@ -242,9 +242,7 @@ def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(tmp_pat
     check_summary(rest)
 
 
-def test_the_demo_runs_on_a_real_kafka_and_tells_what_it_leaves_there(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_the_demo_runs_on_a_real_kafka_and_names_its_topics(bootstrap: str, tmp_path: Path) -> None:
     with demo(tmp_path / "here", "--bootstrap", bootstrap) as process:
         until_tick(process, 8)
         process.send_signal(signal.SIGTERM)

@@ -114,9 +114,7 @@ def test_the_view_has_bars_and_the_table_at_the_size_it_was_made_for(settings: S
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_the_view_can_be_drawn_before_anything_was_published(
-    settings: Settings, width: int
-) -> None:
+def test_the_view_can_be_drawn_before_anything_is_published(settings: Settings, width: int) -> None:
     text = "\n".join(drawn(scene(settings, 900, ticks=0), width, 30))
     assert "the worker starts" in text
     assert text.count("waiting") == 3

@@ -74,7 +74,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_file_is_written_once_and_says_what_is_next(
+def test_a_file_is_written_once_with_next_steps(
     bootstrap: str, directory: Path, capsys: Capture
 ) -> None:
     topic = made(bootstrap, events("orders", 600))

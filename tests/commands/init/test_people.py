@@ -87,9 +87,7 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 @pytest.mark.parametrize("name", TOPICS)
 @pytest.mark.parametrize("keys", ["none", "public"])
 @pytest.mark.parametrize("users", [False, True])
-def test_identifying_fields_are_never_offered_as_labels_or_stream_keys(
-    name: str, keys: str, users: bool
-) -> None:
+def test_identifying_fields_are_never_labels_or_keys(name: str, keys: str, users: bool) -> None:
     answers = OperatorAnswers(keys=keys, users=users)
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
@@ -137,9 +135,7 @@ def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
             written(sample_of(topic(key, no_user)), OperatorAnswers(users=True))
 
 
-def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_the_command_writes_and_asks_about_user_and_rekey(bootstrap: str, tmp_path: Path) -> None:
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
     assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0

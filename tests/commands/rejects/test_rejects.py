@@ -152,9 +152,7 @@ def test_a_rekeyed_event_that_is_rejected_and_resent_counts_once(
     assert_counted(site, 40, at)  # two items of each of 20 users
 
 
-def test_only_acceptable_rejects_are_resent_and_others_may_be_later(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_acceptable_rejects_are_resent_others_may_be_later(bootstrap: str, tmp_path: Path) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     moved, missing = {"shop": "k", "items": ["x"], "ts": NOW}, "missing field 'key'"
     for i in range(6):
@@ -277,7 +275,7 @@ def test_it_waits_for_records_hidden_by_another_transaction(bootstrap: str, tmp_
     assert list(site.read(site.topic)) == []
 
 
-def test_exit_code_is_2_without_a_rejects_topic(
+def test_exit_code_2_without_a_rejects_topic(
     bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
