@@ -599,18 +599,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
     if "_duckdb" in sys.modules:
-        _end(code)
+        # End now: DuckDB would list on stderr as leaks what Python leaves to its end.
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # the reader of our output is gone
+                stream.flush()
+        os._exit(code)
     gc.freeze()
     sys.exit(code)
-
-
-def _end(code: int) -> None:
-    """End the process now: DuckDB would list on stderr as leaks what Python leaves to its end."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # the reader of our output is gone
-            stream.flush()
-    os._exit(code)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:

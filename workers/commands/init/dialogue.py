@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -268,9 +269,6 @@ def _number(number: float) -> str:
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:
-    shown = [_cut(plain(value)) for value in list(values)[:number]]
+    texts = map(plain, islice(values, number))
+    shown = [text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..." for text in texts]
     return ", ".join(shown) + (", ..." if len(values) > number else "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."

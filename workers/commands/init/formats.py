@@ -11,6 +11,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -142,11 +143,4 @@ _JSON = JsonDecoder(build([]))
 
 def _depth(value: bytes) -> int:
     """Return an upper bound on the nesting depth: brackets within texts count."""
-    depth = deepest = 0
-    for byte in value:
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+    return max(accumulate((byte in b"[{") - (byte in b"]}") for byte in value))

@@ -364,7 +364,9 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
 
 def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
     measure = field.says(names.MEASURE)
-    if field.labels and not (field.whole and measure) and _is_label(field):
+    most = max(_FEW, _REPEATED * field.number_of_values)
+    repeated = 1 < field.distinct <= most and not _unique(field)
+    if field.labels and repeated and not (field.whole and measure):
         score = 50.0 if field.text else 35.0
         score = 15.0 if not field.text and not field.whole else score
         score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
@@ -388,11 +390,6 @@ def _named(field: Field) -> float:
     if field.says(names.ITEM):
         return 20.0
     return -10.0 if field.says(names.KEY, names.TYPE) else 0.0
-
-
-def _is_label(field: Field) -> bool:
-    most = max(_FEW, _REPEATED * field.number_of_values)
-    return 1 < field.distinct <= most and not _unique(field)
 
 
 def _unique(field: Field) -> bool:

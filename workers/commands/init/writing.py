@@ -304,7 +304,9 @@ class _File(list[str]):
         self += ["", f"[{name}]"]
 
     def note(self, text: str) -> None:
-        self += [f"# {line}".rstrip() for line in _wrapped(text)] or ["#"]
+        text = plain(text)
+        lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+        self += [f"# {line}".rstrip() for line in lines] or ["#"]
 
     def text(self, name: str, value: str, why: str) -> None:
         self.set(name, toml(value), why)
@@ -323,10 +325,6 @@ class _File(list[str]):
         if candidates:
             shown = ", ".join(plain(candidate) for candidate in candidates[:_OTHERS])
             self.note(f"  or {name}: {shown}")
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(plain(text), _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
 
 
 def plain(text: str) -> str:
