@@ -71,10 +71,8 @@ def of_topics(settings: Settings, number: int) -> Sample:
                 break
             wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
-    chosen = (
-        (source, found[log][-kept[log] :]) for log, source in sources.items() if kept.get(log)
-    )
-    parts = [Part(source, _records(messages)) for source, messages in chosen]
+    sampled = ((log, source) for log, source in sources.items() if kept.get(log))
+    parts = [Part(source, _records(found[log][-kept[log] :])) for log, source in sampled]
     names = dict.fromkeys(source.topic for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline

@@ -418,20 +418,16 @@ class Session:
 
 
 def run_demo(
-    seconds: int | None,
-    rate: int,
-    bootstrap: str | None,
-    picture_path: Path | None,
-    port: int | None,
+    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
 ) -> int:
     """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 
     `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
-    own, or any free one if that is taken. `picture_path` receives the last view as SVG.
+    own, or any free one if that is taken. `picture` receives the last view as SVG.
     Return 0, or the exit code for a worker that failed.
     """
     with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
-        return Session(rate, bootstrap, picture_path, port).run(stop)
+        return Session(rate, bootstrap, picture, port).run(stop)
 
 
 def _plain(row: Row) -> str:
