@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -171,17 +172,11 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     asked: Any = {"mechanism": "two_level_k", "queries": ["max", "top_k_select:2"]}
     answers = known("answers", tick="10s", horizon=64, domain=names, keys=["s1"], **asked)
     site = Site(bootstrap, directory, [items, large, answers], partitions=2, owners=2)
-    rng = random.Random(7)
+    rng, weights = random.Random(7), [2.0**-i for i in range(len(LABELS))]
     for partition in range(2):
         events: list[object] = [
-            {
-                "key": key,
-                "items": rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
-                "ts": base + 1_000 * second + i,
-            }
-            for second in range(SECONDS)
-            for i in range(30)
-            for key in ("s1", "s2")
+            {"key": key, "items": rng.choices(LABELS, weights, k=2), "ts": base + second + i}
+            for second, i, key in product(range(0, 1_000 * SECONDS, 1_000), range(30), ("s1", "s2"))
         ]
         events[10:10] = [
             {"key": "s1", "items": ["PlantedRare"], "ts": base + 5, "customer": "PlantedUser"},

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,13 +154,9 @@ def demo(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Runs the demo with its temporary files under `directory`; what it printed on stderr goes to a file there."""
     directory.mkdir()
     with (directory.parent / "errors").open("w") as errors:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "TMPDIR": str(directory), "COLUMNS": "80"},
-        )
+        place = {"TMPDIR": str(directory), "COLUMNS": "80"}
+        streams: Any = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        process = subprocess.Popen([*COMMAND, *arguments], env=os.environ | place, **streams)
     try:
         yield process
     finally:
@@ -280,14 +277,9 @@ def test_a_worker_that_dies_ends_the_demo_with_its_log(tmp_path: Path) -> None:
 
 def test_on_a_terminal_the_view_is_live_and_the_screen_is_given_back(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        COMMAND,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm-256color"},
-        start_new_session=True,
-    )
+    place = {"TMPDIR": str(tmp_path), "TERM": "xterm-256color"}
+    streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = subprocess.Popen(COMMAND, env=os.environ | place, start_new_session=True, **streams)
     os.close(theirs)
     seen = b""
     try:

@@ -38,15 +38,9 @@ def reject(
     """Put a record into the rejects topic, as a worker does."""
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
     source = changes.pop("source", (site.topic, partition, changes.pop("offset", 0)))
-    made = rejected(
-        site.settings.rejects_topic,
-        changes.pop("key", None),
-        value,
-        reason=reason,
-        source=source,
-        time_ms=changes.pop("time_ms", NOW),
-        further=changes.pop("further", ()),
-    )
+    topic, key = site.settings.rejects_topic, changes.pop("key", None)
+    further: Any = {"time_ms": NOW, "further": ()} | changes
+    made = rejected(topic, key, value, reason=reason, source=source, **further)
     headers = cast(Any, made.headers)
     site.producer.produce(made.topic, made.value, made.key, partition, headers=headers)
     site.producer.flush()
