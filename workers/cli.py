@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click import option
 
 from workers.commands.failures import EXIT_INTERRUPTED, explain, log
 
@@ -45,7 +46,7 @@ N = click.IntRange(1, 1_000)
 PATH = click.Path(path_type=Path)
 PORT = click.IntRange(0, 65_535)
 
-config_option = click.option(
+config_option = option(
     "-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML)."
 )
 
@@ -70,7 +71,7 @@ def _load_quietly(config: Path) -> Settings:
 
 def _json_option(page: str) -> Callable[[Command], Command]:
     text = f"Print one JSON object (docs/{page}.md) instead of text."
-    return click.option("--json", "as_json", is_flag=True, help=text)
+    return option("--json", "as_json", is_flag=True, help=text)
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -81,13 +82,16 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(context_settings=CONTEXT)
+@option(
     "--debug",
     is_flag=True,
     help="Show a traceback with an error, and more in the log; leave core dumps on.",
 )
-@click.option(
+@option(
     "--version",
     is_flag=True,
     is_eager=True,
@@ -114,18 +118,18 @@ def cli(context: click.Context, debug: bool) -> None:
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     help="Overrides worker.log_format: text, or one JSON object per line.",
 )
-@click.option(
+@option(
     "--metrics-port",
     type=PORT,
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
-@click.option(
+@option(
     "--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo."
 )
 @click.pass_obj
@@ -175,24 +179,15 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 
 
 @cli.command()
-@click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
-@click.option(
-    "--rate",
-    type=click.IntRange(1, 1_000_000),
-    default=1_000,
-    show_default=True,
-    metavar="N",
-    help="Events a second.",
+@option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
+@option(
+    "--rate", type=click.IntRange(1, 1_000_000), default=1_000, metavar="N", help="Events a second."
 )
-@click.option(
-    "--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one."
-)
-@click.option(
+@option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
+@option(
     "--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one."
 )
-@click.option(
-    "--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg."
-)
+@option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
 def demo(
     seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
 ) -> int:
@@ -206,12 +201,12 @@ def demo(
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--create",
     is_flag=True,
     help="Create missing topics of the worker's own. Existing ones are never altered.",
 )
-@click.option(
+@option(
     "--events-topic", is_flag=True, help="With --create: create a missing events topic as well."
 )
 def topics(config: Path, create: bool, events_topic: bool) -> int:
@@ -231,10 +226,8 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
 @cli.command()
 @config_option
 @_json_option("plan")
-@click.option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
-@click.option(
-    "--force", is_flag=True, help="With --report: write into DIR even if it is not empty."
-)
+@option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
+@option("--force", is_flag=True, help="With --report: write into DIR even if it is not empty.")
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
@@ -251,7 +244,7 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 
 
 @cli.command()
-@click.option(
+@option(
     "-c",
     "--config",
     "configs",
@@ -274,47 +267,47 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--input",
     "source",
     metavar="FILE",
     help="JSON lines (may be gzipped) or Parquet; - is standard input.",
 )
-@click.option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
-@click.option(
+@option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
+@option(
     "--from",
     "since",
     metavar="T",
     help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.",
 )
-@click.option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
-@click.option(
+@option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
+@option(
     "--snapshots",
     metavar="OUT",
     help="Write every snapshot to OUT, one per line; - is standard output.",
 )
-@click.option(
+@option(
     "--report",
     type=PATH,
     metavar="DIR",
     help="Compare with the exact counts; write results and a report into DIR.",
 )
-@click.option(
+@option(
     "--vary",
     multiple=True,
     metavar="H.SETTING=V,V",
     help="With --report: try these values of a histogram's setting, in every combination; repeatable.",
 )
-@click.option(
+@option(
     "--seeds",
     type=N,
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@click.option(
+@option(
     "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
 )
-@click.option(
+@option(
     "--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty."
 )
 def replay(
@@ -341,28 +334,21 @@ def replay(
         raise click.UsageError("--from and --to go with --topic")
     if report is None and (vary or seeds or top or force):
         raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
-    settings = _load(config)
-    from workers.commands.replay import Options, parse_time, replay_file, replay_topic
+    settings = _load_quietly(config) if topic else _load(config)
+    from workers.commands.replay import Options, replay_events
 
     options = None
     if report is not None:
         numbers = {"seeds": seeds or 3, "top": top or 10}
         options = Options(config=config, report=report, vary=vary, force=force, **numbers)
-    if source is not None:
-        return replay_file(settings, source=source, snapshots=snapshots, options=options)
-    _hide_client_logs()
-    return replay_topic(
-        settings,
-        since_ms=None if since is None else parse_time("--from", since),
-        until_ms=None if until is None else parse_time("--to", until),
-        snapshots=snapshots,
-        options=options,
+    return replay_events(
+        settings, source=source, since=since, until=until, snapshots=snapshots, options=options
     )
 
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--exact",
     type=PATH,
     metavar="FILE",
@@ -381,18 +367,11 @@ def audit(config: Path, exact: Path | None) -> int:
 
 @cli.command()
 @config_option
-@click.option(
-    "--port",
-    type=PORT,
-    default=8080,
-    show_default=True,
-    metavar="P",
-    help="Port to listen on; 0 picks a free one.",
+@option(
+    "--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0 picks a free one."
 )
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on."
-)
-@click.option(
+@option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
+@option(
     "--token-file",
     type=PATH,
     metavar="F",
@@ -416,15 +395,14 @@ def dashboard(
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--records",
     type=click.IntRange(1, 100_000),
     default=1_000,
-    show_default=True,
     metavar="N",
     help="How many to look at.",
 )
-@click.option(
+@option(
     "--input",
     "source",
     metavar="FILE",
@@ -445,16 +423,14 @@ def check(config: Path, records: int, source: str | None) -> int:
 
 @cli.command()
 @config_option
-@click.option("--reason", metavar="R", help="Only rejects with this reason.")
-@click.option(
+@option("--reason", metavar="R", help="Only rejects with this reason.")
+@option(
     "--show",
     type=click.IntRange(1, 10_000),
     metavar="N",
     help="Print up to N of them, as they are.",
 )
-@click.option(
-    "--retry", is_flag=True, help="Send those back that would be accepted now, each once."
-)
+@option("--retry", is_flag=True, help="Send those back that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
     """List what was rejected, by reason; send back what is accepted by now.
 
@@ -467,62 +443,61 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
 
 
 @cli.command()
-@click.option(
+@option(
     "--bootstrap",
     required=True,
     metavar="B",
     help="Kafka cluster, host:port, or several separated by commas.",
 )
-@click.option("--topic", required=True, metavar="T", help="The topic of the events.")
-@click.option(
+@option("--topic", required=True, metavar="T", help="The topic of the events.")
+@option(
     "--output",
     type=PATH,
     metavar="FILE",
     help="The settings file to write. Default: T.toml. Never overwrites one.",
 )
-@click.option(
+@option(
     "--records",
     type=click.IntRange(10, 100_000),
     default=2_000,
-    show_default=True,
     metavar="N",
     help="How many to look at.",
 )
-@click.option(
+@option(
     "--client",
     multiple=True,
     metavar="NAME=VALUE",
     help="A librdkafka setting, such as security.protocol=ssl; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
 )
-@click.option(
+@option(
     "--schema-registry",
     "registry",
     metavar="URL",
     help="Where the schemas of Avro, Protobuf or JSON Schema are.",
 )
-@click.option(
+@option(
     "--registry",
     "registry_options",
     multiple=True,
     metavar="NAME=VALUE",
     help="Another setting of [schema_registry], such as ca=PATH; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
 )
-@click.option(
+@option(
     "--keys",
     type=click.Choice(["public", "declare", "none"]),
     help="May names of stream keys be published: all of them, those of the sample (written into the file), or none. "
     "Asked for on a terminal, else none.",
 )
-@click.option(
+@option(
     "--users/--no-users", default=None, help="Protect all events of one user, not single events."
 )
-@click.option(
+@option(
     "--range",
     "range_",
     metavar="FROM:TO",
     help="Of numbers that are counted in buckets. Default: from the sample.",
 )
-@click.option(
+@option(
     "--yes",
     is_flag=True,
     help="Do not ask; options that are not given take the values used without a terminal.",

@@ -18,7 +18,6 @@ from workers.privacy.spending import (
     Counted,
     Epoch,
     Generation,
-    Histogram,
     Left,
     Total,
     budget_of,
@@ -74,8 +73,7 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
         named.add(one.worker.name)
         topics = one.events.topics
-        counted = {topics.pattern} if topics.pattern else set(topics.names)
-        if not overlap({name for name in counted if name}, first.events.topics):
+        if not overlap(set(topics.names) or {str(topics)}, first.events.topics):
             raise SettingsError(
                 f"worker {one.worker.name} counts {topics}, and worker {first.worker.name} counts "
                 f"{first.events.topics}: no event is in both, so nothing adds up"
@@ -107,7 +105,12 @@ def show(budget: Budget, console: Console, topic: str) -> None:
     else:
         say.line(f"{worker}: budget spent so far, from its release state", style="bold")
         for histogram in budget.histograms:
-            _histogram(histogram, say)
+            wanted = histogram.generation_in_settings
+            say.line()
+            known = "" if wanted is not None else " (not in the settings)"
+            say.line(f"{histogram.name}{known}", style="bold")
+            for one in histogram.generations:
+                _generation(one, wanted, say)
         say.line()
         say.line(f"all together, for one {budget.unit}", style="bold")
         unlike = [f"{one.histogram} generation {one.generation}" for one in budget.not_in_total]
@@ -122,14 +125,6 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         _ceiling(budget.ceiling, budget.unit, say)
     for sentence in _unseen(budget):
         say.line(f"- {sentence}", 2)
-
-
-def _histogram(histogram: Histogram, say: Printer) -> None:
-    say.line()
-    known = "" if histogram.generation_in_settings is not None else " (not in the settings)"
-    say.line(f"{histogram.name}{known}", style="bold")
-    for one in histogram.generations:
-        _generation(one, histogram.generation_in_settings, say)
 
 
 def _generation(one: Generation, wanted: int | None, say: Printer) -> None:

@@ -75,7 +75,7 @@ def compile_kernels() -> float:
     17 s instead of 31.
     """
     begun = time.perf_counter()
-    with _without_collections(), _flags_at_once(), _other_process() as wait:
+    with _fast_compiler(), _other_process() as wait:
         _of_numbers()
         _of_batches(_Unscanned)
         if _with_formats():
@@ -90,22 +90,11 @@ def compile_kernels() -> float:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
-    """Disable the cyclic garbage collector while compiling: saves a tenth of the time."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
+def _fast_compiler() -> Iterator[None]:
+    """Disable the cyclic garbage collector: saves a tenth of the time.
 
-
-@contextmanager
-def _flags_at_once() -> Iterator[None]:
-    """Have numba build its flags' comparison key in one step instead of from 25 properties.
-
-    It builds the key 300,000 times: a twentieth of the time.
+    Also have numba build its flags' comparison key in one step instead of from 25 properties. It
+    builds the key 300,000 times: a twentieth of the time.
     """
     from numba.core.targetconfig import TargetConfig
 
@@ -118,11 +107,15 @@ def _flags_at_once() -> Iterator[None]:
             defaults[kind] = {name: option.default for name, option in kind.options.items()}
         return defaults[kind] | flags._values
 
+    on = gc.isenabled()
+    gc.disable()
     config.values = values
     try:
         yield
     finally:
         config.values = own
+        if on:
+            gc.enable()
 
 
 @contextmanager
@@ -331,7 +324,7 @@ def _settings(unit: str) -> Settings:
 
 if __name__ == "__main__":
     if _APART in sys.argv[1:]:
-        with _without_collections(), _flags_at_once():
+        with _fast_compiler():
             _apart()
     else:
         print("Compiling the loops that count (once) ...", flush=True)

@@ -30,7 +30,8 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
-    if _is_kafka_error(error):
+    kafka_errors = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
+    if isinstance(error, tuple(kafka_errors)):
         say(f"Kafka: {_kafka_message(error)}")
         return EXIT_EXPECTED
     if isinstance(error, OSError) and error.strerror:
@@ -38,7 +39,10 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
         say(f"{place}{error.strerror}")
         return EXIT_EXPECTED
     # An unexpected error may quote an event: show only its kind and place (--debug: the traceback).
-    say(f"internal error: {type(error).__name__} at {_place(error)}; --debug shows more")
+    place = "an unknown place"
+    if frames := traceback.extract_tb(error.__traceback__):
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+    say(f"internal error: {type(error).__name__} at {place}; --debug shows more")
     return EXIT_FAULT
 
 
@@ -53,11 +57,6 @@ def _show_traceback(error: Exception, *, as_json: bool) -> None:
     click.echo(traceback_of(error), err=True)
 
 
-def _is_kafka_error(error: Exception) -> bool:
-    kinds = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
-    return isinstance(error, tuple(kinds))
-
-
 def _kafka_message(error: Exception) -> str:
     """Return the text of an error of librdkafka (the exception's first argument) or aiokafka."""
     text = getattr(error.args[0], "str", None) if error.args else None
@@ -66,8 +65,3 @@ def _kafka_message(error: Exception) -> str:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _place(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -43,31 +43,21 @@ _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
-def replay_file(
-    settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None
-) -> int:
-    if snapshots is not None and _same_file(source, snapshots):
-        raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
-    return _run(settings, partial(open_source, name=source), snapshots, options)
-
-
-def replay_topic(
-    settings: Settings,
-    *,
-    since_ms: int | None,
-    until_ms: int | None,
-    snapshots: str | None,
-    options: Options | None = None,
-) -> int:
+def _opening(
+    source: str | None, since: str | None, until: str | None
+) -> Callable[[Settings], AbstractContextManager[Source]]:
+    if source is not None:
+        return partial(open_source, name=source)
     from workers.replay.sources_topic import open_topic
 
-    empty = "no events in this range of the topic"
-    opening = partial(open_topic, since_ms=since_ms, until_ms=until_ms)
-    return _run(settings, opening, snapshots, options, empty=empty)
+    since_ms, until_ms = _time("--from", since), _time("--to", until)
+    return partial(open_topic, since_ms=since_ms, until_ms=until_ms)
 
 
-def parse_time(option: str, text: str) -> int:
+def _time(option: str, text: str | None) -> int | None:
     """Return a time in ms since 1970, given in RFC 3339, as a day or in ms; without a zone: UTC."""
+    if text is None:
+        return None
     try:
         if text.isdecimal():
             if int(text) > TIME_MAX:
@@ -81,21 +71,24 @@ def parse_time(option: str, text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _run(
+def replay_events(
     settings: Settings,
-    opening: Callable[[Settings], AbstractContextManager[Source]],
+    *,
+    source: str | None,
+    since: str | None,
+    until: str | None,
     snapshots: str | None,
     options: Options | None,
-    *,
-    empty: str | None = None,
 ) -> int:
-    """Replay the events of the source that `opening` opens; run a backtest if `options` is given.
+    """Replay the events of the file `source`, or (None) those of the topic from `since` to `until`.
 
-    Snapshots go to the file `snapshots`, one JSON object per line. Return the exit code: 0, even
-    if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
-    A topic without events is refused with `empty` even if records were rejected: without a time
-    they may lie outside the range.
+    With `options` this is a backtest. Snapshots go to the file `snapshots`, one JSON object per
+    line. Return the exit code: 0, even if lines were rejected; 130 after Ctrl-C and 143 after
+    SIGTERM, with the ticks released by then.
     """
+    if source is not None and snapshots is not None and _same_file(source, snapshots):
+        raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
+    opening = _opening(source, since, until)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
@@ -103,24 +96,24 @@ def _run(
         read = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
-            opening(read) as source,
+            opening(read) as events,
             Output(snapshots) as output,
             ProgressLine() as progress,
         ):
             if backtest is None:
                 summary = replay(
-                    settings, key, source, output.write, lambda now: progress.update(_where(now))
+                    settings, key, events, output.write, lambda now: progress.update(_where(now))
                 )
             else:
-                summary = backtest.run(source, output.write, progress)
+                summary = backtest.run(events, output.write, progress)
             if not summary.events and not summary.partial:
-                _refuse_empty(summary, source, empty, measured=backtest is not None)
+                _refuse_empty(summary, events, source is None, measured=backtest is not None)
             if not summary.partial or summary.snapshots:
                 output.close(partial=summary.partial)
-            for line in report(summary, source.word, source.places):
+            for line in report(summary, events.word, events.places):
                 progress.print(line)
             if backtest is not None:
-                for line in backtest.write(summary, source.word):
+                for line in backtest.write(summary, events.word):
                     progress.print(line)
             if summary.partial:
                 progress.print(_stopped(summary, output.place, measured=backtest is not None))
@@ -129,19 +122,20 @@ def _run(
         return EXIT_TERMINATED if interrupts.pressed is signal.SIGTERM else EXIT_INTERRUPTED
 
 
-def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
+def _refuse_empty(summary: Summary, source: Source, of_topic: bool, *, measured: bool) -> None:
     """Refuse a source without events, unless it is a file whose rejected lines are listed.
 
+    A topic is refused even if records were rejected: without a time they may lie outside the range.
     A backtest is always refused: it has nothing to measure.
     """
-    if summary.rejects and empty is None and not measured:
+    if summary.rejects and not of_topic and not measured:
         return
     why = ""
     if summary.rejects:
         first = _place(summary.first_rejects[0], source.word, source.places)
         why = f"; {many(summary.rejects.total(), source.word)} rejected, the first: {first}"
-    if empty is not None:
-        raise SettingsError(f"{source.name}: {empty}{why}")
+    if of_topic:
+        raise SettingsError(f"{source.name}: no events in this range of the topic{why}")
     if measured:
         raise SettingsError(f"{source.name}: no events, so nothing to measure{why}")
     raise SettingsError(f"{source.name}: no events in it{why}")

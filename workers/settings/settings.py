@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from workers.mechanisms.config import views
-from workers.mechanisms.config.checked import Checked, display, rules
+from workers.mechanisms.config.checked import Checked, display, rules, whole
 from workers.mechanisms.config.histogram import TOPIC_NAME, Conditions, Duration, HistogramConfig
 from workers.mechanisms.config.histogram import FieldPath as Field
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, parse
@@ -70,18 +70,17 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     msgspec 0.22 cannot check the names: it mixes up the fields of a type that is a text with a
     pattern or an array, and the next garbage collection of cycles ends the process.
     """
-    expression = isinstance(topic, str) and topic.startswith("^")
     names = (topic,) if isinstance(topic, str) else topic
-    fits = all(re.match(TOPIC_NAME, name) for name in names)
-    if expression:
+    if isinstance(topic, str) and topic.startswith("^"):
         fits = 1 < len(topic) <= PATTERN_MAX
+    else:
+        fits = all(re.match(TOPIC_NAME, name) for name in names)
     if not fits or not 0 < len(names) <= TOPICS_MAX:
         yield f"topic = {display(topic)}: {ALLOWED}"
-    elif isinstance(topic, tuple):
-        if len(set(topic)) < len(topic):
-            repeated = next(name for name in topic if topic.count(name) > 1)
-            yield f"topic holds {display(repeated)} more than once: every one only once"
-    elif topic.startswith("^"):
+    elif len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        yield f"topic holds {display(repeated)} more than once: every one only once"
+    elif isinstance(topic, str) and topic.startswith("^"):
         try:
             re.compile(topic)
         except (re.error, OverflowError, RecursionError) as error:
@@ -101,10 +100,6 @@ _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
 
-def _whole(least: int, most: int, of: str = "") -> Meta:
-    return Meta(ge=least, le=most, description=f"a whole number {of}from {least:,} to {most:,}")
-
-
 def _lasting(least: int, most: int) -> Meta:
     words = f"a duration from {format_duration(least)} to {format_duration(most)}"
     return Meta(ge=least, le=most, description=words)
@@ -121,13 +116,14 @@ _NAME = _says(
 _ADDRESS = _says(
     'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
 )
-_Partitions = Annotated[int, _whole(1, 10_000)]
+_Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
 _PORT = (
     "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 )
 _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+_BYTES = "a whole number of bytes from 1 to 100,000,000"
 _URL = r"https?://[^\s,@/]+(/[^\s,@]*)?"
 _URLS = '"http://host:port" or "https://...", without a user in it; or several separated by commas'
 
@@ -156,7 +152,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     user_partitions: Annotated[
         _Partitions | None, _says(_PARTITIONS + "as many as the events topics have together")
     ] = None
-    metrics_port: Annotated[Annotated[int, _whole(0, 65_535)] | None, _says(_PORT)] = None
+    metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _says(_PORT)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
 
@@ -203,7 +199,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
         Meta(description=f"a duration from 0s to 36500d{_MAX_BEHIND}", extra={"duration": True}),
     ] = None
-    max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
+    max_bytes: Annotated[int, Meta(ge=1, le=100_000_000, description=_BYTES)] = 1_000_000
 
     @property
     def topics(self) -> TopicNames:

@@ -82,7 +82,7 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
 def _near(absent: examine.Nearest, who: str = "no record") -> str:
     if not absent.nearest:
         return f"{who} has {absent.path}, nor anything like it"
-    near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest)
+    near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest.items())
     return f"{who} has {absent.path}; nearest: {near}"
 
 

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -71,25 +72,22 @@ class PathCounts:
     def has(self, path: Path) -> bool:
         return str(path) in self._met
 
-    def nearest(self, wanted: Path) -> list[str]:
+    def nearest(self, wanted: Path) -> Nearest:
+        """Return the paths most like `wanted`, with the share of the records that have them."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
         good = [text for text, score in scores.items() if score >= _NEAR]
-        return sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
-
-    def share(self, path: str) -> float:
-        return self._met[path] / self._records if self._records else 0.0
+        near = sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
+        return Nearest(str(wanted), {text: self._met[text] / self._records for text in near})
 
 
-def wanted_paths(shape: Shape) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+def wanted_paths(shape: Shape) -> list[Path]:
+    found: list[object] = []
     for view in shape.views.values():
-        found |= {f"{name} {path}": path for name, path in view.paths().items()}
-        for condition in view.where:
-            found[f"where {condition.field}"] = parse(condition.field)
-    for name, place in (("timestamp", shape.time), ("user", shape.user)):
-        if isinstance(place, Path):
-            found[f"{name} {place}"] = place
-    return found
+        found += view.paths().values()
+        found += [parse(condition.field) for condition in view.where]
+    return [
+        path for path in dict.fromkeys([*found, shape.time, shape.user]) if isinstance(path, Path)
+    ]
 
 
 def _likeness(wanted: Path, text: str) -> float:
@@ -217,7 +215,7 @@ UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 class Nearest(NamedTuple):
     path: str
-    nearest: tuple[tuple[str, float], ...]
+    nearest: Mapping[str, float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -344,11 +342,11 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     why.example = _example(part, reject.index, record)
                     why.hint = _time_hint(sample.shape, reject.reason, record)
             accepted_events.append(found)
-    wanted = wanted_paths(sample.shape).values()
-    absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
+    wanted = wanted_paths(sample.shape)
+    absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in whys.values():
         named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
-        why.absent = next((_nearest(why.fields, path) for path in named), None)
+        why.absent = next(map(why.fields.nearest, named), None)
     times_by_part = [events.times[events.looked_at] for events in accepted_events]
     weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
     times = _joined(times_by_part)
@@ -387,11 +385,9 @@ def _decoded(source: SourceReader, part: Part, i: int) -> object:
 
 def _example(part: Part, i: int, decoded: object) -> str:
     value = None if part.objects is not None else part.records.value(i)
-    if value is not None:
-        try:
+    with suppress(UnicodeDecodeError):
+        if value is not None:
             return value.decode()
-        except UnicodeDecodeError:
-            pass
     if decoded is not None:
         return json.dumps(decoded, ensure_ascii=False, default=str)
     return "no value" if value is None else repr(value)[2:-1]
@@ -400,11 +396,6 @@ def _example(part: Part, i: int, decoded: object) -> str:
 def _names(reason: str, path: Path) -> bool:
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
-
-
-def _nearest(fields: PathCounts, path: Path) -> Nearest:
-    near = tuple((text, fields.share(text)) for text in fields.nearest(path))
-    return Nearest(path=str(path), nearest=near)
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
@@ -454,14 +445,14 @@ def _of_histogram(
     settings: Settings,
     config: HistogramConfig,
     weighted: Sequence[tuple[Events, float]],
-    absent: dict[str, Nearest],
+    absent: Mapping[Path, Nearest],
 ) -> HistogramFindings:
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
     items = _joined(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
+    own = wanted_paths(Shape({"": settings.shape.views[config.view]}))
     unit, estimate = settings.privacy.unit, None
     if sums.events_s:
         estimate = expected(config, unit, sums.events_s, sums.pairs_s)
@@ -477,7 +468,7 @@ def _of_histogram(
         items=_spread(items, config.max_items),
         amounts=_spread(_joined(sums.amounts), config.max_count),
         of_users=_of_users(sums, config) if unit == "user" else None,
-        absent=tuple(absent[str(path)] for path in own if str(path) in absent),
+        absent=tuple(absent[path] for path in own if path in absent),
         expected=estimate,
     )
 
