@@ -213,9 +213,8 @@ class Auditor:
                     where = f"{topic}[{message.partition()}] offset {message.offset()}"
                     raise Difference(f"{where}: not a snapshot") from None
                 if known and not newer:
-                    raise Difference(
-                        f"{_name(value)}: published, but it does not follow from the contributions"
-                    )
+                    unfounded = "published, but it does not follow from the contributions"
+                    raise Difference(f"{_name(value)}: {unfounded}")
                 self.others += not newer
 
 
@@ -247,13 +246,11 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
             f"{len(tally.keys):,} stream keys, equal byte for byte"
         )
     if auditor.other_windows:
-        print(
-            f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them"
-        )
+        number = f"{auditor.other_windows:,} snapshots"
+        print(f"audit: {number} with other windows than now, compared without them")
     if auditor.others:
-        print(
-            f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed"
-        )
+        number = f"{auditor.others:,} snapshots"
+        print(f"audit: {number} of earlier generations or settings, not recomputed")
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
     return 0
 
@@ -264,9 +261,8 @@ def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
     try:
         return open(path, "xb", opener=partial(os.open, mode=0o600))
     except OSError as error:
-        raise SettingsError(
-            f"--exact {path}: {error.strerror}; give the name of a new file"
-        ) from error
+        remedy = "give the name of a new file"
+        raise SettingsError(f"--exact {path}: {error.strerror}; {remedy}") from error
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:

@@ -15,13 +15,11 @@ def new_key(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise SettingsError(
-            f"{path}: exists already, and a key is never overwritten: choose another name"
-        ) from None
+        remedy = "a key is never overwritten: choose another name"
+        raise SettingsError(f"{path}: exists already, and {remedy}") from None
     except FileNotFoundError:
-        raise SettingsError(
-            f"{path}: no directory {path.parent}: `mkdir -m 700 {path.parent}`"
-        ) from None
+        remedy = f"`mkdir -m 700 {path.parent}`"
+        raise SettingsError(f"{path}: no directory {path.parent}: {remedy}") from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     try:

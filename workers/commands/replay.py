@@ -37,7 +37,6 @@ from workers.settings.files import read_key
 from workers.settings.settings import Settings
 
 EXIT_TERMINATED = 143
-PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
 _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
@@ -100,12 +99,16 @@ def replay_events(
             Output(snapshots) as output,
             ProgressLine() as progress,
         ):
+
+            def show(summary: Summary) -> None:
+                progress.update(_where(summary))
+
             if backtest is None:
-                summary = replay(
-                    settings, key, events, output.write, lambda now: progress.update(_where(now))
-                )
+                summary = replay(settings, key, events, output.write, show)
             else:
-                summary = backtest.run(events, output.write, progress)
+                for note in backtest.notes():
+                    progress.print(f"replay: {note}")
+                summary = backtest.runs.run(read, events, output.write, show)
             if not summary.events and not summary.partial:
                 _refuse_empty(summary, events, source is None, measured=backtest is not None)
             if not summary.partial or summary.snapshots:
@@ -274,9 +277,8 @@ class Prepared:
         self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
         if options.vary and snapshots is not None:
-            raise SettingsError(
-                "--snapshots writes those of one run, so it cannot be used with --vary"
-            )
+            refusal = "--snapshots writes those of one run, so it cannot be used with --vary"
+            raise SettingsError(refusal)
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
         self.settings = self._grid.read_with(settings)
@@ -285,44 +287,30 @@ class Prepared:
         self._number = len(runs)
         # This process writes the snapshots; other processes are forked before reading starts.
         processes = 1 if snapshots is not None else processes_for(runs)
-        self._runs: Backtest | Pool
+        self.runs: Backtest | Pool
         if processes > 1:
-            self._runs = Pool(runs, key, options.top, processes)
+            self.runs = Pool(runs, key, options.top, processes)
         else:
-            self._runs = Backtest(runs, key, options.top)
-            for one in self._runs.watches():
+            self.runs = Backtest(runs, key, options.top)
+            for one in self.runs.watches():
                 one.histogram.written = snapshots is not None and one.run.seed == 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if isinstance(self._runs, Pool):
-            self._runs.close()
+        if isinstance(self.runs, Pool):
+            self.runs.close()
 
-    def run(self, source: Source, write_snapshot: Write, progress: ProgressLine) -> Summary:
-        for note in self._grid.notes:
-            progress.print(f"replay: {note}")
-        for reason in self._grid.left_out:
-            progress.print(f"replay: left out: {reason}")
-        progress.print(
-            f"replay: {len(self._grid.combinations):,} combinations of settings, "
-            f"{self._number:,} runs with their seeds"
-        )
-        last = 0.0
-
-        def show(summary: Summary) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            if now - last >= PROGRESS_INTERVAL_S:
-                last = now
-                progress.update(_where(summary))
-
-        return self._runs.run(self.settings, source, write_snapshot, show)
+    def notes(self) -> Iterator[str]:
+        yield from self._grid.notes
+        yield from (f"left out: {reason}" for reason in self._grid.left_out)
+        combinations = f"{len(self._grid.combinations):,} combinations of settings"
+        yield f"{combinations}, {self._number:,} runs with their seeds"
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
         begun, directory = time.perf_counter(), self._options.report
-        write(directory, self._runs.results(summary, word, self._grid.left_out))
+        write(directory, self.runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
         from workers.replay.report.report import write_report
 

@@ -85,9 +85,8 @@ def wanted_paths(shape: Shape) -> list[Path]:
     for view in shape.views.values():
         found += view.paths().values()
         found += [parse(condition.field) for condition in view.where]
-    return [
-        path for path in dict.fromkeys([*found, shape.time, shape.user]) if isinstance(path, Path)
-    ]
+    places = dict.fromkeys([*found, shape.time, shape.user])
+    return [place for place in places if isinstance(place, Path)]
 
 
 def _likeness(wanted: Path, text: str) -> float:

@@ -85,9 +85,8 @@ def write_settings(
         decoded = decode_sample([record.value for record in sample.records], access)
         guess = SampleGuesses(sample, decoded, now_ms)
         if buckets is not None and guess.items.range is None:
-            raise SettingsError(
-                f"--range: what would be counted, {guess.items.field.path}, is not a number"
-            )
+            counted = f"what would be counted, {guess.items.field.path}"
+            raise SettingsError(f"--range: {counted}, is not a number")
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
@@ -140,9 +139,8 @@ def _range(text: str) -> Range:
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
     found = around(float(match[1]), float(match[2])) if match else None
     if found is None:
-        raise SettingsError(
-            f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100"
-        )
+        form = "FROM:TO, two numbers, the first below the second, such as 0:100"
+        raise SettingsError(f"--range {text}: {form}")
     return found
 
 

@@ -112,7 +112,11 @@ class SampleGuesses:
             numbered = enumerate(self._places)
             self._places = [place for n, place in numbered if field_label(column.get(n)) in values]
             self._look(now_ms)
-        self.time = self._usable_time()
+        # The likeliest time that can be read beside the items.
+        views = views_of(self.items)
+        shapes = ((time, Shape(views, time.field.path)) for time in self._times)
+        self.other_times = [time for time, shape in shapes if not list(complaints(shape))]
+        self.time = self.other_times.pop(0) if self.other_times else None
 
     def _look(self, now_ms: int) -> None:
         records = [self._sample.records[place] for place in self._places]
@@ -132,7 +136,7 @@ class SampleGuesses:
                 continue
             without_count = [] if items.count is None else [replace(items, count=None)]
             for tried in (items, *without_count):
-                fits = not list(complaints(Shape(one_view(view_of(tried)))))
+                fits = not list(complaints(Shape(views_of(tried))))
                 if fits and self._having(tried):
                     good.append(tried)
                     break
@@ -144,17 +148,10 @@ class SampleGuesses:
         return good
 
     def _having(self, items: ItemsCandidate) -> set[int]:
-        projection = Projection(Shape(one_view(view_of(items)), empty=True))
+        projection = Projection(Shape(views_of(items), empty=True))
         events = enumerate(map(projection.event, self.objects))
         views = ((place, event.views[0]) for place, event in events if not isinstance(event, str))
         return {place for place, view in views if view is not None and view.labels}
-
-    def _usable_time(self) -> TimeCandidate | None:
-        """Return the likeliest time that can be read beside the items."""
-        view = view_of(self.items)
-        shapes = ((time, Shape(one_view(view), time.field.path)) for time in self._times)
-        self.other_times = [time for time, shape in shapes if not list(complaints(shape))]
-        return self.other_times.pop(0) if self.other_times else None
 
     @property
     def keys(self) -> list[Candidate]:
@@ -174,10 +171,10 @@ class SampleGuesses:
         where: tuple[Condition, ...] = ()
         if self.where is not None:
             where = (Condition(field=str(self.where.field.path), in_=self.where.values),)
-        view = view_of(self.items, ALL_KEYS if key is None else key.setting, where)
+        views = views_of(self.items, ALL_KEYS if key is None else key.setting, where)
         time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
         of_user = None if user is None else named_field(user.setting)
-        return Shape(one_view(view), time, unit, of_user, empty)
+        return Shape(views, time, unit, of_user, empty)
 
     def draft(self, answers: OperatorAnswers) -> Draft:
         """Raises CannotGuess: these answers leave no event accepted, or no user known."""
@@ -188,9 +185,8 @@ class SampleGuesses:
         users = self.users(key)
         user = users[0] if users and answers.users else None
         if answers.users and user is None:
-            raise CannotGuess(
-                "--users: no field with a user's name was found, nor are the records keyed by one"
-            )
+            nobody = "no field with a user's name was found, nor are the records keyed by one"
+            raise CannotGuess(f"--users: {nobody}")
         strict = self._events(self._shape(key, user, empty=False))
         lenient = self._events(self._shape(key, user, empty=True))
         empty = len(lenient) > len(strict)
@@ -248,13 +244,12 @@ class SampleGuesses:
         return [(place, event) for place, event in tried if not isinstance(event, str)]
 
 
-def view_of(items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
+def views_of(
+    items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
+) -> Mapping[str, View]:
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
-    return View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
-
-
-def one_view(view: View) -> Mapping[str, View]:
+    view = View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
     return MappingProxyType({"": view})
 
 

@@ -106,7 +106,8 @@ class Field:
         return self.kinds.total()
 
     def says(self, *tables: frozenset[str]) -> bool:
-        return names.says(self.path, *tables)
+        """Return whether its own name, without its containers, has a word of these tables."""
+        return not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
 
     @property
     def distinct(self) -> int:

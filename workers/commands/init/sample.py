@@ -92,9 +92,8 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         pass
     topics = [name for name in metadata.topics if not name.startswith(KAFKAS_OWN)]
     if topic not in topics:
-        raise SettingsError(
-            f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see"
-        )
+        where = f"on {connection.bootstrap} that this principal may see"
+        raise SettingsError(f"--topic {topic}: no such topic {where}")
     deadline = time.monotonic() + PATIENCE_S
     logs = [(topic, partition) for partition in sorted(metadata.topics[topic].partitions)]
     found: dict[tuple[int, int], Record] = {}
@@ -119,9 +118,8 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
                     found[partition, offset] = Record(partition, offset, at, *content)
     stopped = cut or time.monotonic() > deadline
     if stopped and not found:
-        raise SettingsError(
-            f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again"
-        )
+        late = f"no record could be read within {PATIENCE_S:g} s"
+        raise SettingsError(f"--topic {topic}: {late}; try again")
     return Sample(
         records=[found[place] for place in sorted(found)],
         partitions=len(logs),
