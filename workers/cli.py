@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ N = click.IntRange(1, 1_000)
 PATH = click.Path(path_type=Path)
 PORT = click.IntRange(0, 65_535)
 
+flag = partial(option, is_flag=True)
 config_option = option(
     "-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML)."
 )
@@ -71,7 +73,7 @@ def _load_quietly(config: Path) -> Settings:
 
 def _json_option(page: str) -> Callable[[Command], Command]:
     text = f"Print one JSON object (docs/{page}.md) instead of text."
-    return option("--json", "as_json", is_flag=True, help=text)
+    return flag("--json", "as_json", help=text)
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -86,14 +88,9 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "sho
 
 
 @click.group(context_settings=CONTEXT)
-@option(
-    "--debug",
-    is_flag=True,
-    help="Show a traceback with an error, and more in the log; leave core dumps on.",
-)
-@option(
+@flag("--debug", help="Show a traceback with an error, and more in the log; leave core dumps on.")
+@flag(
     "--version",
-    is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_version,
@@ -201,14 +198,10 @@ def demo(
 
 @cli.command()
 @config_option
-@option(
-    "--create",
-    is_flag=True,
-    help="Create missing topics of the worker's own. Existing ones are never altered.",
+@flag(
+    "--create", help="Create missing topics of the worker's own. Existing ones are never altered."
 )
-@option(
-    "--events-topic", is_flag=True, help="With --create: create a missing events topic as well."
-)
+@flag("--events-topic", help="With --create: create a missing events topic as well.")
 def topics(config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
@@ -227,7 +220,7 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
 @config_option
 @_json_option("plan")
 @option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
-@option("--force", is_flag=True, help="With --report: write into DIR even if it is not empty.")
+@flag("--force", help="With --report: write into DIR even if it is not empty.")
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
@@ -273,7 +266,7 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     metavar="FILE",
     help="JSON lines (may be gzipped) or Parquet; - is standard input.",
 )
-@option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
+@flag("--topic", help="Read the events topic instead, up to its current end.")
 @option(
     "--from",
     "since",
@@ -307,9 +300,7 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
 @option(
     "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
 )
-@option(
-    "--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty."
-)
+@flag("--force", help="With --report: replace the results in DIR if it is not empty.")
 def replay(
     config: Path,
     source: str | None,
@@ -430,7 +421,7 @@ def check(config: Path, records: int, source: str | None) -> int:
     metavar="N",
     help="Print up to N of them, as they are.",
 )
-@option("--retry", is_flag=True, help="Send those back that would be accepted now, each once.")
+@flag("--retry", help="Send those back that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
     """List what was rejected, by reason; send back what is accepted by now.
 
@@ -497,10 +488,8 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
     metavar="FROM:TO",
     help="Of numbers that are counted in buckets. Default: from the sample.",
 )
-@option(
-    "--yes",
-    is_flag=True,
-    help="Do not ask; options that are not given take the values used without a terminal.",
+@flag(
+    "--yes", help="Do not ask; options that are not given take the values used without a terminal."
 )
 def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
     """Look at a topic and write a settings file for it, with a reason for every line.

@@ -16,7 +16,6 @@ from workers.privacy.spending import (
     Budget,
     Charged,
     Counted,
-    Epoch,
     Generation,
     Left,
     Total,
@@ -128,7 +127,11 @@ def show(budget: Budget, console: Console, topic: str) -> None:
 
 
 def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
-    status = _status(one, wanted)
+    status: str = one.status
+    if status == "left out":
+        status = f"ends when the worker starts with these settings, which have generation {wanted}"
+        if wanted is None:
+            status = "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
     say.line(f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2)
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
@@ -150,17 +153,14 @@ def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
         say.line("labels and queries left unused in an epoch are charged all the same", 4)
 
 
-def _status(one: Generation, wanted: int | None) -> str:
-    if one.status != "left out":
-        return one.status
-    if wanted is None:
-        return "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
-    return f"ends when the worker starts with these settings, which have generation {wanted}"
-
-
 def _rows(one: Generation) -> Iterator[Sequence[str]]:
     horizon = "" if one.horizon is None else f"{one.horizon:,}"
-    rows = [_row(epoch, horizon) for epoch in one.epochs]
+    rows = []
+    for epoch in one.epochs:
+        more = f" and {len(epoch.ids) - 1} more" if len(epoch.ids) > 1 else ""
+        ticks = f"{epoch.first_tick:,} to {epoch.last_tick:,}"
+        mechanism = f"{epoch.ids[0]}{more}" if epoch.ids else ""
+        rows.append((f"{epoch.epoch:,}", ticks, horizon, mechanism))
     if one.epochs_begun <= OLDEST + NEWEST:
         yield from rows
         return
@@ -168,12 +168,6 @@ def _rows(one: Generation) -> Iterator[Sequence[str]]:
         yield from rows[:OLDEST]
     yield ("...", "", "", "")
     yield from rows[-NEWEST:]
-
-
-def _row(epoch: Epoch, horizon: str) -> Sequence[str]:
-    more = f" and {len(epoch.ids) - 1} more" if len(epoch.ids) > 1 else ""
-    ticks = f"{epoch.first_tick:,} to {epoch.last_tick:,}"
-    return (f"{epoch.epoch:,}", ticks, horizon, f"{epoch.ids[0]}{more}" if epoch.ids else "")
 
 
 def _total(total: Total | None, outside: Sequence[str], unit: str, say: Printer) -> None:

@@ -123,12 +123,9 @@ def _other_process() -> Iterator[Callable[[], object]]:
     if not compiled.can_cache() or cores() < 2:
         yield lambda: None
         return
-    with subprocess.Popen(
-        [sys.executable, "-m", "workers.commands.compiling", _APART],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as other:
+    command = [sys.executable, "-m", "workers.commands.compiling", _APART]
+    quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    with subprocess.Popen(command, **quiet) as other:
         try:
             yield other.wait
         finally:

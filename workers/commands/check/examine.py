@@ -161,6 +161,7 @@ def expected(
     sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
+    decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
     return Expected(
         counts=noise.KINDS[mechanism.kind].counts,
         sd_first=mechanism.sd(min(first, last)),
@@ -170,11 +171,7 @@ def expected(
         largest=max(a_tick.values(), default=0.0),
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
-        passing=tuple(
-            _passing(config, mechanism, a_tick, tick)
-            for tick in ticks
-            if mechanism.threshold(tick) is not None
-        ),
+        passing=tuple(_passing(config, mechanism, a_tick, tick) for tick in decided),
         declared=declared,
     )
 

@@ -139,13 +139,11 @@ class Child:
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.terminate()
-            deadline = time.monotonic() + PATIENCE_S
-            while process.poll() is None and time.monotonic() < deadline and not hurry():
-                time.sleep(0.02)
-        if process.poll() is None:
-            process.kill()
+        process.terminate()
+        deadline = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < deadline and not hurry():
+            time.sleep(0.02)
+        process.kill()
         process.wait()
 
 
@@ -269,7 +267,12 @@ class Session:
             if generator.error is not None:
                 raise generator.error
             if failed:
-                self._complain(child, ended)
+                what = f"has published nothing for {SILENCE_S:.0f} s"
+                if ended is not None:
+                    what = f"ended by itself with exit code {ended}"
+                log(f"the demo's worker {what}; the end of its log:")
+                for line in child.last_lines():
+                    print(f"  {line}", file=sys.stderr)
                 return ended if ended in PASSED_ON else EXIT_FAILED
             self._summarise(settings, stop)
             return 0
@@ -381,14 +384,6 @@ class Session:
         largest = ((origin, boards[declared, origin].rows[0]) for origin in ORIGINS)
         best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
-
-    def _complain(self, child: Child, ended: int | None) -> None:
-        """Print diagnostics of a worker that ended, or (None) published nothing for too long."""
-        silent = f"has published nothing for {SILENCE_S:.0f} s"
-        what = silent if ended is None else f"ended by itself with exit code {ended}"
-        log(f"the demo's worker {what}; the end of its log:")
-        for line in child.last_lines():
-            print(f"  {line}", file=sys.stderr)
 
     def _summarise(self, settings: Settings, stop: Stop) -> None:
         boards, generator = self._boards, self._generator

@@ -113,9 +113,8 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
             cut = cut or some_cut
             for (_, partition), messages in read.items():
                 for message in messages:
-                    offset, at = message.offset() or 0, message.timestamp()[1]
-                    content = _bytes(message.key()), _bytes(message.value())
-                    found[partition, offset] = Record(partition, offset, at, *content)
+                    place, at = (partition, message.offset() or 0), message.timestamp()[1]
+                    found[place] = Record(*place, at, message.key(), message.value())
     stopped = cut or time.monotonic() > deadline
     if stopped and not found:
         late = f"no record could be read within {PATIENCE_S:g} s"
@@ -127,7 +126,3 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         topics=topics,
         stopped=stopped,
     )
-
-
-def _bytes(content: str | bytes | None) -> bytes | None:
-    return content.encode() if isinstance(content, str) else content

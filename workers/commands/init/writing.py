@@ -100,8 +100,8 @@ def _head(lines: _File, draft: Draft, context: FileContext) -> None:
 
 
 def _data_in(draft: Draft) -> Iterable[str]:
-    if draft.keys == "declare":
-        yield f"the {len(_declared(draft)):,} stream keys of the sample (keys)"
+    if draft.keys == "declare" and draft.key is not None:
+        yield f"the {len(draft.key.values):,} stream keys of the sample (keys)"
     if draft.where is not None:
         values = many(len(draft.where.values), "value")
         yield f"{values} of the field {draft.where.field.path} (where)"
@@ -261,13 +261,9 @@ def _histogram(lines: _File, draft: Draft, choice: TickChoice, name: str) -> Non
     lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")
     if draft.keys == "public":
         lines.text("keys", "public", "as answered: every stream key in the data may be named")
-    elif draft.keys == "declare":
+    elif draft.keys == "declare" and draft.key is not None:
         why = "as answered: those of the sample. Events of others are not counted"
-        lines.set("keys", _toml_list(_declared(draft)), why)
-
-
-def _declared(draft: Draft) -> list[str]:
-    return [] if draft.key is None else sorted(draft.key.values)
+        lines.set("keys", _toml_list(sorted(draft.key.values)), why)
 
 
 def histogram_name(draft: Draft) -> str:
