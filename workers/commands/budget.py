@@ -9,19 +9,9 @@ from rich.console import Console
 from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
+from workers.privacy import spending
 from workers.privacy.ceiling_guard import OtherWorkers, overlap
 from workers.privacy.phrasing import cautions
-from workers.privacy.spending import (
-    AllBudgets,
-    Budget,
-    Charged,
-    Counted,
-    Generation,
-    Left,
-    Total,
-    budget_of,
-    budget_of_all,
-)
 from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import Printer, many, print_json, when
@@ -42,10 +32,10 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     with ProgressLine() as progress:
         read = [_read(one, progress) for one in settings]
     console, topics = Console(highlight=False), [one.release_state_topic for one in settings]
-    found = budget_of(*read[0]) if len(read) == 1 else budget_of_all(read)
+    found = spending.budget_of(*read[0]) if len(read) == 1 else spending.budget_of_all(read)
     if as_json:
         print_json(found)
-    elif isinstance(found, Budget):
+    elif isinstance(found, spending.Budget):
         show(found, console, topics[0])
     else:
         show_all(found, console, topics)
@@ -79,7 +69,7 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
 
 
-def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
+def show_all(budgets: spending.AllBudgets, console: Console, topics: Sequence[str]) -> None:
     say = Printer(console)
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
@@ -94,7 +84,7 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
     )
 
 
-def show(budget: Budget, console: Console, topic: str) -> None:
+def show(budget: spending.Budget, console: Console, topic: str) -> None:
     say, worker = Printer(console), f"worker {budget.worker}"
     if budget.state == "missing":
         missing = f"topic {topic} does not exist on this cluster"
@@ -126,7 +116,7 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         say.line(f"- {sentence}", 2)
 
 
-def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
+def _generation(one: spending.Generation, wanted: int | None, say: Printer) -> None:
     status: str = one.status
     if status == "left out":
         status = f"ends when the worker starts with these settings, which have generation {wanted}"
@@ -153,7 +143,7 @@ def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
         say.line("labels and queries left unused in an epoch are charged all the same", 4)
 
 
-def _rows(one: Generation) -> Iterator[Sequence[str]]:
+def _rows(one: spending.Generation) -> Iterator[Sequence[str]]:
     horizon = "" if one.horizon is None else f"{one.horizon:,}"
     rows = []
     for epoch in one.epochs:
@@ -170,7 +160,7 @@ def _rows(one: Generation) -> Iterator[Sequence[str]]:
     yield from rows[-NEWEST:]
 
 
-def _total(total: Total | None, outside: Sequence[str], unit: str, say: Printer) -> None:
+def _total(total: spending.Total | None, outside: Sequence[str], unit: str, say: Printer) -> None:
     if total is None and outside:
         unlike = ", ".join(outside)
         say.line(f"no total can be stated for one {unit}: {unlike} protected another unit", 2)
@@ -189,11 +179,11 @@ def _total(total: Total | None, outside: Sequence[str], unit: str, say: Printer)
         say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
 
 
-def _figures(cost: Total | Charged) -> str:
+def _figures(cost: spending.Total | spending.Charged) -> str:
     return f"epsilon {_number(cost.epsilon)} at delta {cost.delta:.9g} (rho {cost.rho:.6g})"
 
 
-def _parts(parts: Sequence[Counted]) -> str:
+def _parts(parts: Sequence[spending.Counted]) -> str:
     named = []
     for part in parts:
         times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
@@ -202,7 +192,7 @@ def _parts(parts: Sequence[Counted]) -> str:
     return ", ".join(named)
 
 
-def _ceiling(left: Left, unit: str, say: Printer) -> None:
+def _ceiling(left: spending.Left, unit: str, say: Printer) -> None:
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     limit = f"epsilon {left.max_epsilon!r} at delta {left.max_delta!r}"
     say.line(f"ceiling: {limit} for one {unit}, in {period}", style="bold")
@@ -228,7 +218,7 @@ def _ceiling(left: Left, unit: str, say: Printer) -> None:
         say.line(f"counted with it, since they count the same events: {others}", 2)
 
 
-def _unseen(budget: Budget) -> Iterator[str]:
+def _unseen(budget: spending.Budget) -> Iterator[str]:
     if budget.not_begun and budget.total is not None:
         yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -55,6 +56,13 @@ class ReasonCounts:
     last_ms: int = 0
     topics: set[str] = field(default_factory=set)
 
+    def add(self, reject: Rejected, at_ms: int, was_sent: bool) -> None:
+        self.number += 1
+        self.sent += was_sent
+        self.cut += reject.truncated
+        self.first_ms, self.last_ms = min(self.first_ms, at_ms), max(self.last_ms, at_ms)
+        self.topics.add(reject.topic)
+
 
 def partitions_of(settings: Settings, connection: Connection) -> int:
     topic = settings.rejects_topic
@@ -66,29 +74,6 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
             "and a worker that has never run has rejected nothing"
         )
     return existing[topic].partitions
-
-
-def by_reason(
-    settings: Settings,
-    connection: Connection,
-    wanted: Wanted,
-    take: Callable[[Rejected, bool], object],
-) -> dict[str, ReasonCounts]:
-    """Return the rejects with a `wanted` reason, most common reason first.
-
-    `take` is called with every such reject, in order, and whether it was resent.
-    """
-    found: dict[str, ReasonCounts] = {}
-    for partition in range(partitions_of(settings, connection)):
-        for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
-            one, at = found.setdefault(reject.reason, ReasonCounts()), message.timestamp()[1]
-            one.number += 1
-            one.sent += was_sent
-            one.cut += reject.truncated
-            one.first_ms, one.last_ms = min(one.first_ms, at), max(one.last_ms, at)
-            one.topics.add(reject.topic)
-            take(reject, was_sent)
-    return dict(sorted(found.items(), key=lambda one: -one[1].number))
 
 
 def resent_offsets(connection: Connection, topic: str, partition: int) -> set[int]:
@@ -290,30 +275,28 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     def wanted(text: str) -> bool:
         return reason is None or reason in text
 
-    shown: list[Rejected] = []
-    read = 0
-
-    def keep(reject: Rejected, sent: bool) -> None:
-        nonlocal read
-        read += 1
-        if read % 1_000 == 0:
-            progress.update(f"{read:,} rejects read")
-        if show is not None and not sent and len(shown) < show:
-            shown.append(reject)
-
     if retry:
         ensure_compiled()
         _retried(retry_rejects(settings, connection, wanted), say)
         say.line()
+    counts = defaultdict[str, ReasonCounts](ReasonCounts)
+    shown: list[Rejected] = []
+    number = 0
     with ProgressLine() as progress:
-        found = by_reason(settings, connection, wanted, keep)
-    if not found:
+        for partition in range(partitions_of(settings, connection)):
+            for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+                counts[reject.reason].add(reject, message.timestamp()[1], was_sent)
+                if not was_sent and len(shown) < (show or 0):
+                    shown.append(reject)
+                number += 1
+                if number % 1_000 == 0:
+                    progress.update(f"{number:,} rejects read")
+    if not counts:
         of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
         say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")
         return 0
-    number = sum(one.number for one in found.values())
     say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
-    for text, one in found.items():
+    for text, one in sorted(counts.items(), key=lambda reason: -reason[1].number):
         say.line(f"{text}: {one.number:,}", 2)
         topics = ", ".join(sorted(one.topics))
         say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {topics}", 6)

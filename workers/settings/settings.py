@@ -116,6 +116,7 @@ _NAME = _says(
 _ADDRESS = _says(
     'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
 )
+_KEY_FILE = "a file name in quotes; `quietcount key new FILE` makes the file"
 _Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
 _PORT = (
@@ -123,6 +124,8 @@ _PORT = (
 )
 _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+_HOSTS = '"host:port", or several separated by commas'
+_CLIENT = "librdkafka names with their values"
 _BYTES = "a whole number of bytes from 1 to 100,000,000"
 _URL = r"https?://[^\s,@/]+(/[^\s,@]*)?"
 _URLS = '"http://host:port" or "https://...", without a user in it; or several separated by commas'
@@ -142,9 +145,7 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 class WorkerSettings(Section, frozen=True, kw_only=True):
     name: Annotated[str, _NAME]
     data_dir: Annotated[Path, _says("a directory name in quotes")]
-    key_file: Annotated[
-        Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")
-    ]
+    key_file: Annotated[Path, _says(_KEY_FILE)]
     commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = 5_000
     owner_partitions: Annotated[
         _Partitions | None, _says(_PARTITIONS + "the events topic's number of partitions")
@@ -154,18 +155,14 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     ] = None
     metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _says(_PORT)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
-    log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
+    log_format: Literal["text", "json"] = "text"
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
     """[kafka]: the cluster and librdkafka's options, which may be secret: the repr shows names."""
 
-    bootstrap: Annotated[
-        str, _says('"host:port", or several separated by commas', rf"^{_HOST}(, ?{_HOST})*\Z")
-    ]
-    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(
-        default_factory=dict
-    )
+    bootstrap: Annotated[str, _says(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
+    client: Annotated[dict[str, str], _says(_CLIENT)] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
@@ -188,10 +185,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in views.UNITS))
     ] = "ms"
     user: Annotated[Field | None, _says(_USER)] = None
-    format: Annotated[
-        Literal["json", "avro", "protobuf", "json_schema"],
-        _says('"json", "avro", "protobuf" or "json_schema"'),
-    ] = "json"
+    format: Literal["json", "avro", "protobuf", "json_schema"] = "json"
     partitioner: Annotated[Literal["murmur2", "crc32"], _says(_PARTITIONERS)] = "murmur2"
     grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = 0
     max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = 300_000
@@ -242,7 +236,7 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
+    unit: Literal["event", "user"] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
     max_epsilon: Annotated[
         Annotated[float, Meta(gt=0, le=1_000)] | None, _says("a number above 0 and at most 1000")

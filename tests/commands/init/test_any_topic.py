@@ -12,8 +12,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.commands.init.topics import NOW_MS, comments, events, iso, loaded, sample_of, written
-from workers.commands.init.draft import OperatorAnswers
+from tests.commands.init.topics import (
+    NOW_MS,
+    Answers,
+    comments,
+    events,
+    iso,
+    loaded,
+    sample_of,
+    written,
+)
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.sample import Sample
 from workers.events.project import Projection
@@ -25,7 +33,7 @@ Json = dict[str, Any]
 # As no name of a field, setting or comment has it.
 MARK = "zqv"
 CHOICES = product(("none", "public", "declare"), (False, True))
-ANSWERS = [OperatorAnswers(keys=keys, users=users) for keys, users in CHOICES]
+ANSWERS = [{"name_keys": keys, "protect_users": users} for keys, users in CHOICES]
 
 names = st.one_of(
     st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]),
@@ -86,7 +94,7 @@ def accepted(found: Settings, sample: Sample) -> int:
 @settings(max_examples=250)
 @given(topics(), st.sampled_from(ANSWERS))
 def test_a_file_loads_and_accepts_what_it_says(
-    keyed: list[tuple[str | None, Json]], answers: OperatorAnswers
+    keyed: list[tuple[str | None, Json]], answers: Answers
 ) -> None:
     sample = sample_of(keyed)
     try:
@@ -120,12 +128,12 @@ def test_deep_and_large_records_are_skipped() -> None:
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
-def test_no_value_is_written_unless_the_file_says_so(name: str, answers: OperatorAnswers) -> None:
+def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers) -> None:
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)
     except CannotGuess:
-        assert answers.users and name not in ("users", "sensors")
+        assert answers["protect_users"] and name not in ("users", "sensors")
         return
     said = set(draft.where.values) if draft.where is not None else set()
     said |= set(draft.key.values) if draft.keys == "declare" and draft.key is not None else set()

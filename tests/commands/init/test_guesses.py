@@ -10,8 +10,17 @@ from decimal import Decimal
 import pytest
 
 from tests.commands.init import topics
-from tests.commands.init.topics import NOW_MS, Event, draft_of, events, iso, sample_of, written
-from workers.commands.init.draft import Draft, OperatorAnswers
+from tests.commands.init.topics import (
+    NOW_MS,
+    Answers,
+    Event,
+    draft_of,
+    events,
+    iso,
+    sample_of,
+    written,
+)
+from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.items import Range, around, range_of
@@ -21,7 +30,7 @@ from workers.commands.init.writing import worker_name
 from workers.mechanisms.registry import build
 
 
-def of(records: list[Event], answers: OperatorAnswers | None = None) -> Draft:
+def of(records: list[Event], answers: Answers | None = None) -> Draft:
     return draft_of(sample_of((None, record) for record in records), answers)
 
 
@@ -57,7 +66,7 @@ GUESSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUESSED)
 def test_settings_guessed_for_typical_topics(name: str) -> None:
-    draft = draft_of(sample_of(events(name, 2_000)), OperatorAnswers(keys="public"))
+    draft = draft_of(sample_of(events(name, 2_000)), {"name_keys": "public"})
     guesses = (f"{setting}: {value}" for setting, value in said(draft).items())
     assert ", ".join(guesses) == GUESSED[name]
     assert draft.accepted + draft.skipped == 2_000
@@ -65,15 +74,15 @@ def test_settings_guessed_for_typical_topics(name: str) -> None:
 
 def test_users_are_found_by_field_name_and_record_placement() -> None:
     """A session that is the record key is placed by it; an address that is not needs `rekey`."""
-    draft = draft_of(sample_of(events("users", 2_000)), OperatorAnswers(users=True))
+    draft = draft_of(sample_of(events("users", 2_000)), {"protect_users": True})
     assert draft.user is not None
     assert (draft.user.setting, draft.user.partitioner) == ("session", "murmur2")
-    text, draft = written(sample_of(events("web-log", 2_000)), OperatorAnswers(users=True))
+    text, draft = written(sample_of(events("web-log", 2_000)), {"protect_users": True})
     assert [(user.setting, user.partitioner) for user in draft.users] == [("ip", None)]
     assert draft.user is draft.users[0]
     assert "rekey = true" in text and "partitioner" not in text
     with pytest.raises(CannotGuess, match="--users: no field"):
-        draft_of(sample_of(events("flights", 2_000)), OperatorAnswers(users=True))
+        draft_of(sample_of(events("flights", 2_000)), {"protect_users": True})
 
 
 def test_an_object_of_counts_is_one_field_and_its_names_are_not_paths() -> None:
@@ -146,14 +155,14 @@ def test_stream_keys_are_named_only_with_permission() -> None:
         "public": ['key = "origin"', 'keys = "public"'],
         "declare": ['key = "origin"', 'keys = ["EWR", "JFK", "LGA"]'],
     }.items():
-        text, _ = written(sample, OperatorAnswers(keys=keys))
+        text, _ = written(sample, {"name_keys": keys})
         settings = [line.partition("#")[0].rstrip() for line in text.splitlines()]
         assert [line for line in settings if line.startswith(("key ", "keys "))] == lines
 
 
 def test_the_record_key_is_a_stream_key_where_no_field_holds_it() -> None:
     sample = sample_of((f"shop{i % 3}", {"page": f"p{i % 5}", "n": 1}) for i in range(300))
-    assert said(draft_of(sample, OperatorAnswers(keys="public")))["key"] == "$key"
+    assert said(draft_of(sample, {"name_keys": "public"}))["key"] == "$key"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +191,7 @@ def test_a_range_that_was_given_is_kept() -> None:
     assert around(0, 7.5) == Range(Decimal(0), Decimal("7.5"), 20)
     assert around(3, 3) is None
     sample = sample_of((None, {"value": float(i % 10)}) for i in range(100))
-    text, draft = written(sample, OperatorAnswers(range=around(-5, 5)))
+    text, draft = written(sample, {"range_": around(-5, 5)})
     assert draft.items.range is not None and draft.items.range.edges[0] == -5
     assert "buckets = { from = -5, to = 5, count = 20 }" in text
     assert "It holds no value of any event" in topics.comments(text)

@@ -14,7 +14,6 @@ import pytest
 from tests.commands.init.test_command import made, on_a_terminal, options
 from tests.commands.init.topics import NOW_MS, Keyed, comments, loaded, sample_of, written
 from workers.cli import execute
-from workers.commands.init.draft import OperatorAnswers
 from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
@@ -75,7 +74,7 @@ PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
     keyed, user, rekey, means = TOPICS[name]
-    text, draft = written(sample_of(keyed), OperatorAnswers(users=True))
+    text, draft = written(sample_of(keyed), {"protect_users": True})
     found = loaded(text)
     assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (user, "user", rekey)
     assert ("partitioner" in tomllib.loads(text)["events"]) == (not rekey)
@@ -88,7 +87,7 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 @pytest.mark.parametrize("keys", ["none", "public"])
 @pytest.mark.parametrize("users", [False, True])
 def test_identifying_fields_are_never_labels_or_keys(name: str, keys: str, users: bool) -> None:
-    answers = OperatorAnswers(keys=keys, users=users)
+    answers = {"name_keys": keys, "protect_users": users}
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
@@ -132,7 +131,7 @@ def test_people_in_lists_objects_and_numbers_are_not_items(field: Event) -> None
 def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
     for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
         with pytest.raises(CannotGuess, match="--users: no field"):
-            written(sample_of(topic(key, no_user)), OperatorAnswers(users=True))
+            written(sample_of(topic(key, no_user)), {"protect_users": True})
 
 
 def test_the_command_writes_and_asks_about_user_and_rekey(bootstrap: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.formats import decode_sample
 from workers.commands.init.sample import Record, Sample
 from workers.commands.init.tick_choice import choose_tick
@@ -25,6 +25,7 @@ NOW_MS = 1_795_300_000_000
 SPAN_MS = 6 * 3_600_000
 Event = dict[str, Any]
 Keyed = tuple[str | None, Event]
+Answers = dict[str, Any]
 
 
 def iso(at_ms: int) -> str:
@@ -127,14 +128,12 @@ def sample_of(
     return Sample(records=records, partitions=partitions, total=len(records), topics=topics)
 
 
-def draft_of(
-    sample: Sample, answers: OperatorAnswers | None = None, access: Access | None = None
-) -> Draft:
+def draft_of(sample: Sample, answers: Answers | None = None, access: Access | None = None) -> Draft:
     decoded = decode_sample([record.value for record in sample.records], access)
-    return SampleGuesses(sample, decoded, NOW_MS).draft(answers or OperatorAnswers())
+    return SampleGuesses(sample, decoded, NOW_MS).draft(**answers or {})
 
 
-def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
+def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]:
     """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
     names: Any = {"bootstrap": "localhost:9092", "topic": "events", "output": Path("x.toml")}

@@ -406,11 +406,11 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
 
 
 def _doubts(settings: Settings, times: Longs) -> str:
-    if not len(times) or settings.events.timestamp is None:
+    unit = settings.events.timestamp_unit
+    if not len(times) or settings.events.timestamp is None or unit == "iso":
         return ""
     middle = int(np.median(times))
-    unit = settings.events.timestamp_unit
-    if _plausible(middle) or unit == "iso":
+    if _plausible(middle):
         return ""
     per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
     # `middle` is in ms under the current unit.

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from workers.commands.failures import log
-from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, around
@@ -93,7 +93,7 @@ def write_settings(
         asking = ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(_answers(guess, keys, users, buckets, asking=asking))
+        draft = guess.draft(*_answers(guess, keys, users, buckets, asking=asking))
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
@@ -151,7 +151,7 @@ def _answers(
     range_: Range | None,
     *,
     asking: bool,
-) -> OperatorAnswers:
+) -> tuple[str, bool, Range | None]:
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
         click.echo(
@@ -185,7 +185,7 @@ def _answers(
         default = f"{found.first:f}:{found.last:f}"
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
-    return OperatorAnswers(keys=keys, users=bool(users), range=range_)
+    return keys, bool(users), range_
 
 
 def _write(path: Path, text: str) -> None:

@@ -35,22 +35,6 @@ _MOST_ITEMS = 0.99
 _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorAnswers:
-    """Answers that only the operator can give.
-
-    Attributes:
-        keys: "public": stream keys may be named; "declare": those of the sample, written into the
-            file; "none": one histogram for all events.
-        users: whether to protect users instead of events.
-        range: for bucketing numbers; None: a round one around the sample's.
-    """
-
-    keys: str = "none"
-    users: bool = False
-    range: Range | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Draft:
     """Contents of the settings file, with reasons. Sensitive.
@@ -176,15 +160,26 @@ class SampleGuesses:
         of_user = None if user is None else named_field(user.setting)
         return Shape(views, time, unit, of_user, empty)
 
-    def draft(self, answers: OperatorAnswers) -> Draft:
-        """Raises CannotGuess: these answers leave no event accepted, or no user known."""
-        if answers.range is not None and self.items.range is not None:
-            self.items = replace(self.items, range=answers.range)
+    def draft(
+        self, name_keys: str = "none", protect_users: bool = False, range_: Range | None = None
+    ) -> Draft:
+        """Draft the settings, with answers that only the operator can give.
+
+        Args:
+            name_keys: "public": stream keys may be named; "declare": those of the sample, written
+                into the file; "none": one histogram for all events.
+            protect_users: users instead of events.
+            range_: for bucketing numbers; None: a round one around the sample's.
+
+        Raises CannotGuess: these answers leave no event accepted, or no user known.
+        """
+        if range_ is not None and self.items.range is not None:
+            self.items = replace(self.items, range=range_)
         keys = self.keys
-        key = keys[0] if keys and answers.keys != "none" else None
+        key = keys[0] if keys and name_keys != "none" else None
         users = self.users(key)
-        user = users[0] if users and answers.users else None
-        if answers.users and user is None:
+        user = users[0] if users and protect_users else None
+        if protect_users and user is None:
             nobody = "no field with a user's name was found, nor are the records keyed by one"
             raise CannotGuess(f"--users: {nobody}")
         strict = self._events(self._shape(key, user, empty=False))
@@ -221,10 +216,10 @@ class SampleGuesses:
             time=self.time,
             other_times=self.other_times,
             grace=grace_of(by_place, self._partitions),
-            range_given=answers.range is not None,
+            range_given=range_ is not None,
             key=key,
             other_keys=keys[1:] if key is not None else keys,
-            keys=answers.keys if key is not None else "none",
+            keys=name_keys if key is not None else "none",
             user=user,
             users=users,
             empty=empty,

@@ -347,7 +347,7 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         return
     score = 85.0 + 8.0 * field.says(names.ITEM) + 4.0 * field.says(names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
-    beside = [
+    beside = (
         other
         for other in fields
         if other.form is Form.ELEMENT
@@ -356,10 +356,9 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and min(other.numbers) >= 0
         and other.number_of_values >= field.number_of_values
         and other.says(names.COUNT)
-    ]
+    )
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
-    count = beside[0] if beside else None
-    yield ItemsCandidate(field=field, count=count, score=score, reason=reason)
+    yield ItemsCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
 def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
