@@ -139,7 +139,9 @@ def _apart() -> None:
     places = np.stack((np.concatenate(([0], ends[:-1])), ends), axis=1)
     shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
     list(Json(EventReader(shape).layout.tree).scan(np.frombuffer(data, dtype=np.uint8), places))
-    _of_sketches()
+    # A sketch fed more items than it has counters, including an item that takes all rounds.
+    labels = [b"a", b"b", b"c"]
+    Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
     _of_noise()
     if _with_formats():
         _of_protobuf()
@@ -189,12 +191,6 @@ def _of_noise() -> None:
         number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
     number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
-
-
-def _of_sketches() -> None:
-    """Feed a sketch more items than it has counters, including an item that takes all rounds."""
-    labels = [b"a", b"b", b"c"]
-    Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
 
 
 def _of_batches(form: Callable[[Node], Format] = Json) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from workers.runtime.errors import Fenced, QuietcountError
+from workers.runtime.errors import Fenced, QuietcountError, traceback_of
 
 EXIT_EXPECTED = 2
 EXIT_FAULT = 70
@@ -25,14 +26,18 @@ def log(text: str) -> None:
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) -> int:
-    if debug:
-        _show_traceback(error, as_json=say is not log)
+    if debug and say is log:
+        click.echo(traceback_of(error), err=True)
+    elif debug:
+        logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
     kafka_errors = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
     if isinstance(error, tuple(kafka_errors)):
-        say(f"Kafka: {_kafka_message(error)}")
+        # librdkafka's exceptions hold an error object; those of aiokafka are texts.
+        text = getattr(error.args[0], "str", None) if error.args else None
+        say(f"Kafka: {text() if callable(text) else _one_line(error)}")
         return EXIT_EXPECTED
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
@@ -44,23 +49,6 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
     say(f"internal error: {type(error).__name__} at {place}; --debug shows more")
     return EXIT_FAULT
-
-
-def _show_traceback(error: Exception, *, as_json: bool) -> None:
-    if as_json:
-        import logging
-
-        logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
-        return
-    from workers.runtime.errors import traceback_of
-
-    click.echo(traceback_of(error), err=True)
-
-
-def _kafka_message(error: Exception) -> str:
-    """Return the text of an error of librdkafka (the exception's first argument) or aiokafka."""
-    text = getattr(error.args[0], "str", None) if error.args else None
-    return str(text()) if callable(text) else _one_line(error)
 
 
 def _one_line(error: Exception) -> str:

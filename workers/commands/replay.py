@@ -85,8 +85,11 @@ def replay_events(
     line. Return the exit code: 0, even if lines were rejected; 130 after Ctrl-C and 143 after
     SIGTERM, with the ticks released by then.
     """
-    if source is not None and snapshots is not None and _same_file(source, snapshots):
-        raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
+    if source is not None and snapshots is not None and "-" not in (source, snapshots):
+        with suppress(OSError):  # one of them does not exist
+            if Path(source).samefile(snapshots):
+                refusal = "it is the input; choose another file"
+                raise SettingsError(f"--snapshots {snapshots}: {refusal}")
     opening = _opening(source, since, until)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
@@ -147,13 +150,6 @@ def _refuse_empty(summary: Summary, source: Source, of_topic: bool, *, measured:
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
     partition = f"{places[reject.partition]}, " if len(places) > 1 else ""
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
-
-
-def _same_file(source: str, snapshots: str) -> bool:
-    try:
-        return "-" not in (source, snapshots) and Path(source).samefile(snapshots)
-    except OSError:
-        return False
 
 
 def _where(summary: Summary) -> str:

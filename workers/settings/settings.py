@@ -119,6 +119,8 @@ _ADDRESS = _says(
 _KEY_FILE = "a file name in quotes; `quietcount key new FILE` makes the file"
 _Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
+_OWNERS = _PARTITIONS + "the events topic's number of partitions"
+_USERS = _PARTITIONS + "as many as the events topics have together"
 _PORT = (
     "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 )
@@ -126,6 +128,14 @@ _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
 _HOSTS = '"host:port", or several separated by commas'
 _CLIENT = "librdkafka names with their values"
+_MISSING = '"reject" or "empty": what an event without items is'
+_UNITS = ", ".join(f'"{unit}"' for unit in views.UNITS)
+_STORE = "a file name in quotes; if left out, a file that ends with the dashboard"
+_EPSILON = "a number above 0 and at most 1000"
+_DELTA = "a number from 1e-50 to 0.5, such as 1e-8"
+_WORKERS = 'a list of names of workers, such as ["old-orders"]'
+_LOGIN = "the name to log in with, without a colon"
+_WAIT = "a duration from 0ms to 10m"
 _BYTES = "a whole number of bytes from 1 to 100,000,000"
 _URL = r"https?://[^\s,@/]+(/[^\s,@]*)?"
 _URLS = '"http://host:port" or "https://...", without a user in it; or several separated by commas'
@@ -147,12 +157,8 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     data_dir: Annotated[Path, _says("a directory name in quotes")]
     key_file: Annotated[Path, _says(_KEY_FILE)]
     commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = 5_000
-    owner_partitions: Annotated[
-        _Partitions | None, _says(_PARTITIONS + "the events topic's number of partitions")
-    ] = None
-    user_partitions: Annotated[
-        _Partitions | None, _says(_PARTITIONS + "as many as the events topics have together")
-    ] = None
+    owner_partitions: Annotated[_Partitions | None, _says(_OWNERS)] = None
+    user_partitions: Annotated[_Partitions | None, _says(_USERS)] = None
     metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _says(_PORT)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"
@@ -177,13 +183,9 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     items: Annotated[Field | None, _says(FIELD)] = None
     count: Annotated[Field | None, _says(FIELD)] = None
     where_: Annotated[Conditions, _says(views.ALLOWED)] = ()
-    missing: Annotated[
-        Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')
-    ] = "reject"
+    missing: Annotated[Literal["reject", "empty"], _says(_MISSING)] = "reject"
     timestamp: Annotated[Field | None, _says(FIELD)] = None
-    timestamp_unit: Annotated[
-        Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in views.UNITS))
-    ] = "ms"
+    timestamp_unit: Annotated[Literal["ms", "s", "us", "ns", "iso"], _says(_UNITS)] = "ms"
     user: Annotated[Field | None, _says(_USER)] = None
     format: Literal["json", "avro", "protobuf", "json_schema"] = "json"
     partitioner: Annotated[Literal["murmur2", "crc32"], _says(_PARTITIONERS)] = "murmur2"
@@ -219,10 +221,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
-    store: Annotated[
-        Path | None,
-        _says("a file name in quotes; if left out, a file that ends with the dashboard"),
-    ] = None
+    store: Annotated[Path | None, _says(_STORE)] = None
     keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
     keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
 
@@ -238,17 +237,10 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 class PrivacySettings(Section, frozen=True, kw_only=True):
     unit: Literal["event", "user"] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
-    max_epsilon: Annotated[
-        Annotated[float, Meta(gt=0, le=1_000)] | None, _says("a number above 0 and at most 1000")
-    ] = None
-    max_delta: Annotated[
-        Annotated[float, Meta(ge=1e-50, le=0.5)] | None,
-        _says("a number from 1e-50 to 0.5, such as 1e-8"),
-    ] = None
+    max_epsilon: Annotated[Annotated[float, Meta(gt=0, le=1_000)] | None, _says(_EPSILON)] = None
+    max_delta: Annotated[Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _says(_DELTA)] = None
     period: Annotated[str, _says(_PERIOD)] = "epoch"
-    uncounted_workers: Annotated[
-        tuple[str, ...], _says('a list of names of workers, such as ["old-orders"]')
-    ] = ()
+    uncounted_workers: Annotated[tuple[str, ...], _says(_WORKERS)] = ()
 
     @property
     def period_ms(self) -> int | None:
@@ -283,10 +275,7 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
     url: Annotated[str, _says(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
-    user: Annotated[
-        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None,
-        _says("the name to log in with, without a colon"),
-    ] = None
+    user: Annotated[Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _says(_LOGIN)] = None
     password: Annotated[str | None, _says(_SECRET)] = None
     token: Annotated[str | None, _says(_SECRET)] = None
     ca: Annotated[_File, _says("a file with the certificates to trust, in PEM")] = None
@@ -294,9 +283,7 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     key: Annotated[_File, _says("a file with the certificate's key, in PEM")] = None
     key_password: Annotated[str | None, _says(_SECRET)] = None
     timeout_ms: Annotated[Duration, _lasting(100, 300_000)] = 10_000
-    unknown_wait_ms: Annotated[
-        Duration, Meta(ge=0, le=600_000, description="a duration from 0ms to 10m")
-    ] = 30_000
+    unknown_wait_ms: Annotated[Duration, Meta(ge=0, le=600_000, description=_WAIT)] = 30_000
     reader_schema: Annotated[_File, _says("a file with an Avro schema")] = None
 
     def where(self) -> str:

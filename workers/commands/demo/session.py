@@ -128,11 +128,7 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:
-        try:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
-        return text.splitlines()[-LOG_LINES:]
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Ask it to end; kill it after `PATIENCE_S`, or once `hurry` returns true."""

@@ -111,7 +111,11 @@ def write_settings(
         settings_of(tomllib.loads(text), base)
     except ValueError as error:
         raise SettingsError(f"no settings could be written that load: {error}") from None
-    _write(output, text)
+    try:
+        with open(output, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
+            file.write(text)
+    except OSError as error:
+        raise SettingsError(f"{output}: {error.strerror}") from None
     if not asking:
         _show_fields(console, guess, roles_of(draft))
     _show_draft(console, draft, output, text)
@@ -186,14 +190,6 @@ def _answers(
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
     return keys, bool(users), range_
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
-            file.write(text)
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
 
 
 def roles_of(draft: Draft) -> dict[str, str]:

@@ -92,7 +92,11 @@ def _linear(low: float, high: float) -> Range | None:
         low, high = low - width / 2, high + width / 2
     if width < _SMALLEST:
         return None
-    step = _round_step(width / _STEPS)
+    # The smallest 1, 2, 5 or 10 times a power of ten that gives at most `_STEPS` buckets.
+    least = width / _STEPS
+    power = Decimal(10) ** math.floor(math.log10(least))
+    steps = (power * digit for digit in (1, 2, 5, 10, 20))
+    step = next(step for step in steps if step >= Decimal(repr(least)))
     first = (Decimal(repr(low)) / step).to_integral_value(ROUND_FLOOR) * step
     last = (Decimal(repr(high)) / step).to_integral_value(ROUND_CEILING) * step
     if last <= Decimal(repr(high)):
@@ -106,13 +110,6 @@ def _log(low: float, high: float) -> Range | None:
     first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
     ends = _plain(Decimal(10) ** first), _plain(Decimal(10) ** last)
     return Range(*ends, _PER_DECADE * (last - first), "log")
-
-
-def _round_step(width: float) -> Decimal:
-    """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `width`."""
-    power = Decimal(10) ** math.floor(math.log10(width))
-    steps = (power * digit for digit in (1, 2, 5, 10, 20))
-    return next(step for step in steps if step >= Decimal(repr(width)))
 
 
 def _plain(number: Decimal) -> Decimal:
