@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
 EXIT_BROKEN_PIPE = 141
-Command = Callable[..., Any]
 CORE_DUMPS_ON = (
     "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
 )
@@ -69,11 +68,6 @@ def _load_quietly(config: Path) -> Settings:
     settings = _load(config)
     _hide_client_logs()
     return settings
-
-
-def _json_option(page: str) -> Callable[[Command], Command]:
-    text = f"Print one JSON object (docs/{page}.md) instead of text."
-    return flag("--json", "as_json", help=text)
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -218,7 +212,7 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
 
 @cli.command()
 @config_option
-@_json_option("plan")
+@flag("--json", "as_json", help="Print one JSON object (docs/plan.md) instead of text.")
 @option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
 @flag("--force", help="With --report: write into DIR even if it is not empty.")
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
@@ -247,7 +241,7 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     metavar="FILE",
     help="The settings file; repeatable.",
 )
-@_json_option("budget")
+@flag("--json", "as_json", help="Print one JSON object (docs/budget.md) instead of text.")
 def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
     total; of several workers on the same events also together."""

@@ -17,7 +17,7 @@ from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.formats import decode_sample
 from workers.commands.init.sample import Record, Sample
 from workers.commands.init.tick_choice import choose_tick
-from workers.commands.init.writing import FileContext, settings_text
+from workers.commands.init.writing import settings_text
 from workers.events.schemas import Access
 from workers.settings.settings import Settings, settings_of
 
@@ -138,8 +138,8 @@ def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]
     draft = draft_of(sample, answers)
     names: Any = {"bootstrap": "localhost:9092", "topic": "events", "output": Path("x.toml")}
     now = datetime(2026, 11, 22, tzinfo=UTC)
-    context = FileContext(**names, client={}, registry={}, now=now)
-    return settings_text(draft, choose_tick(draft, NOW_MS), context), draft
+    choice = choose_tick(draft, NOW_MS)
+    return settings_text(draft, choice, **names, client={}, registry={}, now=now), draft
 
 
 def loaded(text: str) -> Settings:

@@ -25,7 +25,7 @@ from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, around
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
-from workers.commands.init.writing import CHOOSE, FileContext, plain, settings_text, toml
+from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
 from workers.runtime.errors import SettingsError
@@ -97,7 +97,9 @@ def write_settings(
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
-    context = FileContext(
+    text = settings_text(
+        draft,
+        choose_tick(draft, now_ms),
         bootstrap=bootstrap,
         topic=topic,
         client=kafka_client,
@@ -106,7 +108,6 @@ def write_settings(
         output=output,
         now=datetime.now(UTC),
     )
-    text = settings_text(draft, choose_tick(draft, now_ms), context)
     try:
         settings_of(tomllib.loads(text), base)
     except ValueError as error:

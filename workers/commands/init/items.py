@@ -53,7 +53,7 @@ class Range:
     @property
     def edges(self) -> tuple[float, ...]:
         """Raises ValueError: they are too many, or too close to each other."""
-        ends = {"from": _number(self.first), "to": _number(self.last)}
+        ends = {"from": float(self.first), "to": float(self.last)}
         return parse_buckets({**ends, "count": self.count, "scale": self.scale}).edges
 
 
@@ -115,10 +115,6 @@ def _log(low: float, high: float) -> Range | None:
 def _plain(number: Decimal) -> Decimal:
     whole = number.to_integral_value()
     return Decimal(int(whole)) if number == whole else number.normalize()
-
-
-def _number(number: Decimal) -> int | float:
-    return int(number) if number == number.to_integral_value() else float(number)
 
 
 def _checked(found: Range | None) -> Range | None:

@@ -6,7 +6,6 @@ import json
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -25,69 +24,66 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
 CHOOSE = "CHOOSE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileContext:
-    """Subject and location of the settings file: `client` and `registry` as TOML values by name.
+def settings_text(
+    draft: Draft,
+    choice: TickChoice,
+    *,
+    bootstrap: str,
+    topic: str,
+    client: Mapping[str, str],
+    registry: Mapping[str, str],
+    output: Path,
+    now: datetime,
+) -> str:
+    """Return the settings file `output`; it states all sample data that it holds.
 
-    `registry` is empty if not needed.
+    `client` and `registry` (empty if not needed) are TOML values by name.
     """
-
-    bootstrap: str
-    topic: str
-    client: Mapping[str, str]
-    registry: Mapping[str, str]
-    output: Path
-    now: datetime
-
-    @property
-    def key_file(self) -> Path:
-        return self.output.with_suffix(".key")
-
-
-def settings_text(draft: Draft, choice: TickChoice, context: FileContext) -> str:
-    """Return the settings file; it states all sample data that it holds."""
-    lines = _File()
+    lines, key_file = _File(), output.with_suffix(".key")
     name = histogram_name(draft)
-    worker = worker_name(context.topic, name, draft.sample.topics)
-    _head(lines, draft, context)
+    worker = worker_name(topic, name, draft.sample.topics)
+    _head(lines, draft, topic, output, now)
     lines.section("worker")
     why = "prefix of the worker's own topics; none of them is on the cluster yet"
     lines.text("name", worker, why)
     why = "a copy of the state, beside this file; may be deleted while it is stopped"
     lines.text("data_dir", f"var/{worker}", why)
-    why = f"all noise comes from it: `quietcount key new {context.key_file}` makes it"
-    lines.text("key_file", context.key_file.name, why)
+    why = f"all noise comes from it: `quietcount key new {key_file}` makes it"
+    lines.text("key_file", key_file.name, why)
     lines.section("kafka")
-    lines.text("bootstrap", context.bootstrap, "as given to init")
-    client = {toml(name): value for name, value in context.client.items()}
-    for section, values in (("kafka.client", client), ("schema_registry", context.registry)):
+    lines.text("bootstrap", bootstrap, "as given to init")
+    quoted = {toml(name): value for name, value in client.items()}
+    for section, values in (("kafka.client", quoted), ("schema_registry", registry)):
         if values:
             lines.section(section)
             for setting, value in values.items():
                 lines.set(setting, value, "as given to init")
-    _events(lines, draft, context)
+    _events(lines, draft, topic)
     lines.section("privacy")
     _unit(lines, draft)
     _histogram(lines, draft, choice, name)
     return "\n".join(lines) + "\n"
 
 
-def _head(lines: _File, draft: Draft, context: FileContext) -> None:
+def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -> None:
     sample = draft.sample
     lines.note(
-        f'Settings for the topic "{context.topic}", guessed by `quietcount init` '
-        f"on {context.now:%Y-%m-%d} from {len(sample.records):,} of its "
+        f'Settings for the topic "{topic}", guessed by `quietcount init` '
+        f"on {now:%Y-%m-%d} from {len(sample.records):,} of its "
         f"{many(sample.total, 'record')}: {_of_sample(draft)}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
     lines.note("Next, in this order:")
     for command, why in (
-        (f"check -c {context.output}", "what these settings make of the newest events"),
-        (f"plan -c {context.output}", "what they promise, and how large the noise is"),
-        (f"key new {context.key_file}", "the key that all noise is derived from; keep it secret"),
-        (f"topics -c {context.output} --create", "the topics that the worker needs"),
-        (f"run -c {context.output}", "the worker"),
+        (f"check -c {output}", "what these settings make of the newest events"),
+        (f"plan -c {output}", "what they promise, and how large the noise is"),
+        (
+            f"key new {output.with_suffix('.key')}",
+            "the key that all noise is derived from; keep it secret",
+        ),
+        (f"topics -c {output} --create", "the topics that the worker needs"),
+        (f"run -c {output}", "the worker"),
     ):
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
@@ -120,11 +116,11 @@ def _of_sample(draft: Draft) -> str:
     return said
 
 
-def _events(lines: _File, draft: Draft, context: FileContext) -> None:
+def _events(lines: _File, draft: Draft, topic: str) -> None:
     lines.section("events")
     sample, items, where = draft.sample, draft.items, draft.where
     size = f"{many(sample.total, 'record')} in {many(sample.partitions, 'partition')}"
-    lines.text("topic", context.topic, size)
+    lines.text("topic", topic, size)
     if draft.format != "json":
         lines.text("format", draft.format, "by the schemas that the values name")
     if where is not None:
