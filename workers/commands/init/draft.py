@@ -10,18 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from types import MappingProxyType
 
 from workers.commands.init.fields import ConditionGuess, field_label, survey, where_of
 from workers.commands.init.formats import CannotGuess, DecodedSample
-from workers.commands.init.items import (
-    Candidate,
-    ItemsCandidate,
-    Range,
-    items_of,
-    keys_of,
-    users_of,
-)
+from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import TimeCandidate, grace_of, times_of
 from workers.events.project import Event, Projection, Seen
@@ -56,8 +50,8 @@ class Draft:
     sample: Sample
     format: str
     decoded: int
-    items: ItemsCandidate
-    other_items: Sequence[ItemsCandidate]
+    items: ItemCandidate
+    other_items: Sequence[ItemCandidate]
     where: ConditionGuess | None
     time: TimeCandidate | None
     other_times: Sequence[TimeCandidate]
@@ -112,9 +106,9 @@ class SampleGuesses:
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
         self.items, *self.other_items = self._counted()
 
-    def _counted(self) -> list[ItemsCandidate]:
+    def _counted(self) -> list[ItemCandidate]:
         times = {time.field.path.steps for time in self._times}
-        good: list[ItemsCandidate] = []
+        good: list[ItemCandidate] = []
         for items in items_of(self.fields)[:_TRIED]:
             if items.field.path.steps in times:
                 continue
@@ -131,7 +125,7 @@ class SampleGuesses:
             )
         return good
 
-    def _having(self, items: ItemsCandidate) -> set[int]:
+    def _having(self, items: ItemCandidate) -> set[int]:
         projection = Projection(Shape(views_of(items), empty=True))
         events = enumerate(map(projection.event, self.objects))
         views = ((place, event.views[0]) for place, event in events if not isinstance(event, str))
@@ -201,6 +195,8 @@ class SampleGuesses:
                 name = _key(self._sample.records[place].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
+        few_items = fmean(number <= max_items for number in per_event)
+        few_counts = fmean(count <= max_count for count in counts)
         if self.time is None:
             times = [self._sample.records[place].time_ms for place, _, _ in seen]
             by_place = dict(enumerate(self._logged))
@@ -228,7 +224,7 @@ class SampleGuesses:
             pairs=pairs,
             max_items=max_items,
             max_count=max_count,
-            within=(_share_to(per_event, max_items), _share_to(counts, max_count)),
+            within=(few_items, few_counts),
             times=times,
         )
 
@@ -240,7 +236,7 @@ class SampleGuesses:
 
 
 def views_of(
-    items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
+    items: ItemCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
 ) -> Mapping[str, View]:
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
@@ -253,10 +249,6 @@ def _amounts(view: Seen) -> dict[str, int]:
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] += amount
     return found
-
-
-def _share_to(numbers: Sequence[int], most: int) -> float:
-    return sum(n <= most for n in numbers) / len(numbers)
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:

@@ -291,7 +291,7 @@ _PROSE = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ItemsCandidate:
+class ItemCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
     `count` is a sibling field with the amount. Without a `range` of buckets, values are labels.
@@ -308,31 +308,31 @@ class ItemsCandidate:
         return f"{self.field.path}{' (a number, in buckets)' if self.range else ''}"
 
 
-def items_of(fields: Sequence[Field]) -> list[ItemsCandidate]:
+def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
     found = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
     return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
 
 
-def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemsCandidate]:
+def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     if not field.number_of_values or is_personal(field):
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         reason = f"an object of counts, {where}, with {many(field.distinct, 'different name')}"
-        yield ItemsCandidate(field=field, score=100.0, reason=reason)
+        yield ItemCandidate(field=field, score=100.0, reason=reason)
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
-            yield ItemsCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
+            yield ItemCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
         yield from _of_value(field, where)
 
 
-def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemsCandidate]:
+def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemCandidate]:
     is_label = field.says(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
@@ -351,10 +351,10 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and other.says(names.COUNT)
     )
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
-    yield ItemsCandidate(field=field, count=next(beside, None), score=score, reason=reason)
+    yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
-def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
+def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
     measure = field.says(names.MEASURE)
     most = max(_FEW, _REPEATED * field.number_of_values)
     repeated = 1 < field.distinct <= most and not _unique(field)
@@ -365,7 +365,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
         score -= 40.0 * _is_prose(field)
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
         reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
-        yield ItemsCandidate(field=field, score=score, reason=reason)
+        yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.says(names.PLACE, names.ID):
         return
     found = range_of(field.numbers)
@@ -373,7 +373,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
         whole_name = field.whole and (field.says(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
         reason = f"a number, {where}: in buckets"
-        yield ItemsCandidate(field=field, range=found, score=score, reason=reason)
+        yield ItemCandidate(field=field, range=found, score=score, reason=reason)
 
 
 def _named(field: Field) -> float:

@@ -60,7 +60,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
     if not commonest or rate is None:
-        reason = (
+        tick_reason = (
             "a guess, as the times of the sample do not tell how many events there are in a second"
         )
     else:
@@ -69,22 +69,16 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         a_tick = f"{about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
         bounded = "" if draft.user is None else " (before users are bounded)"
         above = "well above the noise" if enough else "hardly above the noise: there are few events"
-        reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
+        tick_reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
     days = epoch_ms // _DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
+    horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"
     deviation = f"a standard deviation of up to {about(sd)}"
     noise = f"With these settings the noise of a count has {deviation}"
     threshold = mechanism.threshold(horizon)
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"
-    return TickChoice(
-        tick_ms=tick_ms,
-        horizon=horizon,
-        mechanism=config.mechanism,
-        tick_reason=reason,
-        horizon_reason=f"how long an epoch is: {length}; then counts begin at zero again",
-        noise=noise,
-    )
+    return TickChoice(tick_ms, horizon, config.mechanism, tick_reason, horizon_reason, noise)
 
 
 def rate_of(draft: Draft) -> float | None:

@@ -66,11 +66,17 @@ def settings_text(
 
 
 def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -> None:
-    sample = draft.sample
+    sample, number = draft.sample, len(draft.sample.records)
+    key_file, found, them = output.with_suffix(".key"), "", "them"
+    if draft.decoded < number:
+        found, them = f"{percent(draft.decoded / number)} of them hold an object, and ", "these"
+    found += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
+    if draft.skipped:
+        found += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
     lines.note(
         f'Settings for the topic "{topic}", guessed by `quietcount init` '
-        f"on {now:%Y-%m-%d} from {len(sample.records):,} of its "
-        f"{many(sample.total, 'record')}: {_of_sample(draft)}. Every line says what was found. "
+        f"on {now:%Y-%m-%d} from {number:,} of its "
+        f"{many(sample.total, 'record')}: {found}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
@@ -78,17 +84,14 @@ def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -
     for command, why in (
         (f"check -c {output}", "what these settings make of the newest events"),
         (f"plan -c {output}", "what they promise, and how large the noise is"),
-        (
-            f"key new {output.with_suffix('.key')}",
-            "the key that all noise is derived from; keep it secret",
-        ),
+        (f"key new {key_file}", "the key that all noise is derived from; keep it secret"),
         (f"topics -c {output} --create", "the topics that the worker needs"),
         (f"run -c {output}", "the worker"),
     ):
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
-    found = " and ".join(_data_in(draft))
-    held = f"From the values of events it holds {found}." if found else ""
+    data = " and ".join(_data_in(draft))
+    held = f"From the values of events it holds {data}." if data else ""
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the "
         f"operator. {held or 'It holds no value of any event.'}"
@@ -103,17 +106,6 @@ def _data_in(draft: Draft) -> Iterable[str]:
         yield f"{values} of the field {draft.where.field.path} (where)"
     if draft.items.range is not None and not draft.range_given:
         yield "round numbers around those of the sample (buckets)"
-
-
-def _of_sample(draft: Draft) -> str:
-    them, number = "them", len(draft.sample.records)
-    said = ""
-    if draft.decoded < number:
-        said, them = f"{percent(draft.decoded / number)} of them hold an object, and ", "these"
-    said += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
-    if draft.skipped:
-        said += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
-    return said
 
 
 def _events(lines: _File, draft: Draft, topic: str) -> None:
