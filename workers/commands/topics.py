@@ -27,14 +27,10 @@ PLAIN_WIDTH = 240
 def show_topics(settings: Settings, *, create: bool, events_topic: bool = False) -> int:
     """Show every topic with its state, after creating missing ones.
 
-    Args:
-        create: create the topics that the worker writes, with the events topic's number of
-            partitions; if that topic is missing, with the cluster's default for new topics.
-        events_topic: create a missing events topic as well.
-
-    Returns:
-        Exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing, except
-        for an events topic with `create` alone, which did what was asked.
+    `create` makes the topics that the worker writes, with the events topic's number of partitions
+    (if that topic is missing, the cluster's default for new topics); with `events_topic` also that.
+    Return exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing,
+    except for an events topic with `create` alone, which did what was asked.
     """
     check_ceiling(settings)
     connection = connection_of(settings)

@@ -95,7 +95,7 @@ KEEP_MAX_MS = 36_500 * DAY_MS
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 FIELD = f"{views.SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
-_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * 86_400_000
+_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * DAY_MS
 _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
@@ -354,7 +354,7 @@ T = TypeVar("T")
 #: Kafka refuses timestamps an hour ahead (`message.timestamp.after.max.ms`); clocks may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: The default of `events.max_behind` where epochs are shorter.
-MAX_BEHIND_LEAST_MS = 7 * 86_400_000
+MAX_BEHIND_LEAST_MS = 7 * DAY_MS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,11 +114,9 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
     if found.time_hint:
-        unsure = "no estimate of its ticks: the times are not in this century (above)"
-        say.line(unsure, 2)
+        say.line("no estimate of its ticks: the times are not in this century (above)", 2)
     elif one.expected is None:
-        unsure = "no estimate of its ticks: all events have the same time, or none counts"
-        say.line(unsure, 2)
+        say.line("no estimate of its ticks: all events have the same time, or none counts", 2)
     else:
         _expected(one.expected, one, say)
 

@@ -85,8 +85,7 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     shown = f"the first events of {'standard input' if name == '-' else name}"
     if name != "-" and is_parquet(Path(name)):
         objects, shape = first_rows(settings, name, number)
-        part = Part(source, Records.of([]), objects)
-        return Sample(shown, [part], shape, live=False)
+        return Sample(shown, [Part(source, Records.of([]), objects)], shape, live=False)
     with open_source(settings, name) as opened:
         assert isinstance(opened, JsonLines), "what is no Parquet is lines"
         lines = (records.value(i) or b"" for records in opened.lines() for i in range(len(records)))

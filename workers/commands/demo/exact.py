@@ -111,7 +111,7 @@ class Errors:
         self.sd += len(rows) * sd
 
 
-PATH = "demo/exact"
+EXACT_PATH = "demo/exact"
 
 
 class Boards:

@@ -113,9 +113,7 @@ class Generator(threading.Thread):
         self._producer, self._topic, self._partitions = producer, topic, partitions
         self._rate, self._year, self._exact, self._ahead = rate, year, exact, ahead
         self._halt = threading.Event()
-        self.sent = 0
-        self.failed = 0
-        self.years = 0
+        self.sent = self.failed = self.years = 0
         self.simulated = ""
         self.error: Exception | None = None
 

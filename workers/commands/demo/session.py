@@ -37,11 +37,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from rich.console import Console
 from rich.live import Live
 
-from workers.commands.demo.exact import PATH as EXACT_PATH
-from workers.commands.demo.exact import Boards, ExactCounts, Row
+from workers.commands.demo.exact import EXACT_PATH, Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
 from workers.commands.demo.view import Scene, ordinal, picture, render
-from workers.commands.failures import log
+from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, log
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
@@ -193,8 +192,6 @@ def _power(number: float) -> str:
     return f"{number:g}".replace("e-0", "e-")
 
 
-EXIT_FAILED = 70
-PASSED_ON = (2, 75)
 REFRESH_S = 0.2
 SILENCE_S = 60.0
 # Before the worker starts; the embedded cluster keeps 5 MiB a partition, about 200,000 events.
@@ -269,7 +266,7 @@ class Session:
                 log(f"the demo's worker {what}; the end of its log:")
                 for line in child.last_lines():
                     print(f"  {line}", file=sys.stderr)
-                return ended if ended in PASSED_ON else EXIT_FAILED
+                return ended if ended in (EXIT_EXPECTED, EXIT_FENCED) else EXIT_FAULT
             self._summarise(settings, stop)
             return 0
 

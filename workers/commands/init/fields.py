@@ -33,8 +33,7 @@ def percent(share: float) -> str:
 def about(number: float) -> str:
     if number <= 0 or not math.isfinite(number):
         return "0"
-    digits = 1 - math.floor(math.log10(number))
-    rounded = round(number, digits)
+    rounded = round(number, 1 - math.floor(math.log10(number)))
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 

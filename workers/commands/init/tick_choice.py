@@ -13,20 +13,15 @@ from workers.commands.init.fields import about
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
-from workers.settings.settings import ALL_STREAM_KEY
+from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON, DELTA = 1.0, 1e-9
 # Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10
-_DAY_MS = 86_400_000
 _TICKS = (
-    (10_000, _DAY_MS),
-    (60_000, _DAY_MS),
-    (300_000, _DAY_MS),
-    (900_000, _DAY_MS),
-    (3_600_000, _DAY_MS),
-    (6 * 3_600_000, 7 * _DAY_MS),
-    (_DAY_MS, 28 * _DAY_MS),
+    *((tick_ms, DAY_MS) for tick_ms in (10_000, 60_000, 300_000, 900_000, 3_600_000)),
+    (6 * 3_600_000, 7 * DAY_MS),
+    (DAY_MS, 28 * DAY_MS),
 )
 _USUAL = _TICKS[1]
 # Maximum backlog: every tick since the oldest event is published, even if empty.
@@ -70,7 +65,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         bounded = "" if draft.user is None else " (before users are bounded)"
         above = "well above the noise" if enough else "hardly above the noise: there are few events"
         tick_reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
-    days = epoch_ms // _DAY_MS
+    days = epoch_ms // DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
     horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"
     deviation = f"a standard deviation of up to {about(sd)}"
