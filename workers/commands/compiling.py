@@ -286,8 +286,7 @@ def _of_protobuf() -> None:
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:
-    roots = readonly_contiguous(np.zeros(1, dtype=np.int64))
-    return np.frombuffer(bytes(8), dtype=np.uint8), roots
+    return np.frombuffer(bytes(8), dtype=np.uint8), readonly_contiguous(np.zeros(1, dtype=np.int64))
 
 
 def _settings(unit: str) -> Settings:

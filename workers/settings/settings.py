@@ -88,7 +88,6 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
 
 
 ALL_STREAM_KEY = "all"
-
 DAY_MS = 86_400_000
 KEEP_MAX_MS = 36_500 * DAY_MS
 
@@ -116,11 +115,12 @@ _NAME = _says(
 _ADDRESS = _says(
     'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
 )
+# Allowed values in words, for messages.
 _KEY_FILE = "a file name in quotes; `quietcount key new FILE` makes the file"
 _Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
-_OWNERS = _PARTITIONS + "the events topic's number of partitions"
-_USERS = _PARTITIONS + "as many as the events topics have together"
+_OWNER_PARTITIONS = _PARTITIONS + "the events topic's number of partitions"
+_USER_PARTITIONS = _PARTITIONS + "as many as the events topics have together"
 _PORT = (
     "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 )
@@ -157,8 +157,8 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     data_dir: Annotated[Path, _says("a directory name in quotes")]
     key_file: Annotated[Path, _says(_KEY_FILE)]
     commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = 5_000
-    owner_partitions: Annotated[_Partitions | None, _says(_OWNERS)] = None
-    user_partitions: Annotated[_Partitions | None, _says(_USERS)] = None
+    owner_partitions: Annotated[_Partitions | None, _says(_OWNER_PARTITIONS)] = None
+    user_partitions: Annotated[_Partitions | None, _says(_USER_PARTITIONS)] = None
     metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _says(_PORT)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"

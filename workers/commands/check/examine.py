@@ -373,10 +373,9 @@ def _read(
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
     if part.objects is not None:
         return part.objects[i]
-    try:
+    with suppress(ValueError):
         return source.whole(part.records, i)
-    except ValueError:
-        return None
+    return None
 
 
 def _example(part: Part, i: int, decoded: object) -> str:

@@ -203,10 +203,9 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 
 class Session:
     def __init__(
-        self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None
+        self, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
     ) -> None:
-        self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
-        self._port = port
+        self._rate, self._bootstrap, self._picture, self._port = rate, bootstrap, picture, port
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -260,9 +259,8 @@ class Session:
             if generator.error is not None:
                 raise generator.error
             if failed:
-                what = f"has published nothing for {SILENCE_S:.0f} s"
-                if ended is not None:
-                    what = f"ended by itself with exit code {ended}"
+                silent = f"has published nothing for {SILENCE_S:.0f} s"
+                what = silent if ended is None else f"ended by itself with exit code {ended}"
                 log(f"the demo's worker {what}; the end of its log:")
                 for line in child.last_lines():
                     print(f"  {line}", file=sys.stderr)

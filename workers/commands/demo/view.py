@@ -86,8 +86,7 @@ def render(scene: Scene, console: Console) -> RenderableType:
     grid = Table.grid(expand=True)
     for _ in ORIGINS:
         grid.add_column(ratio=1)
-    inner = width // len(ORIGINS) - 4
-    grid.add_row(*(_board(scene, key, inner, rows) for key in ORIGINS))
+    grid.add_row(*(_board(scene, key, width // len(ORIGINS) - 4, rows) for key in ORIGINS))
     return Group(*head, grid, *([_small_table(scene, width)] if with_table else []))
 
 

@@ -90,22 +90,19 @@ def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -
     ):
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
-    data = " and ".join(_data_in(draft))
-    held = f"From the values of events it holds {data}." if data else ""
+    data = []
+    if draft.keys == "declare" and draft.key is not None:
+        data.append(f"the {len(draft.key.values):,} stream keys of the sample (keys)")
+    if draft.where is not None:
+        values = many(len(draft.where.values), "value")
+        data.append(f"{values} of the field {draft.where.field.path} (where)")
+    if draft.items.range is not None and not draft.range_given:
+        data.append("round numbers around those of the sample (buckets)")
+    held = f"From the values of events it holds {' and '.join(data)}." if data else ""
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the "
         f"operator. {held or 'It holds no value of any event.'}"
     )
-
-
-def _data_in(draft: Draft) -> Iterable[str]:
-    if draft.keys == "declare" and draft.key is not None:
-        yield f"the {len(draft.key.values):,} stream keys of the sample (keys)"
-    if draft.where is not None:
-        values = many(len(draft.where.values), "value")
-        yield f"{values} of the field {draft.where.field.path} (where)"
-    if draft.items.range is not None and not draft.range_given:
-        yield "round numbers around those of the sample (buckets)"
 
 
 def _events(lines: _File, draft: Draft, topic: str) -> None:
