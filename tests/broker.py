@@ -29,6 +29,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 POM = Path(__file__).with_name("kafka_pom.xml")
 _START_S = 300.0
 #: A test's broker lives for minutes: to compile its code a second time, at the level of servers, took half of the processor
@@ -170,10 +171,7 @@ def _jars() -> Path:
     found = re.search(r"<kafka\.version>([\w.-]+)<", POM.read_text())
     if found is None:
         raise BrokerUnavailable(f"{POM.name} names no kafka.version")
-    cache = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / f"quietcount-kafka-{found[1]}"
-    )
+    cache = CACHE / f"quietcount-kafka-{found[1]}"
     if cache.is_dir():
         return cache
     maven = shutil.which("mvn")
@@ -184,20 +182,12 @@ def _jars() -> Path:
         fetched = Path(directory) / "jars"
         # target/ would be made beside the pom: copy it away from the sources.
         pom = Path(shutil.copy(POM, directory))
-        command = [
-            maven,
-            "-q",
-            "-B",
-            "-f",
-            str(pom),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={fetched}",
-        ]
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={fetched}")
+        command = [maven, "-q", "-B", "-f", str(pom), *goal]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BrokerUnavailable(
-                f"Maven could not fetch Kafka: {(done.stdout + done.stderr).strip()[-800:]}"
-            )
+            said = (done.stdout + done.stderr).strip()[-800:]
+            raise BrokerUnavailable(f"Maven could not fetch Kafka: {said}")
         try:
             fetched.rename(cache)
         except OSError:  # another run was quicker
@@ -226,31 +216,17 @@ class OwnBroker:
         self._process: subprocess.Popen[bytes] | None = None
         properties = directory / "server.properties"
         settings = _PROPERTIES + further  # of a property that is there twice the last one counts
-        properties.write_text(
-            settings.format(port=self.port, controller=controller, data=directory / "data")
-        )
+        ports = {"port": self.port, "controller": controller}
+        properties.write_text(settings.format(**ports, data=directory / "data"))
         classpath = f"{jars}/*"
         # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
         cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        format_command = [
-            *java,
-            "-cp",
-            classpath,
-            "kafka.tools.StorageTool",
-            "format",
-            "-t",
-            cluster_id,
-        ]
-        formatted = subprocess.run(
-            [*format_command, "-c", str(properties), "--standalone"],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        options = ("-t", cluster_id, "-c", str(properties), "--standalone")
+        tool = [*java, "-cp", classpath, "kafka.tools.StorageTool", "format", *options]
+        formatted = subprocess.run(tool, check=False, capture_output=True, text=True)
         if formatted.returncode != 0:
-            raise RuntimeError(
-                f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}"
-            )
+            said = (formatted.stdout + formatted.stderr)[-2000:]
+            raise RuntimeError(f"Kafka's directory could not be formatted: {said}")
         self._command = [*java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
 
     def start(self) -> None:
@@ -275,9 +251,8 @@ class OwnBroker:
             ended.append(process.poll())
             time.sleep(1)
         self.kill()
-        raise RuntimeError(
-            f"Kafka did not start, exit codes {ended}: {log.read_text(errors='replace')[-2000:]}"
-        )
+        said = log.read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"Kafka did not start, exit codes {ended}: {said}")
 
     def kill(self) -> None:
         """SIGKILL, as a machine that loses power."""

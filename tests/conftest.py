@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,29 +25,14 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # The same examples in every run, however slow the machine is. To look for others: HYPOTHESIS_PROFILE=search.
-settings.register_profile(
-    "same",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "search", settings.get_profile("same"), derandomize=False, print_blob=True
-)
+SAME: Any = {"database": None, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **SAME)
+settings.register_profile("search", derandomize=False, print_blob=True, **SAME)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # What these say about colours and widths reaches every program that a test starts, and changes what it writes.
-for name in (
-    "FORCE_COLOR",
-    "CLICOLOR_FORCE",
-    "NO_COLOR",
-    "TTY_COMPATIBLE",
-    "TTY_INTERACTIVE",
-    "COLUMNS",
-    "LINES",
-    "PYTHONWARNINGS",
-):
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONWARNINGS")
+for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
 #: Fixtures that start a broker or a browser.
@@ -90,12 +75,11 @@ LENDER = pytest.StashKey[Lender]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Own the broker where other processes run the tests; describe the markers."""
-    config.addinivalue_line(
-        "markers", "slow: a test with more than about 3 s of computing; `make quick` leaves it out"
-    )
-    config.addinivalue_line(
-        "markers", "waits: a file that mostly waits for workers, browsers, ticks; also left out"
-    )
+    for marker in (
+        "slow: a test with more than about 3 s of computing; `make quick` leaves it out",
+        "waits: a file that mostly waits for workers, browsers, ticks; also left out",
+    ):
+        config.addinivalue_line("markers", marker)
     if config.getoption("numprocesses", None):
         config.stash[LENDER] = lender = Lender()
         config.add_cleanup(lender.close)
@@ -127,10 +111,8 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     for item in items:
         marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
     waiting = [path for path, names in marks.items() if "waits" in names]
-    computing = sorted(
-        (path for path in marks if path not in set(waiting)),
-        key=lambda path: "slow" not in marks[path],
-    )
+    others = [path for path, names in marks.items() if "waits" not in names]
+    computing = sorted(others, key=lambda path: "slow" not in marks[path])
     order: list[Path] = []
     while waiting or computing:
         order += [*waiting[:2], *computing[:1]]

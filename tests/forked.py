@@ -136,9 +136,8 @@ def launch(
 ) -> Started | subprocess.Popen[bytes]:
     """Start `quietcount`; its output goes to these files."""
     if not POSSIBLE:
-        return subprocess.Popen(
-            [sys.executable, *QUIETCOUNT, *arguments], cwd=ROOT, stdout=output, stderr=errors
-        )
+        command = [sys.executable, *QUIETCOUNT, *arguments]
+        return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=errors)
     name = f"worker {next(_WORKERS) % 2}" if arguments[0] == "run" else "command"
     if name not in _STARTERS:
         _STARTERS[name] = starter = Starter()
@@ -156,9 +155,8 @@ def run(arguments: Sequence[str], patience_s: float) -> subprocess.CompletedProc
             process.kill()
         output.seek(0)
         errors.seek(0)
-        return subprocess.CompletedProcess(
-            arguments, status, output.read().decode(), errors.read().decode()
-        )
+        written = output.read().decode(), errors.read().decode()
+        return subprocess.CompletedProcess(arguments, status, *written)
 
 
 def serve(control: socket.socket) -> list[str]:
@@ -177,9 +175,8 @@ def serve(control: socket.socket) -> list[str]:
             if not asked:
                 os._exit(0)
             arguments, environment = json.loads(asked)
-            assert len(os.listdir("/proc/self/task")) == 1, (
-                "a fork would lose the other threads, and keep their locks"
-            )
+            # A fork would lose other threads, and keep their locks.
+            assert len(os.listdir("/proc/self/task")) == 1
             if (pid := os.fork()) == 0:
                 control.close()
                 for each, (_, others) in running.items():

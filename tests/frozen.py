@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -30,23 +31,8 @@ from workers.runtime.metrics import Metrics
 from workers.settings.settings import load
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml")) + sorted((ROOT / "examples").glob("*/*.toml"))
-COMMANDS = (
-    "",
-    "run",
-    "topics",
-    "key",
-    "key new",
-    "plan",
-    "budget",
-    "check",
-    "init",
-    "rejects",
-    "replay",
-    "audit",
-    "dashboard",
-    "demo",
-    "retire",
-)
+OF_EVENTS = ("run", "topics", "check", "init", "rejects", "replay", "audit", "dashboard", "demo")
+COMMANDS = ("", *OF_EVENTS, "key", "key new", "plan", "budget", "retire")
 # A quarter past midnight of the day at which the examples' epochs begin.
 BEGIN_MS = 1_795_305_600_000 + 900_000
 EVENTS = 4_000
@@ -56,17 +42,14 @@ WORDS = ("tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon", "PRG"
 def events(path: Path) -> list[bytes]:
     """Return events that an example's settings count, the same each time."""
     settings, rng = load(path), random.Random(path.name)
-    keys = [
-        name for h in settings.histograms for name in (h.keys if isinstance(h.keys, tuple) else ())
-    ] or ["s1", "s2"]
+    declared = (h.keys for h in settings.histograms if isinstance(h.keys, tuple))
+    keys = [name for names in declared for name in names] or ["s1", "s2"]
     numbers = any(getattr(h, "buckets", None) is not None for h in settings.histograms)
     found = []
     for i in range(EVENTS):
         items = [rng.choice(WORDS) for _ in range(rng.randrange(1, 4))]
-        event: dict[str, object] = {
-            "ts": BEGIN_MS + i * 250,
-            str(settings.events.key): rng.choice(keys),
-        }
+        event: dict[str, object] = {"ts": BEGIN_MS + i * 250}
+        event[str(settings.events.key)] = rng.choice(keys)
         event[str(settings.events.items)] = round(rng.uniform(0, 9_000), 2) if numbers else items
         if settings.events.user is not None:
             event[settings.events.user] = f"user{rng.randrange(500)}"
@@ -76,16 +59,12 @@ def events(path: Path) -> list[bytes]:
 
 def quietcount(*arguments: str) -> str:
     """Return what a command prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "workers.cli", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100"},
-    )
+    command, wide = [sys.executable, "-m", "workers.cli", *arguments], {"COLUMNS": "100"}
+    printed: Any = {"capture_output": True, "text": True, "env": {**os.environ, **wide}}
+    done = subprocess.run(command, check=False, **printed)
     if done.returncode:
         raise SystemExit(f"quietcount {' '.join(arguments)}: {done.stderr}")
-    return done.stdout
+    return str(done.stdout)
 
 
 async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
@@ -125,15 +104,8 @@ def parts() -> Iterator[tuple[str, bytes]]:
             key.chmod(0o600)
             (place / "events.jsonl").write_bytes(b"\n".join(events(path)))
             out = place / "snapshots.jsonl"
-            quietcount(
-                "replay",
-                "-c",
-                str(settings),
-                "--input",
-                str(place / "events.jsonl"),
-                "--snapshots",
-                str(out),
-            )
+            files = ("--input", str(place / "events.jsonl"), "--snapshots", str(out))
+            quietcount("replay", "-c", str(settings), *files)
             yield f"snapshots {name}", out.read_bytes()
             yield f"plan {name}", quietcount("plan", "-c", str(settings), "--json").encode()
             for question, answer in asyncio.run(_answers(out.read_bytes().splitlines(), "orders")):
@@ -157,9 +129,8 @@ def main() -> int:
         print(f"{len(found)} parts")
         return 0
     known = json.loads(given.file.read_text())
-    differ = sorted(
-        name for name in known.keys() | found.keys() if known.get(name) != found.get(name)
-    )
+    names = sorted(known.keys() | found.keys())
+    differ = [name for name in names if known.get(name) != found.get(name)]
     for name in differ:
         print(f"differs: {name}")
     print(f"{len(known)} parts, {len(differ)} differ")

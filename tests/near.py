@@ -17,17 +17,9 @@ from tests import ROOT
 
 def changed(base: str) -> list[Path]:
     """Return the Python files that differ from a commit, relative to the checkout."""
-    commands = (
-        ["git", "diff", "--name-only", base],
-        ["git", "ls-files", "--others", "--exclude-standard"],
-    )
-    lines = [
-        line
-        for command in commands
-        for line in subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-    ]
+    of_git = ["diff", "--name-only", base], ["ls-files", "--others", "--exclude-standard"]
+    texts = (subprocess.check_output(["git", *words], cwd=ROOT, text=True) for words in of_git)
+    lines = (line for text in texts for line in text.splitlines())
     return sorted({Path(line) for line in lines if line.endswith(".py")})
 
 
@@ -59,10 +51,8 @@ def imported(file: Path) -> re.Pattern[str]:
 
 def main() -> int:
     """Print them; exit 1 where nothing is near."""
-    tests = {
-        path.relative_to(ROOT): path.read_text()
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-    }
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    tests = {path.relative_to(ROOT): path.read_text() for path in paths}
     found = list(near(changed(sys.argv[1] if len(sys.argv) > 1 else "HEAD"), tests))
     print("\n".join(map(str, found)))
     return 0 if found else 1

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.broker import BrokerUnavailable
+from tests.broker import BRIEF, CACHE, BrokerUnavailable
 
 VERSION = "3.0.9"  # 3.3 needs Java 21
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
@@ -26,10 +26,7 @@ _START_S = 120.0
 
 def _application() -> Path:
     """Return the registry's directory, fetched once and kept in ~/.cache."""
-    kept = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / f"quietcount-registry-{VERSION}"
-    )
+    kept = CACHE / f"quietcount-registry-{VERSION}"
     if (kept / "complete").exists():
         return kept
     maven = shutil.which("mvn")
@@ -85,29 +82,17 @@ class RegistryServer:
             options += [
                 "-Dapicurio.storage.kind=kafkasql",
                 f"-Dapicurio.kafkasql.bootstrap.servers={self._bootstrap}",
-            ]
-            options += [
                 f"-Dapicurio.kafkasql.topic=schemas-{self.port}",
                 f"-Dapicurio.kafkasql.snapshots.topic=snapshots-{self.port}",
+                f"-Dapicurio.events.kafka.topic=events-{self.port}",
             ]
-            options += [f"-Dapicurio.events.kafka.topic=events-{self.port}"]
-        java = [
-            "java",
-            "-Xmx192m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            *options,
-            "-jar",
-            str(jar),
-        ]
+        java = ["java", "-Xmx192m", *BRIEF, *options, "-jar", str(jar)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(java, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_S
         while True:
-            with (
-                suppress(OSError),
-                urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer,
-            ):
+            asked = f"{self.url}/subjects"
+            with suppress(OSError), urllib.request.urlopen(asked, timeout=5) as answer:
                 if answer.status == 200:
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:

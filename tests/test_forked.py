@@ -41,11 +41,8 @@ def test_status_and_streams_are_those_of_a_process_that_python_starts(arguments:
     forked_one = run(arguments, 60)
     command = [sys.executable, *QUIETCOUNT, *arguments]
     python = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (forked_one.returncode, forked_one.stdout, forked_one.stderr) == (
-        python.returncode,
-        python.stdout,
-        python.stderr,
-    )
+    one, other = ((p.returncode, p.stdout, p.stderr) for p in (forked_one, python))
+    assert one == other
 
 
 def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: Path) -> None:
@@ -57,11 +54,8 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
         with path.open("ab") as log:
             processes.append(launch(["run", "-c", str(waiting)], log, log))
     try:
-        until(
-            lambda: all("Kafka is away" in log.read_text() for log in logs),
-            "they wait for Kafka",
-            60,
-        )
+        told = "Kafka is away"
+        until(lambda: all(told in log.read_text() for log in logs), "they wait for Kafka", 60)
         for process, (number, status) in zip(processes, statuses.items(), strict=True):
             assert process.poll() is None
             with pytest.raises(subprocess.TimeoutExpired):
@@ -73,9 +67,7 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
             process.kill()
 
 
-def test_workers_come_from_two_starters_and_commands_from_a_third(
-    waiting: Path, tmp_path: Path
-) -> None:
+def test_workers_have_two_starters_and_commands_a_third(waiting: Path, tmp_path: Path) -> None:
     """Children of one have one seed of `hash`: what depended on the order of a set would be the same in all of them."""
     with (tmp_path / "log").open("ab") as log:
         processes = [launch(["run", "-c", str(waiting)], log, log) for _ in range(2)]

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -31,14 +31,8 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import mechanisms
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings.settings import (
-    EventsSettings,
-    HistorySettings,
-    KafkaSettings,
-    PrivacySettings,
-    WorkerSettings,
-    load,
-)
+from workers.settings import settings as sections
+from workers.settings.settings import load
 
 pytestmark = pytest.mark.waits
 
@@ -56,9 +50,8 @@ def name(bootstrap: str) -> Iterator[str]:
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
     admin = admin_of(Connection(bootstrap))
-    topics = [
-        topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name
-    ]
+    there = admin.list_topics(timeout=60).topics
+    topics = [topic for topic in there if topic.split(".")[0] == name]
     for future in admin.delete_topics(topics).values() if topics else ():
         future.result()
 
@@ -78,29 +71,21 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
         path.chmod(0o755)
     script = directory / "tutorial.sh"
     script.write_text(commands)
-    process = subprocess.Popen(
-        ["bash", "-eo", "pipefail", str(script)],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    bash = ["bash", "-eo", "pipefail", str(script)]
+    place: Any = {"cwd": directory, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    pipe = subprocess.PIPE
+    piped: Any = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True}
+    process = subprocess.Popen(bash, start_new_session=True, **place, **piped)
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
+        # Whatever went wrong half way, no worker stays behind.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # whatever went wrong half way, no worker stays behind
+            os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def test_tutorial_of_the_readme_runs_as_it_is_written(
-    bootstrap: str, name: str, tmp_path: Path
-) -> None:
+def test_tutorial_of_the_readme_runs_as_written(bootstrap: str, name: str, tmp_path: Path) -> None:
     """A stranger who copies it line by line must see private counts, a clean audit and a clean end of the worker."""
 
     def named(text: str) -> str:
@@ -112,21 +97,16 @@ def test_tutorial_of_the_readme_runs_as_it_is_written(
         (copy / named(file.name)).write_text(named(file.read_text()))
     done = shell(tmp_path, commands_of(named(README.read_text())))
     log = (tmp_path / "run.log").read_text()
-    assert done.returncode == 0, (
-        done.stdout + done.stderr + log
-    )  # `wait %1`: also the worker ended with 0
+    # `wait %1`: also the worker ended with 0.
+    assert done.returncode == 0, done.stdout + done.stderr + log
 
-    shown = re.findall(
-        r"^(s1|s2) tick (\d+): (.*), sd [\d.]+, new items from \d+$", done.stdout, re.MULTILINE
-    )
-    assert len(shown) == 8
-    assert {key for key, _, _ in shown} <= {"s1", "s2"}
-    assert "'tea'" in done.stdout
-    assert "samovar" not in done.stdout
-    assert re.search(
-        r"^audit: products: [\d,]+ snapshots of .* byte for byte$", done.stdout, re.MULTILINE
-    )
-    assert re.search(r"^audit: .* no gap and none twice: clean$", done.stdout, re.MULTILINE)
+    def shown(pattern: str) -> int:
+        return len(re.findall(f"^{pattern}$", done.stdout, re.MULTILINE))
+
+    assert shown(r"(?:s1|s2) tick \d+: .*, sd [\d.]+, new items from \d+") == 8
+    assert "'tea'" in done.stdout and "samovar" not in done.stdout
+    assert shown(r"audit: products: [\d,]+ snapshots of .* byte for byte")
+    assert shown(r"audit: .* no gap and none twice: clean")
     assert "replay: 30,000 events, 0 rejected" in done.stderr
     backtest = [json.loads(line) for line in (tmp_path / "backtest.jsonl").read_text().splitlines()]
     assert any(label == "tea" for snapshot in backtest for label, _ in snapshot["items"])
@@ -147,16 +127,10 @@ def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None
     (tmp_path / "orders.toml").write_text(f"{head}[[histogram]]{histogram}[[histogram]]{second}")
     guarantee = (ROOT / "docs" / "guarantee.md").read_text()
     [(_, code)] = BLOCK.findall(guarantee)
-    done = subprocess.run(
-        [sys.executable, "-c", code + "print(round(epsilon, 2), delta)"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    epsilon, delta = done.stdout.replace("e-0", "e-").split()
+    command = [sys.executable, "-c", code + "print(round(epsilon, 2), delta)"]
+    place: Any = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    done = subprocess.check_output(command, text=True, **place)
+    epsilon, delta = done.replace("e-0", "e-").split()
     assert f"epsilon = {epsilon} at delta = {delta}" in " ".join(guarantee.split())
 
 
@@ -167,27 +141,23 @@ def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path
     noisiest = max(range(1, 43_201), key=mechanism.sd)
     thresholds = [mechanism.threshold(t) or 0 for t in (1, noisiest)]
     limits = " ".join((ROOT / "docs" / "limits.md").read_text().split())
-    stated = re.search(r"the threshold lies between (\d+) and (\d+)\.", limits)
-    assert stated is not None
-    assert min(thresholds) == int(stated[1])
-    assert max(thresholds) == int(stated[2])
+    assert f"the threshold lies between {min(thresholds)} and {max(thresholds)}." in limits
 
 
 def test_every_setting_is_documented_and_no_other() -> None:
     """The page is the only list of settings: one that is missing is never found, one too many is refused."""
     text = (ROOT / "docs" / "settings.md").read_text()
-    sections = dict(
-        re.findall(r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
-    )
+    heading = r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )"
+    texts = dict(re.findall(heading, text, re.MULTILINE | re.DOTALL))
     for section, records in (
-        ("worker", [WorkerSettings]),
-        ("kafka", [KafkaSettings]),
-        ("events", [EventsSettings]),
-        ("privacy", [PrivacySettings]),
-        ("dashboard", [HistorySettings]),
+        ("worker", [sections.WorkerSettings]),
+        ("kafka", [sections.KafkaSettings]),
+        ("events", [sections.EventsSettings]),
+        ("privacy", [sections.PrivacySettings]),
+        ("dashboard", [sections.HistorySettings]),
         ("histogram", [KnownBaseConfig, UnkBaseConfig]),
     ):
-        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", sections[section], re.MULTILINE)
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", texts[section], re.MULTILINE)
         named = {name for row in rows for name in re.findall(r"\w+", row)}
         known = {rule.name for record in records for rule in rules(cast(type[Checked], record))}
         assert named == known | ({"mechanism", "domain_file"} if section == "histogram" else set())
@@ -195,19 +165,13 @@ def test_every_setting_is_documented_and_no_other() -> None:
 
 def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path) -> None:
     """Consumers write their readers by it."""
-    [shown] = re.findall(
-        r"^```json\n(.*?)^```",
-        (ROOT / "docs" / "settings.md").read_text(),
-        re.MULTILINE | re.DOTALL,
-    )
+    text = (ROOT / "docs" / "settings.md").read_text()
+    [shown] = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
     real: list[bytes] = []
     settings = load(tmp_path / "orders.toml")
-    events = JsonLines(
-        settings,
-        "events",
-        io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000),
-    )
+    lines = io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000)
+    events = JsonLines(settings, "events", lines)
     replay(settings, NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
     assert shape(json.loads(shown)) == shape(json.loads(real[0]))
 

@@ -21,31 +21,53 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click import option
 
-from workers.commands.event_commands import check, rejects
-from workers.commands.failures import explain, say_as_text
-from workers.commands.init.init import init
-from workers.commands.key import key
-from workers.commands.options import PATH, PORT, config_option
-from workers.commands.options import load_settings as _load
-from workers.commands.options import only_one_line as _only_one_line
-from workers.commands.retire import retire
+from workers.commands.failures import EXIT_INTERRUPTED, explain, log
+
+if TYPE_CHECKING:
+    from workers.settings.settings import Settings
 
 # `sqrt` multiplies small matrices at every tick; BLAS threads cost four times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 CORE_DUMPS_ON = (
     "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
 )
 
 N = click.IntRange(1, 1_000)
+PATH = click.Path(path_type=Path)
+PORT = click.IntRange(0, 65_535)
+
+flag = partial(option, is_flag=True)
+config_option = option(
+    "-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML)."
+)
+
+
+def _load(config: Path) -> Settings:
+    from workers.settings.settings import load
+
+    return load(config)
+
+
+def _hide_client_logs() -> None:
+    """Hide client log lines in commands that report errors themselves; --debug shows them."""
+    debug = click.get_current_context().obj["debug"]
+    logging.basicConfig(level=logging.DEBUG if debug else logging.CRITICAL)
+
+
+def _load_quietly(config: Path) -> Settings:
+    settings = _load(config)
+    _hide_client_logs()
+    return settings
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -56,15 +78,13 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--debug",
-    is_flag=True,
-    help="Show a traceback with an error, and more in the log; leave core dumps on.",
-)
-@click.option(
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(context_settings=CONTEXT)
+@flag("--debug", help="Show a traceback with an error, and more in the log; leave core dumps on.")
+@flag(
     "--version",
-    is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_version,
@@ -84,28 +104,28 @@ def cli(context: click.Context, debug: bool) -> None:
 
         forbid_core_dumps()
     elif context.invoked_subcommand != "run":  # which logs it in its own format
-        say_as_text(CORE_DUMPS_ON)
+        log(CORE_DUMPS_ON)
 
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     help="Overrides worker.log_format: text, or one JSON object per line.",
 )
-@click.option(
+@option(
     "--metrics-port",
     type=PORT,
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
-@click.option(
+@option(
     "--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo."
 )
-@click.pass_context
+@click.pass_obj
 def run(
-    context: click.Context,
+    state: dict[str, Any],
     config: Path,
     log_format: str | None,
     metrics_port: int | None,
@@ -117,7 +137,6 @@ def run(
     state, and 75 if a newer owner keeps its partitions.
     """
     with _clean_end_before_it_begins():
-        state = context.find_root().obj
         if log_format is not None:
             _log_as(log_format, state)
         settings = _load(config)
@@ -151,53 +170,33 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 
 
 @cli.command()
-@click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
-@click.option(
-    "--rate",
-    type=click.IntRange(1, 1_000_000),
-    default=1_000,
-    show_default=True,
-    metavar="N",
-    help="Events a second.",
+@option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
+@option(
+    "--rate", type=click.IntRange(1, 1_000_000), default=1_000, metavar="N", help="Events a second."
 )
-@click.option(
-    "--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one."
-)
-@click.option(
+@option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
+@option(
     "--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one."
 )
-@click.option(
-    "--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg."
-)
-@click.pass_context
+@option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
 def demo(
-    context: click.Context,
-    seconds: int | None,
-    rate: int,
-    port: int | None,
-    bootstrap: str | None,
-    picture: Path | None,
+    seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
 ) -> int:
     """Show live private histograms next to the exact ones, here and in a browser, on an embedded
     Kafka."""
-    _only_one_line(context)
-    from workers.commands.demo.demo import run as run_demo
+    _hide_client_logs()
+    from workers.commands.demo.session import run_demo
 
     return run_demo(seconds, rate, bootstrap, picture, port)
 
 
 @cli.command()
 @config_option
-@click.option(
-    "--create",
-    is_flag=True,
-    help="Create missing topics of the worker's own. Existing ones are never altered.",
+@flag(
+    "--create", help="Create missing topics of the worker's own. Existing ones are never altered."
 )
-@click.option(
-    "--events-topic", is_flag=True, help="With --create: create a missing events topic as well."
-)
-@click.pass_context
-def topics(context: click.Context, config: Path, create: bool, events_topic: bool) -> int:
+@flag("--events-topic", help="With --create: create a missing events topic as well.")
+def topics(config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
     Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
@@ -205,8 +204,7 @@ def topics(context: click.Context, config: Path, create: bool, events_topic: boo
     """
     if events_topic and not create:
         raise click.UsageError("--events-topic goes with --create")
-    settings = _load(config)
-    _only_one_line(context)
+    settings = _load_quietly(config)
     from workers.commands.topics import show_topics
 
     return show_topics(settings, create=create, events_topic=events_topic)
@@ -214,13 +212,9 @@ def topics(context: click.Context, config: Path, create: bool, events_topic: boo
 
 @cli.command()
 @config_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text."
-)
-@click.option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
-@click.option(
-    "--force", is_flag=True, help="With --report: write into DIR even if it is not empty."
-)
+@flag("--json", "as_json", help="Print one JSON object (docs/plan.md) instead of text.")
+@option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
+@flag("--force", help="With --report: write into DIR even if it is not empty.")
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
@@ -237,7 +231,7 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 
 
 @cli.command()
-@click.option(
+@option(
     "-c",
     "--config",
     "configs",
@@ -247,18 +241,12 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     metavar="FILE",
     help="The settings file; repeatable.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object (docs/budget.md) instead of text.",
-)
-@click.pass_context
-def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> int:
+@flag("--json", "as_json", help="Print one JSON object (docs/budget.md) instead of text.")
+def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
     total; of several workers on the same events also together."""
     settings = [_load(config) for config in configs]
-    _only_one_line(context)
+    _hide_client_logs()
     from workers.commands.budget import show_budget
 
     return show_budget(settings, as_json=as_json)
@@ -266,52 +254,48 @@ def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> 
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--input",
     "source",
     metavar="FILE",
     help="JSON lines (may be gzipped) or Parquet; - is standard input.",
 )
-@click.option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
-@click.option(
+@flag("--topic", help="Read the events topic instead, up to its current end.")
+@option(
     "--from",
     "since",
     metavar="T",
     help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.",
 )
-@click.option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
-@click.option(
+@option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
+@option(
     "--snapshots",
     metavar="OUT",
     help="Write every snapshot to OUT, one per line; - is standard output.",
 )
-@click.option(
+@option(
     "--report",
     type=PATH,
     metavar="DIR",
     help="Compare with the exact counts; write results and a report into DIR.",
 )
-@click.option(
+@option(
     "--vary",
     multiple=True,
     metavar="H.SETTING=V,V",
     help="With --report: try these values of a histogram's setting, in every combination; repeatable.",
 )
-@click.option(
+@option(
     "--seeds",
     type=N,
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@click.option(
+@option(
     "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
 )
-@click.option(
-    "--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty."
-)
-@click.pass_context
+@flag("--force", help="With --report: replace the results in DIR if it is not empty.")
 def replay(
-    context: click.Context,
     config: Path,
     source: str | None,
     topic: bool,
@@ -335,43 +319,32 @@ def replay(
         raise click.UsageError("--from and --to go with --topic")
     if report is None and (vary or seeds or top or force):
         raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
-    settings = _load(config)
-    from workers.commands.backtest import Options
-    from workers.commands.replay import parse_time, replay_file, replay_topic
+    settings = _load_quietly(config) if topic else _load(config)
+    from workers.commands.replay import Options, replay_events
 
     options = None
     if report is not None:
-        options = Options(
-            config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force
-        )
-    if source is not None:
-        return replay_file(settings, source=source, snapshots=snapshots, options=options)
-    _only_one_line(context)
-    return replay_topic(
-        settings,
-        since_ms=None if since is None else parse_time("--from", since),
-        until_ms=None if until is None else parse_time("--to", until),
-        snapshots=snapshots,
-        options=options,
+        numbers = {"seeds": seeds or 3, "top": top or 10}
+        options = Options(config=config, report=report, vary=vary, force=force, **numbers)
+    return replay_events(
+        settings, source=source, since=since, until=until, snapshots=snapshots, options=options
     )
 
 
 @cli.command()
 @config_option
-@click.option(
+@option(
     "--exact",
     type=PATH,
     metavar="FILE",
     help="Write [label, released, exact] for every snapshot to a new FILE. For the operator only.",
 )
-@click.pass_context
-def audit(context: click.Context, config: Path, exact: Path | None) -> int:
+def audit(config: Path, exact: Path | None) -> int:
     """Recompute every published snapshot, and compare byte for byte.
 
     Exits with 1 at the first difference, and prints it.
     """
-    settings = _load(config)
-    _only_one_line(context)
+    settings = _load_quietly(config)
     from workers.commands.audit import audit as audit_topics
 
     return audit_topics(settings, exact)
@@ -379,26 +352,19 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
 
 @cli.command()
 @config_option
-@click.option(
-    "--port",
-    type=PORT,
-    default=8080,
-    show_default=True,
-    metavar="P",
-    help="Port to listen on; 0 picks a free one.",
+@option(
+    "--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0 picks a free one."
 )
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on."
-)
-@click.option(
+@option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
+@option(
     "--token-file",
     type=PATH,
     metavar="F",
     help="Show histograms only to clients that send the token in this file.",
 )
-@click.pass_context
+@click.pass_obj
 def dashboard(
-    context: click.Context, config: Path, port: int, host: str, token_file: Path | None
+    state: dict[str, Any], config: Path, port: int, host: str, token_file: Path | None
 ) -> int:
     """Serve a live page and an API over the histogram topics.
 
@@ -408,15 +374,182 @@ def dashboard(
     from workers.dashboard.server import run_dashboard
     from workers.runtime.logs import log_to_stderr
 
-    log_to_stderr(debug=context.find_root().obj["debug"])
+    log_to_stderr(debug=state["debug"])
     return run_dashboard(config, host=host, port=port, token_file=token_file)
 
 
-cli.add_command(check)
-cli.add_command(rejects)
-cli.add_command(init)
-cli.add_command(key)
-cli.add_command(retire)
+@cli.command()
+@config_option
+@option(
+    "--records",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    metavar="N",
+    help="How many to look at.",
+)
+@option(
+    "--input",
+    "source",
+    metavar="FILE",
+    help='Look at a file instead, as `replay` reads it: JSON lines, Parquet, or "-".',
+)
+def check(config: Path, records: int, source: str | None) -> int:
+    """Show what the settings would make of the newest events.
+
+    How many are accepted and why the others are not, and what the first ticks of each histogram
+    would show. Nothing is written or charged. What it prints is exact: for the operator only.
+    Exits with 1 if nothing would be accepted.
+    """
+    settings = _load_quietly(config)
+    from workers.commands.check.check import check as check_events
+
+    return check_events(settings, source=source, records=records)
+
+
+@cli.command()
+@config_option
+@option("--reason", metavar="R", help="Only rejects with this reason.")
+@option(
+    "--show",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Print up to N of them, as they are.",
+)
+@flag("--retry", help="Send those back that would be accepted now, each once.")
+def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
+    """List what was rejected, by reason; send back what is accepted by now.
+
+    What --show prints is exact: for the operator only.
+    """
+    settings = _load_quietly(config)
+    from workers.commands.rejects import list_rejects
+
+    return list_rejects(settings, reason=reason, show=show, retry=retry)
+
+
+@cli.command()
+@option(
+    "--bootstrap",
+    required=True,
+    metavar="B",
+    help="Kafka cluster, host:port, or several separated by commas.",
+)
+@option("--topic", required=True, metavar="T", help="The topic of the events.")
+@option(
+    "--output",
+    type=PATH,
+    metavar="FILE",
+    help="The settings file to write. Default: T.toml. Never overwrites one.",
+)
+@option(
+    "--records",
+    type=click.IntRange(10, 100_000),
+    default=2_000,
+    metavar="N",
+    help="How many to look at.",
+)
+@option(
+    "--client",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A librdkafka setting, such as security.protocol=ssl; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
+)
+@option(
+    "--schema-registry",
+    "registry",
+    metavar="URL",
+    help="Where the schemas of Avro, Protobuf or JSON Schema are.",
+)
+@option(
+    "--registry",
+    "registry_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another setting of [schema_registry], such as ca=PATH; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
+)
+@option(
+    "--keys",
+    type=click.Choice(["public", "declare", "none"]),
+    help="May names of stream keys be published: all of them, those of the sample (written into the file), or none. "
+    "Asked for on a terminal, else none.",
+)
+@option(
+    "--users/--no-users", default=None, help="Protect all events of one user, not single events."
+)
+@option(
+    "--range",
+    "range_",
+    metavar="FROM:TO",
+    help="Of numbers that are counted in buckets. Default: from the sample.",
+)
+@flag(
+    "--yes", help="Do not ask; options that are not given take the values used without a terminal."
+)
+def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
+    """Look at a topic and write a settings file for it, with a reason for every line.
+
+    Reads the oldest and the newest records of each partition, finds fields to count and the time,
+    and chooses a tick by the rate. Nothing is written to Kafka. What it prints is exact: for the
+    operator only. Exits with 1 if nothing in the topic could be counted.
+    """
+    if options["registry_options"] and options["registry"] is None:
+        raise click.UsageError("--registry goes with --schema-registry URL")
+    _hide_client_logs()
+    from workers.commands.init.dialogue import write_settings
+
+    output = output or Path(f"{topic}.toml")
+    return write_settings(topic=topic, output=output, ask=not yes, **options)
+
+
+@cli.command()
+@config_option
+@click.argument("name")
+def retire(config: Path, name: str) -> int:
+    """End the histogram NAME, which is no longer in the settings.
+
+    What it published stays charged, and its topic stays as it is. It needs the worker's rights on
+    Kafka, and no worker of this name may run.
+    """
+    settings = _load_quietly(config)
+    from workers.agents.retiring import retire as end
+    from workers.agents.topics import connection_of
+
+    found = end(settings, connection_of(settings), name)
+    click.echo(
+        f"histogram {name}: generation {found.generation} is over, in {found.owners} owner "
+        f"partition{'' if found.owners == 1 else 's'}. What it published stays charged, and its topic stays.\n"
+        f"If {name} comes back it begins again with generation = {found.generation + 1}, which is charged again."
+    )
+    return 0
+
+
+@cli.group()
+def key() -> None:
+    """Create the key that all noise is derived from."""
+
+
+@key.command("new")
+@click.argument("file", type=PATH)
+def key_new(file: Path) -> int:
+    """Write a new key of 32 random bytes to FILE, readable only by you. Never overwrites a file."""
+    from workers.commands.key import new_key
+
+    click.echo(new_key(file))
+    return 0
+
+
+@key.command("fingerprint")
+@click.argument("file", type=PATH)
+def key_fingerprint(file: Path) -> int:
+    """Print what tells the key in FILE from others, and from which no key can be computed.
+
+    A worker that misses its key names the fingerprint of the one that it wants.
+    """
+    from workers.mechanisms.noise.keyed import NoiseKey
+    from workers.settings.files import read_key
+
+    click.echo(NoiseKey(read_key(file)).fingerprint.hex())
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -424,18 +557,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
     if "_duckdb" in sys.modules:
-        _end(code)
+        # End now: DuckDB would list on stderr as leaks what Python leaves to its end.
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # the reader of our output is gone
+                stream.flush()
+        os._exit(code)
     gc.freeze()
     sys.exit(code)
-
-
-def _end(code: int) -> None:
-    """End the process now: DuckDB would list on stderr as leaks what Python leaves to its end."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # the reader of our output is gone
-            stream.flush()
-    os._exit(code)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
@@ -443,9 +572,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     state: dict[str, Any] = {}
     try:
         # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
-        with cli.make_context(
-            "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
-        ) as context:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        with cli.make_context("quietcount", given, obj=state) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -461,7 +589,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
-        return explain(error, debug=state.get("debug", False), say=state.get("say", say_as_text))
+        return explain(error, debug=state.get("debug", False), say=state.get("say", log))
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
@@ -469,7 +597,7 @@ def _log_as(form: str, state: dict[str, Any]) -> None:
     from workers.runtime.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
-    state["say"] = last_words if form == "json" else say_as_text
+    state["say"] = last_words if form == "json" else log
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tests import ROOT
 from tests.arrays.test_imports import python
 from workers.arrays import compiled
 from workers.arrays.texts import readonly_contiguous
-from workers.commands.compiling import _flags_at_once
+from workers.commands.compiling import _fast_compiler
 
 Patch = pytest.MonkeyPatch
 COUNTED = """
@@ -118,7 +118,7 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
     changed.boundscheck = True
     said.boundscheck = plain.boundscheck
     wanted = [each.values() for each in (plain, changed, said)]
-    with _flags_at_once():
+    with _fast_compiler():
         assert flags.values is not own
         assert [each.values() for each in (plain, changed, said)] == wanted
         assert (plain == said, plain == changed) == (True, False)

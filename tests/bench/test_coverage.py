@@ -17,9 +17,7 @@ def by_age(**changes: float) -> dict[int, tuple[float, float, float, int]]:
     return {row.age: (row.plain, row.wide, row.conditional, row.items) for row in rows}
 
 
-def test_bars_of_items_that_have_just_appeared_hold_less_often_and_a_longer_lower_end_mends_it() -> (
-    None
-):
+def test_bars_of_items_that_just_appeared_hold_less_often_unless_the_lower_end_is_longer() -> None:
     """The sentence of the page and of docs/guarantee.md: 86 % instead of 95 % where counts grow slowly.
 
     Some 3,000 items appear; a share of 0.95 then has a standard error of 0.004. Below 0.95 - 5 of them is the claim that bars are too
@@ -42,9 +40,7 @@ def test_where_counts_stop_below_the_threshold_only_the_longer_end_holds() -> No
 
 
 @pytest.mark.parametrize(("claimed", "holds"), [(1.0, True), (0.5, False), (2.0, False)])
-def test_truncated_intervals_cover_95_per_cent_where_one_tick_is_tested(
-    claimed: float, holds: bool
-) -> None:
+def test_truncated_intervals_cover_95_per_cent_at_one_tick(claimed: float, holds: bool) -> None:
     """Their own model, exactly; with half or double the sd they must fail.
 
     40,000 cases have a standard error of 0.0011; five of them are left by chance once in a million. Wrong ones give 0.71 and 0.978.
@@ -52,10 +48,9 @@ def test_truncated_intervals_cover_95_per_cent_where_one_tick_is_tested(
     from scipy.stats import norm
 
     draw = np.random.default_rng(3)
-    below = draw.uniform(
-        -3.0, 0.0, 40_000
-    )  # how far the true count lies below the threshold, in sd
-    noise = norm.isf(norm.sf(below) * (1 - draw.random(below.size)))  # such that it passes it
+    # How far the true count lies below the threshold, in sd, and noise with which it passes it.
+    below = draw.uniform(-3.0, 0.0, 40_000)
+    noise = norm.isf(norm.sf(below) * (1 - draw.random(below.size)))
     low, high = conditional((noise - below) / claimed)
     covered = np.mean((-noise >= low * claimed) & (-noise <= high * claimed))
     assert (abs(covered - 0.95) < 5 * math.sqrt(0.95 * 0.05 / below.size)) == holds

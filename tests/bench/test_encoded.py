@@ -23,9 +23,8 @@ from workers.events.schemas import Schema
 
 NUMBER, END_MS, SCHEMA_ID = 3_000, 1_767_225_600_000, 70_001
 AVRO = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
-ORDER = message_factory.GetMessageClass(
-    ProtobufSchema(Schema("PROTOBUF", PROTOBUF_SCHEMA)).message([0])
-)
+PROTOBUF = ProtobufSchema(Schema("PROTOBUF", PROTOBUF_SCHEMA))
+ORDER = message_factory.GetMessageClass(PROTOBUF.message([0]))
 
 
 def decoded(form: str, value: bytes) -> dict[str, Any]:
@@ -39,9 +38,8 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
         assert isinstance(record, dict) and not stream.read()
         return record
     assert value[5] == 0
-    found = json_format.MessageToDict(
-        ORDER.FromString(value[6:]), always_print_fields_with_no_presence=True
-    )
+    message = ORDER.FromString(value[6:])
+    found = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
     return found | {"ts": int(found["ts"])}
 
 
@@ -54,14 +52,10 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
             rows = np.flatnonzero(drawn.partitions == partition).tolist()
             for i, record in zip(rows, DefaultRecordBatch(data), strict=True):
                 one, other = drawn.items[i].tolist()
-                assert decoded(form, record.value) == {
-                    "key": f"shop-{drawn.keys[i]}",
-                    "items": [f"product-{one}", f"product-{other}"],
-                    "ts": times[i],
-                    "country": f"country-{one % 40}",
-                    "kind": f"kind-{other % 3}",
-                    "price": (7 * one + other) % 500,
-                }
+                key, items = f"shop-{drawn.keys[i]}", [f"product-{one}", f"product-{other}"]
+                about = {"country": f"country-{one % 40}", "kind": f"kind-{other % 3}"}
+                event = {"key": key, "items": items, "ts": times[i], **about}
+                assert decoded(form, record.value) == event | {"price": (7 * one + other) % 500}
                 assert record.timestamp == times[i] and record.key is None
                 read += 1
     assert read == NUMBER
@@ -70,15 +64,13 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_records_are_the_same_uncompiled(form: str) -> None:
     drawn, times = Events(Shape(), 1).draw(100), END_MS + 7 * np.arange(100)
-    further = np.stack(
-        [make(drawn.items) for make in (encoded.countries, encoded.kinds, encoded.prices)], axis=1
-    )
+    columns = (encoded.countries, encoded.kinds, encoded.prices)
+    further = np.stack([make(drawn.items) for make in columns], axis=1)
     head, written = np.frombuffer(b"\0\0\0\0\7", dtype=np.uint8), []
     for way in WAYS:
         out = np.zeros(RECORD_BYTES_MAX * 100, dtype=np.uint8)
-        end = way(put_encoded)(
-            out, FORMS.index(form), head, drawn.keys, drawn.items, times, further
-        )
+        event = drawn.keys, drawn.items, times, further
+        end = way(put_encoded)(out, FORMS.index(form), head, *event)
         written.append(out[:end].tobytes())
     assert written[0] == written[1]
 
@@ -91,10 +83,5 @@ def test_the_sums_that_runs_are_held_to_are_those_of_the_events() -> None:
             for number, seen in enumerate((2, 1, 2 * (other % 3 == 1), 1, price >= 250)):
                 totals[number] += seen
     assert expected(Shape(), NUMBER) == tuple(totals)
-    assert [config.get("where") for config in histograms()] == [
-        None,
-        None,
-        [{"field": "kind", "in": ["kind-1"]}],
-        None,
-        [{"field": "price", "min": 250}],
-    ]
+    kind, price = {"field": "kind", "in": ["kind-1"]}, {"field": "price", "min": 250}
+    assert [one.get("where") for one in histograms()] == [None, None, [kind], None, [price]]

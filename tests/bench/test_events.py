@@ -31,12 +31,8 @@ def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
                 event = json.loads(record.value)
                 users = {"user": f"user-{drawn.users[i]}"} if shape.users else {}
                 items = [f"product-{item}" for item in drawn.items[i]]
-                assert event == {
-                    "key": f"shop-{drawn.keys[i]}",
-                    "items": items,
-                    "ts": times[i],
-                    **users,
-                }
+                key = f"shop-{drawn.keys[i]}"
+                assert event == {"key": key, "items": items, "ts": times[i], **users}
                 assert record.timestamp == times[i] and items[0] != items[1]
                 assert record.key == (event["user"].encode() if shape.users else None)
                 if shape.users:

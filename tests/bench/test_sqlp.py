@@ -11,12 +11,8 @@ from workers.mechanisms.config.histogram import UnkBaseConfig
 
 def snapshot(tick: int, items: list[list[object]], **pages: int) -> bytes:
     """A line as `replay --snapshots` writes it."""
-    return (
-        orjson.dumps(
-            {"histogram": "items", "key": "all", "epoch": 1, "tick": tick, "items": items} | pages
-        )
-        + b"\n"
-    )
+    place = {"histogram": "items", "key": "all", "epoch": 1, "tick": tick}
+    return orjson.dumps(place | {"items": items} | pages) + b"\n"
 
 
 def test_the_last_tick_is_put_together_from_all_its_pages_and_no_other_tick() -> None:

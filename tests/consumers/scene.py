@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,20 +25,8 @@ from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
 from workers.pipeline import snapshots
 
 EXAMPLES = ROOT / "examples" / "consumers"
-LABELS = [
-    "tea",
-    "cup",
-    "pot",
-    "spoon",
-    "kettle",
-    "sugar",
-    "milk",
-    "lemon",
-    "jar",
-    "tray",
-    "\x1b[31mred\u202e",
-    "filter",
-]
+LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon", "jar", "tray"]
+LABELS += ["\x1b[31mred\u202e", "filter"]
 SECONDS = 40
 PLANTED = "Planted"
 
@@ -59,6 +48,16 @@ class Scene:
 
     def topic(self, histogram: str) -> str:
         return f"{self.site.name}.{histogram}"
+
+    def options(self, topic: str, *further: str) -> tuple[str, ...]:
+        """Command-line options of an example that reads a topic."""
+        return "--bootstrap", self.site.connection.bootstrap, "--topic", topic, *further
+
+    def agent(self, directory: Path, topic: str, level: str) -> Program:
+        """The Faust agent on a topic."""
+        place = {"BOOTSTRAP": self.site.connection.bootstrap, "TOPIC": topic}
+        options = ("worker", "--without-web", "-l", level)
+        return Program(directory, "agent.py", *options, **place, GROUP=f"{topic}-agent")
 
     def whole(self, histogram: str) -> dict[Place, Document]:
         """The snapshots of a histogram, pages joined; in the order of each stream key."""
@@ -84,9 +83,8 @@ class Copy:
         """Records as they are; a stream key keeps its partition."""
         for record in records:
             place = sum(record.key() or b"") % self._partitions
-            self._producer.produce(
-                self.name, record.value(), record.key(), place, timestamp=record.timestamp()[1]
-            )
+            content, at = (record.value(), record.key()), record.timestamp()[1]
+            self._producer.produce(self.name, *content, place, timestamp=at)
         assert self._producer.flush(120) == 0
 
     def forge(self, document: Document, *, commit: bool) -> None:
@@ -108,14 +106,10 @@ class Program:
 
     def __init__(self, directory: Path, example: str, *arguments: str, **environment: str) -> None:
         self._log = directory / f"{example}-{uuid.uuid4().hex[:8]}.log"
+        command = [sys.executable, str(EXAMPLES / example), *arguments]
+        place: Any = {"cwd": directory, "env": {**os.environ, **environment}}
         with self._log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, str(EXAMPLES / example), *arguments],
-                cwd=directory,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-            )
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, **place)
 
     def __enter__(self) -> Self:
         return self
@@ -128,9 +122,8 @@ class Program:
         return self._log.read_text()
 
     def wait_for(self, text: str) -> None:
-        until(
-            lambda: text in self.output() or self.process.poll() is not None, f"{text!r} is printed"
-        )
+        ended = self.process.poll
+        until(lambda: text in self.output() or ended() is not None, f"{text!r} is printed")
         assert text in self.output(), self.output()
 
     def stop(self) -> None:
@@ -142,14 +135,9 @@ def run(
     example: str, *arguments: str, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs an example to its end."""
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / example), *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    printed: Any = {"capture_output": True, "text": True}
+    return subprocess.run(command, cwd=directory, timeout=PATIENCE_S, check=False, **printed)
 
 
 def joined(documents: Sequence[Document]) -> dict[Place, Document]:
@@ -163,12 +151,10 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
         first = parts[1]
         assert len(parts) == first["pages"]
         pages_of = [parts[i + 1] for i in range(len(parts))]
-        items = (
-            {"items": [item for page in pages_of for item in page["items"]]}
-            if "items" in first
-            else snapshots.joined(pages_of)
-        )
-        found[place] = first | items
+        if "items" in first:
+            found[place] = first | {"items": [item for page in pages_of for item in page["items"]]}
+        else:
+            found[place] = first | snapshots.joined(pages_of)
     return found
 
 
@@ -178,49 +164,19 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     names = [label for label in LABELS if label.isprintable()]
     base = int(time.time()) // 10 * 10_000 - SECONDS * 1_000
     start = Bare(datetime.fromtimestamp(base // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-    site = Site(
-        bootstrap,
-        directory,
-        [
-            # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
-            unk(
-                "items",
-                horizon=16,
-                start=start,
-                keys=["s1", "s2"],
-                delta=1e-10,
-                windows=["1s", "5s"],
-            ),
-            {
-                name: value
-                for name, value in known("large", tick="10s", keys=["s1"]).items()
-                if name != "domain"
-            }
-            | {"domain_file": "large.txt"},
-            known(
-                "answers",
-                mechanism="two_level_k",
-                tick="10s",
-                horizon=64,
-                domain=names,
-                keys=["s1"],
-                queries=["max", "top_k_select:2"],
-            ),
-        ],
-        partitions=2,
-        owners=2,
-    )
-    rng = random.Random(7)
+    # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
+    epochs: Any = {"horizon": 16, "start": start, "windows": ["1s", "5s"]}
+    items = unk("items", keys=["s1", "s2"], delta=1e-10, **epochs)
+    large = known("large", tick="10s", keys=["s1"], domain_file="large.txt")
+    del large["domain"]
+    asked: Any = {"mechanism": "two_level_k", "queries": ["max", "top_k_select:2"]}
+    answers = known("answers", tick="10s", horizon=64, domain=names, keys=["s1"], **asked)
+    site = Site(bootstrap, directory, [items, large, answers], partitions=2, owners=2)
+    rng, weights = random.Random(7), [2.0**-i for i in range(len(LABELS))]
     for partition in range(2):
         events: list[object] = [
-            {
-                "key": key,
-                "items": rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
-                "ts": base + 1_000 * second + i,
-            }
-            for second in range(SECONDS)
-            for i in range(30)
-            for key in ("s1", "s2")
+            {"key": key, "items": rng.choices(LABELS, weights, k=2), "ts": base + second + i}
+            for second, i, key in product(range(0, 1_000 * SECONDS, 1_000), range(30), ("s1", "s2"))
         ]
         events[10:10] = [
             {"key": "s1", "items": ["PlantedRare"], "ts": base + 5, "customer": "PlantedUser"},
@@ -233,8 +189,7 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         assert worker.stop() == 0
     names = ["items", "large", "answers"]
     yield Scene(site, {name: list(site.read(f"{site.name}.{name}")) for name in names})
-    topics = [
-        topic for topic in site.admin.list_topics(timeout=60).topics if topic.startswith(site.name)
-    ]
+    there = site.admin.list_topics(timeout=60).topics
+    topics = [topic for topic in there if topic.startswith(site.name)]
     for future in site.admin.delete_topics(topics).values():
         future.result()

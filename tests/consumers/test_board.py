@@ -14,6 +14,7 @@ pytestmark = pytest.mark.waits
 
 HEAD = re.compile(r"(\w+) / (\w+)   epoch (\d+), tick (\d+), until ([\d-]{10}) ([\d:]{8}) UTC")
 ROW = re.compile(r" +(-?[\d,]+) ± ([\d,]+) +(.+)")
+WHOLE = ("--from-beginning", "--until-end")
 Board = tuple[str, str, int, int]
 
 
@@ -35,71 +36,47 @@ def places(documents: list[Document]) -> list[Board]:
 
 
 def test_every_snapshot_is_printed_with_its_error(scene: Scene) -> None:
-    done = run(
-        "board.py",
-        "--bootstrap",
-        scene.site.connection.bootstrap,
-        "--topic",
-        scene.topic("items"),
-        "--from-beginning",
-        "--until-end",
-    )
+    done = run("board.py", *scene.options(scene.topic("items"), *WHOLE))
     assert done.returncode == 0, done.stderr
     shown, expected = boards(done.stdout), list(scene.whole("items").values())
     assert sorted(shown) == sorted(places(expected)) and len(expected) > 60
     for snapshot, place in zip(expected, places(expected), strict=True):
-        rows = [ROW.fullmatch(line) for line in shown[place]]
-        assert [
-            (int(row[1].replace(",", "")), int(row[2].replace(",", ""))) for row in rows if row
-        ] == [(count, round(2 * snapshot["sd"])) for _, count in snapshot["items"][:10]]
+        rows = [ROW.fullmatch(line.replace(",", "")) for line in shown[place]]
+        numbers = [(int(row[1]), int(row[2])) for row in rows if row]
+        error = round(2 * snapshot["sd"])
+        assert numbers == [(count, error) for _, count in snapshot["items"][:10]]
     assert "tea" in done.stdout and "\x1b" not in done.stdout and "\u202e" not in done.stdout
     ids = {(s["key"], s["id"]) for s in expected}
     assert done.stdout.count("another id: a new series begins") == len(ids) - 2 >= 2
-    assert (
-        done.stdout.count("promises one event: epsilon") == 2
-    )  # once a stream key: it does not change
-    assert (
-        "tea   [+" in done.stdout
-        and " since the epoch began" in done.stdout
-        and " in 5s" in done.stdout
-    )
+    # Once a stream key: it does not change.
+    assert done.stdout.count("promises one event: epsilon") == 2
+    for part in ("tea   [+", " since the epoch began", " in 5s"):
+        assert part in done.stdout
     assert PLANTED not in done.stdout + done.stderr
 
 
 def test_pages_are_put_together_and_answers_are_shown(scene: Scene) -> None:
     """5,000 long labels do not fit into one record; queries have no items at all."""
-    options = (
-        "--bootstrap",
-        scene.site.connection.bootstrap,
-        "--from-beginning",
-        "--until-end",
-        "--top",
-        "5000",
-    )
+
+    def printed(histogram: str) -> dict[Board, list[str]]:
+        options = scene.options(scene.topic(histogram), *WHOLE, "--top", "5000")
+        return boards(run("board.py", *options).stdout)
+
     assert {json.loads(record.value() or b"")["pages"] for record in scene.records["large"]} == {2}
-    shown = boards(run("board.py", "--topic", scene.topic("large"), *options).stdout)
+    shown = printed("large")
     assert sorted(shown) == sorted(places(list(scene.whole("large").values())))
     assert {len(lines) for lines in shown.values()} == {5_000}
-    answers = boards(run("board.py", "--topic", scene.topic("answers"), *options).stdout)
+    answers = printed("answers")
     assert sorted(answers) == sorted(places(list(scene.whole("answers").values())))
     assert all(any('"top_k_select:2"' in line for line in lines) for lines in answers.values())
 
 
 def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_path: Path) -> None:
-    copy, records = (
-        scene.new_topic(),
-        [record for record in scene.records["items"] if record.key() == b"s1"],
-    )
+    copy = scene.new_topic()
+    records = [record for record in scene.records["items"] if record.key() == b"s1"]
     copy.send(records[:3])
-    with Program(
-        tmp_path,
-        "board.py",
-        "--bootstrap",
-        scene.site.connection.bootstrap,
-        "--topic",
-        copy.name,
-        "--from-beginning",
-    ) as program:
+    options = scene.options(copy.name, "--from-beginning")
+    with Program(tmp_path, "board.py", *options) as program:
         program.wait_for("tick 3,")
         forged = json.loads(records[3].value() or b"") | {"items": [["Forged", 1]], "tick": 1_000}
         copy.forge(forged, commit=False)
@@ -111,16 +88,10 @@ def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_pa
 
 
 def test_what_is_not_there_is_told_in_one_line(scene: Scene) -> None:
-    bootstrap = scene.site.connection.bootstrap
-    for address, topic, word in (
-        (bootstrap, "no-such-topic", "no-such-topic: "),
-        ("127.0.0.1:1", "x", "127.0.0.1:1: "),
-    ):
-        done = run("board.py", "--bootstrap", address, "--topic", topic)
+    away = ("--bootstrap", "127.0.0.1:1", "--topic", "x")
+    for options, word in ((scene.options("no-such-topic"), "no-such-topic: "), (away, away[1])):
+        done = run("board.py", *options)
         assert done.returncode == 1
-        lines = [
-            line for line in done.stderr.splitlines() if not line.startswith("%")
-        ]  # those are librdkafka's own
-        assert len(lines) == 1, done.stderr
-        [line] = lines
-        assert line.startswith(word)
+        # Lines that begin with % are librdkafka's own.
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("%")]
+        assert len(lines) == 1 and lines[0].startswith(word), done.stderr

@@ -15,11 +15,12 @@ from tests.consumers.scene import EXAMPLES
 
 pytestmark = pytest.mark.waits
 
+Readers = tuple[ModuleType, ModuleType]
 WINDOW = {"ms": 20_000, "ticks": 2, "sd": 10.0}
 
 
 @pytest.fixture(scope="module")
-def readers() -> Iterator[tuple[ModuleType, ModuleType]]:
+def readers() -> Iterator[Readers]:
     """The modules as a reader has them: side by side in one directory."""
     sys.path.insert(0, str(EXAMPLES))
     try:
@@ -53,9 +54,7 @@ def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: An
     return module.Pages().receive(json.dumps(document).encode())
 
 
-def test_a_change_is_that_since_the_snapshot_that_the_window_names(
-    readers: tuple[ModuleType, ModuleType],
-) -> None:
+def test_a_change_is_that_since_the_snapshot_that_the_window_names(readers: Readers) -> None:
     module, _ = readers
     changes = module.Changes()
     [first] = changes.receive(snapshot(module, 1, {"tea": 30}))
@@ -70,9 +69,7 @@ def test_a_change_is_that_since_the_snapshot_that_the_window_names(
     assert changes.receive(snapshot(module, 7, {"tea": 300})) == []  # tick 5 was not seen
 
 
-def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(
-    readers: tuple[ModuleType, ModuleType],
-) -> None:
+def test_nothing_is_subtracted_across_series_or_without_windows(readers: Readers) -> None:
     module, _ = readers
     changes = module.Changes()
     for tick in (4, 5):
@@ -81,39 +78,28 @@ def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(
     assert module.Changes().receive(snapshot(module, 1, {"tea": 30}, windows=[])) == []
 
 
-def test_the_board_says_changes_and_ranks_that_exceed_the_noise_and_no_others(
-    readers: tuple[ModuleType, ModuleType],
-) -> None:
+def test_the_board_says_only_changes_and_ranks_that_exceed_the_noise(readers: Readers) -> None:
     module, board = readers
     changes = module.Changes()
     changes.receive(snapshot(module, 3, {"tea": 1_000, "cup": 900, "jar": 500, "pot": 490}))
     changes.receive(snapshot(module, 4, {"tea": 1_000, "cup": 950, "jar": 500, "pot": 490}))
     last = snapshot(module, 5, {"tea": 1_010, "cup": 1_130, "jar": 505, "pot": 515})
     lines = board.board(last, 10, changes.receive(last)).splitlines()[1:]
-    assert [line.split(maxsplit=3)[3] for line in lines] == [
-        "cup   [+230 ± 20 in 20s, up 1]",
-        "tea",
-        "pot   [+25 ± 20 in 20s]",
-        "jar",
-    ]
+    shown = [line.split(maxsplit=3)[3] for line in lines]
+    assert shown == ["cup   [+230 ± 20 in 20s, up 1]", "tea", "pot   [+25 ± 20 in 20s]", "jar"]
     first = snapshot(module, 2, {"tea": 400})
-    changes = module.Changes()
-    assert "tea   [+400 ± 20 since the epoch began]" in board.board(
-        first, 10, changes.receive(first)
-    )
+    text = board.board(first, 10, module.Changes().receive(first))
+    assert "tea   [+400 ± 20 since the epoch began]" in text
 
 
-def test_of_items_that_do_not_change_hardly_any_is_said_to(
-    readers: tuple[ModuleType, ModuleType],
-) -> None:
+def test_of_items_that_do_not_change_hardly_any_is_said_to(readers: Readers) -> None:
     """Of 5,000 with noise alone 4.55 % pass two standard deviations, give or take 5 sqrt(0.0455 * 0.9545 / 5,000) = 1.5 % (6e-7)."""
     module, _ = readers
     noise = np.random.default_rng(5).normal(0, WINDOW["sd"], 5_000).round().astype(int).tolist()
     changes = module.Changes()
     for tick in (1, 2):
         changes.receive(snapshot(module, tick, {str(i): 100_000 for i in range(5_000)}))
-    [change] = changes.receive(
-        snapshot(module, 3, {str(i): 100_000 + found for i, found in enumerate(noise)})
-    )
+    noisy = {str(i): 100_000 + found for i, found in enumerate(noise)}
+    [change] = changes.receive(snapshot(module, 3, noisy))
     said = sum(change.clear(str(i)) is not None for i in range(5_000))
     assert 0.030 < said / 5_000 < 0.061

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from tests import ROOT
 from tests.consumers.scene import Scene
 from tests.privacy.plan.test_command import EXAMPLES, events
 from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
 from workers.replay.offline import replay
@@ -26,15 +27,8 @@ from workers.settings.settings import Settings, load
 
 pytestmark = pytest.mark.waits
 
-ORDER_STATISTICS = [
-    "max",
-    "min",
-    "quantile:0.5",
-    "top_k:2",
-    "argmax",
-    "top_k_select:2",
-    "histogram",
-]
+SELECTIONS = ("argmax", "top_k_select:2")
+ORDER_STATISTICS = ("max", "min", "quantile:0.5", "top_k:2", *SELECTIONS, "histogram")
 
 Document = dict[str, Any]
 WINDOW: Document = {"ms": 60_000, "ticks": 6, "sd": 3.5}
@@ -52,77 +46,50 @@ def schema() -> Validator:
 def made(settings: Settings) -> list[Document]:
     """Snapshots of a few events."""
     lines = io.BytesIO("".join(json.dumps(event) + "\n" for event in events(settings)).encode())
-    found: list[Document] = []
-    replay(
-        settings,
-        NoiseKey(bytes(range(32))),
-        JsonLines(settings, "events", lines),
-        lambda snapshot: found.append(json.loads(snapshot.value)),
-    )
-    return found
+    found: list[bytes] = []
+    source, key = JsonLines(settings, "events", lines), NoiseKey(bytes(range(32)))
+    replay(settings, key, source, lambda snapshot: found.append(snapshot.value))
+    return [json.loads(value) for value in found]
 
 
 @cache
 def real() -> dict[str, list[Document]]:
     """Of every example, and of one with every kind of query: snapshots by what they are of."""
-    found = {str(path.relative_to(ROOT)): made(load(path)) for path in EXAMPLES}
-    [queries] = [path for path in EXAMPLES if path.stem == "two_level_k"]
-    settings = load(queries)
-    configs = tuple(
-        msgspec.structs.replace(config, queries=tuple(ORDER_STATISTICS))
-        for config in settings.histograms
-    )
+    found = {}
     for path in EXAMPLES:
         given = load(path)
+        found[str(path.relative_to(ROOT))] = made(given)
+        if path.stem == "two_level_k":
+            found["all queries"] = made(changed(given, lambda _: {"queries": ORDER_STATISTICS}))
         if all(config.subtracts for config in given.histograms):
-            windowed = (
-                msgspec.structs.replace(one, windows=(one.tick_ms, 5 * one.tick_ms))
-                for one in given.histograms
-            )
-            found[f"windows in {path.stem}"] = made(
-                msgspec.structs.replace(given, histograms=tuple(windowed))
-            )
-        settings_of_numbers = given
-        if path.parent.name == "mechanisms" and getattr(
-            settings_of_numbers.histograms[0], "domain", None
-        ):
-            found[f"numbers in {path.stem}"] = made(with_buckets(settings_of_numbers))
-    return found | {"all queries": made(msgspec.structs.replace(settings, histograms=configs))}
+            windowed = changed(given, lambda one: {"windows": (one.tick_ms, 5 * one.tick_ms)})
+            found[f"windows in {path.stem}"] = made(windowed)
+        if path.parent.name == "mechanisms" and getattr(given.histograms[0], "domain", None):
+            found[f"numbers in {path.stem}"] = made(changed(given, with_buckets))
+    return found
 
 
-def with_buckets(settings: Settings) -> Settings:
-    """The same over numbers; with quantiles where the mechanism says them."""
+def changed(settings: Settings, change: Callable[[HistogramConfig], Document]) -> Settings:
+    configs = (msgspec.structs.replace(one, **change(one)) for one in settings.histograms)
+    return msgspec.structs.replace(settings, histograms=tuple(configs))
+
+
+def with_buckets(config: HistogramConfig) -> Document:
+    """What makes it one over numbers; with quantiles where the mechanism says them."""
     buckets = Buckets(tuple(range(40)))
-    changes: dict[str, Any] = {"buckets": buckets, "domain": buckets.labels}
-    if settings.histograms[0].shows_all:
-        changes["quantiles"] = (0.01, 0.5, 0.99)
-    return msgspec.structs.replace(
-        settings,
-        histograms=tuple(
-            msgspec.structs.replace(config, **changes) for config in settings.histograms
-        ),
-    )
+    quantiles = {"quantiles": (0.01, 0.5, 0.99)} if config.shows_all else {}
+    return {"buckets": buckets, "domain": buckets.labels} | quantiles
 
 
-def test_every_mechanism_with_a_domain_says_the_edges_and_those_that_show_it_all_the_quantiles() -> (
-    None
-):
-    said = {
-        name.removeprefix("numbers in "): {
-            ("edges" in one, "quantiles" in one) for one in documents
-        }
-        for name, documents in real().items()
-        if name.startswith("numbers in ")
-    }
-    assert len(said) >= 9
-    assert set(map(frozenset, said.values())) == {
-        frozenset({(True, True)}),
-        frozenset({(True, False)}),
-    }
-    assert {name for name, fields in said.items() if (True, True) in fields} == {
-        "known_base",
-        "known_gauss",
-    }
+def test_mechanisms_with_a_domain_say_the_edges_and_those_that_show_all_the_quantiles() -> None:
+    said = {}
+    for name, documents in real().items():
+        if name.startswith("numbers in "):
+            [fields] = {("edges" in one, "quantiles" in one) for one in documents}
+            said[name.removeprefix("numbers in ")] = fields
+    assert len(said) >= 9 and set(said.values()) == {(True, True), (True, False)}
+    quantiles = {name for name, fields in said.items() if fields == (True, True)}
+    assert quantiles == {"known_base", "known_gauss"}
 
 
 def forms() -> Iterator[tuple[str, Document]]:
@@ -170,18 +137,14 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     for name in ("epoch", "tick", "page", "pages"):
         yield f"{name} 0", document | {name: 0}
         yield f"{name} not whole", document | {name: 1.5}
-    yield (
-        "id in capitals",
-        document | {"id": document["id"].upper().replace("0", "A").replace("1", "B")},
-    )
+    capitals = document["id"].upper().replace("0", "A").replace("1", "B")
+    yield "id in capitals", document | {"id": capitals}
     yield "negative sd", document | {"sd": -1.0}
     yield "threshold not whole", document | {"threshold": 0.5}
     yield "sd that it cannot have", document | {"sd": 1.0 if document["sd"] is None else None}
     for name, value in (("rho", 0), ("epsilon", -1), ("delta", 1), ("unit", "day"), ("exact", 1)):
-        yield (
-            f"guarantee with {name} = {value}",
-            document | {"guarantee": document["guarantee"] | {name: value}},
-        )
+        promise = document["guarantee"] | {name: value}
+        yield f"guarantee with {name} = {value}", document | {"guarantee": promise}
     yield "one edge", document | {"edges": [1]}
     if document["mechanism"] in ("unk_base", "limit_dom", "positive_gauss", "pay_what_you_get"):
         yield "edges without a domain", document | {"edges": [1, 2]}
@@ -189,50 +152,25 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
         yield "quantiles of some buckets", document | {"edges": [1, 2], "quantiles": [QUANTILE]}
     if document["mechanism"] not in ("known_base", "unk_base", "sparse_gumb", "meta"):
         yield "windows of what cannot be subtracted", document | {"windows": [WINDOW]}
-    slips: list[Document] = [
-        {"ms": 0},
-        {"ms": "1m"},
-        {"ticks": 0},
-        {"ticks": 1.5},
-        {"sd": 0},
-        {"sd": None},
-        {"exact": 1},
-    ]
-    for slip in slips:
-        yield f"a window with {slip}", document | {"windows": [WINDOW | slip]}
+    window = (("ms", 0), ("ms", "1m"), ("ticks", 0), ("ticks", 1.5), ("sd", 0), ("sd", None))
+    for slip in (*window, ("exact", 1)):
+        yield f"a window with {slip}", document | {"windows": [WINDOW | dict([slip])]}
     yield "no window", document | {"windows": []}
-    changes: list[Document] = [
-        {"q": 1},
-        {"q": 0},
-        {"bucket": 3},
-        {"value": "3"},
-        {"low": "open"},
-        {"exact": 3},
-    ]
-    for change in changes:
-        yield (
-            f"a quantile with {change}",
-            document | {"edges": [1, 2], "quantiles": [QUANTILE | change]},
-        )
+    quantile = (("q", 1), ("q", 0), ("bucket", 3), ("value", "3"), ("low", "open"), ("exact", 3))
+    for slip in quantile:
+        quantiles = {"quantiles": [QUANTILE | dict([slip])]}
+        yield f"a quantile with {slip}", document | {"edges": [1, 2]} | quantiles
     if "items" in document:
         yield "also an answer", document | {"query": "max", "value": 1}
-        for item in (
-            ["tea"],
-            ["tea", 1, 2],
-            ["tea", 1.5],
-            ["tea", "1"],
-            [1, 1],
-            ["tea", 2**63],
-            ["x" * 1025, 1],
-        ):
+        counts = (["tea", 1.5], ["tea", "1"], ["tea", 2**63])
+        for item in (["tea"], ["tea", 1, 2], [1, 1], ["x" * 1025, 1], *counts):
             yield f"an item {str(item)[:20]}", document | {"items": [item]}
         yield "an item twice", document | {"items": [["tea", 1], ["tea", 1]]}
     else:
         yield "also items", document | {"items": []}
         yield "a threshold without counts", document | {"threshold": 3}
-        if not {"answers", "labels"} & set(document) and not isinstance(
-            document.get("value"), list
-        ):
+        several = {"answers", "labels"} & set(document) or isinstance(document.get("value"), list)
+        if not several:
             yield "another page", document | {"pages": 2}
     for i, answer in enumerate(document.get("answers", [])):
         for change in ({"query": "mean"}, {"value": {"a": 1}}, {"exact": 1}):

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,24 +13,8 @@ import pytest
 from tests.commands.demo.test_demo import PATIENCE_S, demo, until, workers_of
 from tests.dashboard.browser import Window, browser
 from workers.cli import execute
-from workers.commands.demo.exact import Board, Row, Truth
 
 pytestmark = pytest.mark.waits
-
-
-def board(tick: int, key: str = "JFK") -> Board:
-    place: dict[str, Any] = {"histogram": "h", "key": key, "tick": tick, "number": tick}
-    shown: dict[str, Any] = {"sd": 2.0, "threshold": 9.0, "rows": [Row("LAX", 5, 3)], "hidden": 4}
-    return Board(**place, **shown, end_ms=100 * tick)
-
-
-def test_exact_counts_are_those_of_the_ticks_after_a_time() -> None:
-    truth = Truth()
-    for tick in range(1, 1_001):
-        truth.add(board(tick))
-    assert truth.after("h", "JFK", 99_900) == [{"end": 100_000, "items": [["LAX", 3]], "hidden": 4}]
-    assert len(truth.after("h", "JFK", 0)) < 200
-    assert truth.after("h", "LGA", 0) == []
 
 
 def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Path) -> None:

@@ -51,9 +51,8 @@ def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         "Release": {"Name": RELEASE},
         "Chart": {"AppVersion": yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]},
     }
-    texts = (
-        render(path.read_text(), context) for path in sorted((CHART / "templates").glob("*.yaml"))
-    )
+    paths = sorted((CHART / "templates").glob("*.yaml"))
+    texts = (render(path.read_text(), context) for path in paths)
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
@@ -65,16 +64,8 @@ def by_helm(values: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(dict(values), file)
         file.flush()
-        command = [
-            helm,
-            "template",
-            RELEASE,
-            str(CHART),
-            "--kube-version",
-            KUBERNETES,
-            "-f",
-            file.name,
-        ]
+        options = ["--kube-version", KUBERNETES, "-f", file.name]
+        command = [helm, "template", RELEASE, str(CHART), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ChartError(done.stderr)

@@ -54,6 +54,7 @@ INTERNAL_TEXTS = {
     "domain: the sketch holds an item that is not declared",
     f"t = {HOLE}: discovery only at multiples of {HOLE}",
 }
+VIEWS = "workers/mechanisms/config/views.py"
 #: Where sentences are gathered in a list and said elsewhere.
 GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 #: Functions and tables whose strings are said elsewhere.
@@ -64,16 +65,10 @@ SPOKEN = {
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},
     "workers/settings/settings.py": {"topic_complaints", "_complaints", "_user_complaints"},
-    "workers/mechanisms/config/views.py": {
-        "path_complaints",
-        "_complaints",
-        "complaints",
-        "_of_view",
-        "_of_condition",
-    },
+    VIEWS: {"path_complaints", "_complaints", "complaints", "_of_view", "_of_condition"},
 }
 #: Functions that make an exception of the sentence that they are given, and what they put before it.
-PLACED = {("workers/mechanisms/config/views.py", "_wrong"): "at character …, …"}
+PLACED = {(VIEWS, "_wrong"): "at character …, …"}
 LEVELS = {"warning", "error", "critical", "exception"}
 
 
@@ -145,32 +140,20 @@ def texts_assigned(body: ast.AST) -> dict[str, list[ast.expr]]:
 
 def name_of(node: ast.expr) -> str:
     """`b` of `a.b` and of `b`."""
-    return (
-        node.attr
-        if isinstance(node, ast.Attribute)
-        else node.id
-        if isinstance(node, ast.Name)
-        else ""
-    )
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def sources(root: Path = ROOT) -> dict[str, ast.Module]:
     """Every module of the package, parsed."""
-    return {
-        str(path.relative_to(root)): ast.parse(path.read_text())
-        for path in sorted(root.glob("workers/**/*.py"))
-    }
+    paths = sorted(root.glob("workers/**/*.py"))
+    return {str(path.relative_to(root)): ast.parse(path.read_text()) for path in paths}
 
 
 def ours(modules: dict[str, ast.Module]) -> set[str]:
     """Names of the exceptions whose message is for the operator."""
     found = set(OURS)
-    classes = [
-        node
-        for tree in modules.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    ]
+    nodes = (node for tree in modules.values() for node in ast.walk(tree))
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     for _ in classes:
         more = {one.name for one in classes if any(name_of(base) in found for base in one.bases)}
         if more <= found:
@@ -227,18 +210,11 @@ def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.e
 
 def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
     """The sentences of a function or table of `SPOKEN`."""
-    targets = (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.AnnAssign)
-        else []
-    )
-    names = (
-        {node.name}
-        if isinstance(node, ast.FunctionDef)
-        else {name_of(target) for target in targets}
-    )
+    if isinstance(node, ast.FunctionDef):
+        names = {node.name}
+    else:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = {name_of(target) for target in targets}
     if names & SPOKEN.get(file, set()):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Return | ast.Yield) and inner.value is not None:
@@ -249,55 +225,35 @@ def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> It
 
 def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
     """What a call says to the operator: in the log, on stderr, or by ending the worker."""
-    name = name_of(call.func)
-    if (
-        name in LEVELS
-        and isinstance(call.func, ast.Attribute)
-        and "log" in ast.unparse(call.func.value).lower()
-    ):
-        yield from call.args[:1]
+    name, first = name_of(call.func), call.args[:1]
+    logs = name == "log" or (name == "say" and file == "workers/commands/failures.py")
+    if name in LEVELS and isinstance(call.func, ast.Attribute):
+        yield from first if "log" in ast.unparse(call.func.value).lower() else []
     elif name == "fail" and len(call.args) == 2:
         yield call.args[1]
-    elif (
-        (name == "log" or (name == "say" and file == "workers/commands/failures.py"))
-        and call.args
-        and isinstance(call.args[0], ast.JoinedStr)
-    ):
-        yield call.args[0]
-    elif name in ("print", "echo") and any(
-        keyword.arg in ("file", "err") for keyword in call.keywords
-    ):
-        yield from call.args[:1]
+    elif logs and first and isinstance(first[0], ast.JoinedStr):
+        yield first[0]
+    elif name in ("print", "echo") and {"file", "err"} & {word.arg for word in call.keywords}:
+        yield from first
     elif name == "append" and file in GATHERED:
         yield call.args[0]
 
 
 #: Names of the reasons of formats behind a Schema Registry.
 FORMAT_REASONS = {
-    "NOT_AVRO",
-    "NOT_OF_READER",
-    "NOT_PROTOBUF",
-    "NO_MESSAGE",
-    "NO_SCHEMA_ID",
-    "UNKNOWN_SCHEMA",
-    "NOT_OF_FORMAT",
-    "UNREADABLE",
-    "NOTHING",
-    "reason",
+    *("NOT_AVRO", "NOT_OF_READER", "NOT_PROTOBUF", "NO_MESSAGE", "NO_SCHEMA_ID"),
+    *("UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "NOTHING", "reason"),
 }
 
 
 def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
     """Values of the constants `EXIT_...`, but for the deadlines, and success."""
     found = {0}
-    for tree in modules.values():
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                names = [name_of(target) for target in node.targets]
-                if any(name.startswith("EXIT_") for name in names) and isinstance(
-                    node.value.value, int
-                ):
-                    found.add(node.value.value)
+    for node in (node for tree in modules.values() for node in tree.body):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            code = node.value.value
+            if name_of(node.targets[0]).startswith("EXIT_") and isinstance(code, int):
+                found.add(code)
     return found
 
 
@@ -309,51 +265,34 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
     """Why a record is no event: what the readers of events name, and what decoders and the rule of events raise."""
     found = set()
     for file, tree in modules.items():
-        if not file.startswith("workers/events/") or file in (
-            "workers/events/tree.py",
-            "workers/events/layout.py",
-        ):
+        if not file.startswith("workers/events/") or file.endswith(("/tree.py", "/layout.py")):
             continue
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Call)
-                and name_of(node.func) in ("Reject", "_Wrong")
-                and node.args
-            ):
-                found |= _phrases(node.args[-1], tree)
-            elif (
-                isinstance(node, ast.Raise)
-                and isinstance(node.exc, ast.Call)
-                and name_of(node.exc.func) == "ValueError"
-            ):
-                # Those of a schema are said of the schema, not of a record.
-                found |= (
-                    set()
-                    if file.startswith("workers/events/formats/")
-                    else _phrases(node.exc.args[0], tree)
-                )
-            elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in REASON_NAMES:
-                found |= (
-                    _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
-                )
-            elif (
-                isinstance(node, ast.FunctionDef)
-                and node.returns is not None
-                and ast.unparse(node.returns) == "Event | str"  # an event, or the reason to reject
-            ):
-                for inner in ast.walk(node):
-                    if isinstance(inner, ast.Return) and inner.value is not None:
-                        branches = (
-                            (inner.value.body, inner.value.orelse)
-                            if isinstance(inner.value, ast.IfExp)
-                            else (inner.value,)
-                        )
-                        found |= set().union(*(_phrases(branch, tree) for branch in branches))
-            elif isinstance(node, ast.Assign) and file.startswith("workers/events/formats/"):
-                found |= (
-                    {template(node.value)} if name_of(node.targets[0]) in FORMAT_REASONS else set()
-                )
+            found |= set(_reasons_of(node, tree, file.startswith("workers/events/formats/")))
     return {text for text in found if text.strip(HOLE)}
+
+
+def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[str]:
+    if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Wrong") and node.args:
+        yield from _phrases(node.args[-1], tree)
+    elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        # Those of a schema are said of the schema, not of a record.
+        if name_of(node.exc.func) == "ValueError" and not of_format:
+            yield from _phrases(node.exc.args[0], tree)
+    elif isinstance(node, ast.Assign):
+        name = name_of(node.targets[0])
+        if name in REASON_NAMES and isinstance(node.value, ast.Constant):
+            yield from _phrases(node.value, tree)
+        elif name in FORMAT_REASONS and of_format:
+            yield template(node.value)
+    elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+        if ast.unparse(node.returns) != "Event | str":  # an event, or the reason to reject
+            return
+        for inner in ast.walk(node):
+            value = inner.value if isinstance(inner, ast.Return) else None
+            for branch in [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]:
+                if branch is not None:
+                    yield from _phrases(branch, tree)
 
 
 def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
@@ -364,19 +303,16 @@ def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
     if text.endswith(HOLE) and isinstance(node, ast.JoinedStr):
         last = node.values[-1]
         choices = last.value if isinstance(last, ast.FormattedValue) else last
-        words = (
-            [name_of(choices.value)] if isinstance(choices, ast.Subscript) else [name_of(choices)]
-        )
-        kinds = {
+        word = name_of(choices.value if isinstance(choices, ast.Subscript) else choices)
+        strings = (
             inner.value
             for other in ast.walk(tree)
-            if (isinstance(other, ast.FunctionDef) and other.name in words)
-            or (isinstance(other, ast.Assign) and name_of(other.targets[0]) in words)
+            if (isinstance(other, ast.FunctionDef) and other.name == word)
+            or (isinstance(other, ast.Assign) and name_of(other.targets[0]) == word)
             for inner in ast.walk(other)
-            if isinstance(inner, ast.Constant)
-            and isinstance(inner.value, str)
-            and inner.value[:1] in ("a", " ")
-        }
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
+        )
+        kinds = {string for string in strings if string[:1] in ("a", " ")}
         return {text[:-1] + kind for kind in kinds} or {text}
     return {text}
 
@@ -384,19 +320,12 @@ def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
 def rows(heading: str, guide: str) -> list[list[str]]:
     """The rows of the tables between a heading and the next one of its level or above."""
     level = len(heading) - len(heading.lstrip("#"))
-    [section] = re.findall(
-        rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", guide, re.MULTILINE | re.DOTALL
-    )
-    found = [
-        [cell.strip() for cell in line.strip("|").split(" | ")]
-        for line in section.splitlines()
-        if line[:2] == "| "
-    ]
-    return [
-        row
-        for row in found
-        if not set(row[0]) <= set("-| ") and row[0] not in ("symptom", "code", "reason")
-    ]
+    pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)"
+    [section] = re.findall(pattern, guide, re.MULTILINE | re.DOTALL)
+    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    found = [[cell.strip() for cell in line] for line in lines]
+    headings = ("symptom", "code", "reason")
+    return [row for row in found if not set(row[0]) <= set("-| ") and row[0] not in headings]
 
 
 def patterns(row: list[str]) -> list[str]:

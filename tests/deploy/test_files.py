@@ -28,28 +28,23 @@ OURS = ("key", "topics", "worker-1", "worker-2", "dashboard")
 
 def manifests() -> list[dict[str, Any]]:
     """Every Kubernetes object of the directory."""
-    files = [
-        path for path in sorted(KUBERNETES.glob("*.yaml")) if path.name != "kustomization.yaml"
-    ]
+    files = sorted(set(KUBERNETES.glob("*.yaml")) - {KUBERNETES / "kustomization.yaml"})
     return [document for path in files for document in yaml.safe_load_all(path.read_text())]
 
 
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [item for item in manifests() if item["kind"] == kind]
+
+
 def one(kind: str, name: str) -> dict[str, Any]:
-    [found] = [
-        item
-        for item in manifests()
-        if item["kind"] == kind and item["metadata"].get("name", "") == name
-    ]
+    [found] = [item for item in of_kind(kind) if item["metadata"].get("name", "") == name]
     return found
 
 
 def pods() -> list[tuple[str, dict[str, Any]]]:
     """(kind, pod) of everything that runs."""
-    return [
-        (item["kind"], item["spec"]["template"]["spec"])
-        for item in manifests()
-        if "template" in item.get("spec", {})
-    ]
+    templated = (item for item in manifests() if "template" in item.get("spec", {}))
+    return [(item["kind"], item["spec"]["template"]["spec"]) for item in templated]
 
 
 def settings(path: Path) -> Settings:
@@ -64,9 +59,8 @@ def settings(path: Path) -> Settings:
 
 def instructions() -> list[str]:
     text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
-    return [
-        " ".join(line.split()) for line in text.splitlines() if line and not line.startswith("#")
-    ]
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return [" ".join(line.split()) for line in lines]
 
 
 def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
@@ -76,29 +70,19 @@ def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", bases[0])
     [user] = [line for line in lines if line.startswith("USER")]
     assert user == "USER 10001:10001"
-    assert lines.index(user) > max(
-        i for i, line in enumerate(lines) if line.startswith(("RUN", "COPY"))
-    )
+    assert not any(line.startswith(("RUN", "COPY")) for line in lines[lines.index(user) :])
     [health] = [line for line in lines if line.startswith("HEALTHCHECK")]
     assert "http://127.0.0.1:9108/healthz" in health
     assert "--metrics-port" in next(line for line in lines if line.startswith("CMD"))
-    assert any("--require-hashes" in line for line in lines) and not any(
-        "latest" in line for line in lines
-    )
+    assert any("--require-hashes" in line for line in lines)
+    assert not any("latest" in line for line in lines)
 
 
 def test_only_what_the_image_takes_is_sent_to_the_builder() -> None:
-    kept = {
-        line[1:]
-        for line in (ROOT / ".dockerignore").read_text().splitlines()
-        if line.startswith("!")
-    }
-    copied = [
-        shlex.split(line)[1:-1]
-        for line in instructions()
-        if line.startswith("COPY") and "--from" not in line
-    ]
-    assert {name for names in copied for name in names} == kept
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = {line[1:] for line in ignored if line.startswith("!")}
+    copies = [line for line in instructions() if line.startswith("COPY") and "--from" not in line]
+    assert {name for line in copies for name in shlex.split(line)[1:-1]} == kept
     assert all((ROOT / name).exists() for name in kept)
 
 
@@ -107,9 +91,8 @@ def pins(path: Path) -> dict[tuple[str, str], set[str]]:
     found: dict[tuple[str, str], set[str]] = {}
     for block in re.split(r"\n(?=[a-z])", path.read_text()):
         if match := re.match(r"([a-z0-9][\w.-]*)==([^\s;]+)", block):
-            found.setdefault((match[1], match[2]), set()).update(
-                re.findall(r"sha256:[0-9a-f]{64}", block)
-            )
+            hashes = found.setdefault((match[1], match[2]), set())
+            hashes.update(re.findall(r"sha256:[0-9a-f]{64}", block))
     return found
 
 
@@ -118,18 +101,14 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
     assert image and all(image.values())
     assert {pin: hashes for pin, hashes in tested.items() if pin in image} == image
     names = {name for name, _ in image}
-    waiting: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting: list[str] = project["dependencies"]
+    other = ("extra ==", "python_version", "platform_system ==", "sys_platform ==")
     seen: set[str] = set()
     while waiting:
         requirement, _, condition = waiting.pop().partition(";")
         name = re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
-        elsewhere = any(
-            word in condition
-            for word in ("extra ==", "python_version", "platform_system ==", "sys_platform ==")
-        )
-        if name not in seen and not elsewhere:
+        if name not in seen and not any(word in condition for word in other):
             seen.add(name)
             waiting += importlib.metadata.requires(name) or []
     assert len(seen) > 20 and seen <= names
@@ -141,12 +120,10 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
 def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
     services = COMPOSE["services"]
     assert {*OURS, "kafka", "prometheus", "grafana", "events"} == set(services)
-    volumes = {
-        name: {
-            volume.split(":")[1]: volume.split(":") for volume in services[name].get("volumes", [])
-        }
-        for name in OURS
-    }
+    volumes: dict[str, dict[str, list[str]]] = {name: {} for name in OURS}
+    for name in OURS:
+        for volume in services[name].get("volumes", []):
+            volumes[name][volume.split(":")[1]] = volume.split(":")
     data = [volumes[name]["/var/lib/quietcount"][0] for name in ("worker-1", "worker-2")]
     assert len(set(data)) == 2
     keys = [volumes[name]["/run/quietcount"] for name in ("worker-1", "worker-2")]
@@ -157,9 +134,7 @@ def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
         assert services[name]["read_only"] and services[name]["cap_drop"] == ["ALL"]
         assert services[name]["ulimits"] == {"core": 0}, "the memory of a worker holds the key"
     for name in ("worker-1", "worker-2"):
-        assert services[name]["stop_grace_period"] == "60s", (
-            "the worker ends itself after 45 s at most"
-        )
+        assert services[name]["stop_grace_period"] == "60s", "a worker may need 45 s to end"
 
 
 def test_compose_shows_nothing_to_the_network() -> None:
@@ -175,15 +150,13 @@ def test_compose_names_files_ports_and_topics_that_there_are() -> None:
     told = settings(DEPLOY / "compose" / "orders.toml")
     kafka = COMPOSE["services"]["kafka"]["environment"]
     assert f"INTERNAL://{told.kafka.bootstrap}" in kafka["KAFKA_ADVERTISED_LISTENERS"]
-    assert f"--topic={told.events.topic}" in COMPOSE["services"]["events"]["command"]
+    command = COMPOSE["services"]["events"]["command"]
+    assert f"--topic={told.events.topic}" in command
     assert told.events.timestamp is None, "so the record's time counts, and that is the broker's:"
-    assert (
-        "--config=message.timestamp.type=LogAppendTime" in COMPOSE["services"]["events"]["command"]
-    )
+    assert "--config=message.timestamp.type=LogAppendTime" in command
     assert str(told.worker.key_file).startswith("/run/quietcount/")
-    scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())["scrape_configs"][
-        0
-    ]
+    prometheus = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    scraped = prometheus["scrape_configs"][0]
     assert scraped["job_name"] == "quietcount", "QuietcountDown asks for it"
     assert scraped["static_configs"][0]["targets"] == ["worker-1:9108", "worker-2:9108"]
     assert told.worker.metrics_host == "0.0.0.0"
@@ -206,9 +179,8 @@ def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-        assert (
-            container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
-        )
+        resources = container["resources"]
+        assert resources["limits"]["memory"] and resources["requests"]["cpu"]
         volumes = {volume["name"] for volume in pod["volumes"]}
         claims = {"data"} if kind == "StatefulSet" else set()
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes | claims
@@ -218,25 +190,19 @@ def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
     spec = one("StatefulSet", "quietcount-worker")["spec"]
     pod = spec["template"]["spec"]
     [worker], told = pod["containers"], settings(KUBERNETES / "settings.toml")
-    assert (
-        spec["replicas"] >= 2
-        and spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
-    )
+    assert spec["replicas"] >= 2
+    assert spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
     assert pod["terminationGracePeriodSeconds"] >= 60
-    probes = {
-        probe: worker[f"{probe}Probe"]["httpGet"]["path"]
-        for probe in ("startup", "liveness", "readiness")
-    }
-    assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    paths = {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    for probe, path in paths.items():
+        assert worker[f"{probe}Probe"]["httpGet"]["path"] == path
     assert worker["args"][-2:] == ["--metrics-port", str(worker["ports"][0]["containerPort"])]
     mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
-    assert told.worker.data_dir.is_relative_to(
-        mounts["data"]
-    ) and told.worker.key_file.parent == Path(mounts["key"])
+    assert told.worker.data_dir.is_relative_to(mounts["data"])
+    assert told.worker.key_file.parent == Path(mounts["key"])
     [copy] = pod["initContainers"]
-    assert copy["command"][:3] == ["install", "-m", "400"] and copy["command"][-1] == str(
-        told.worker.key_file
-    )
+    assert copy["command"][:3] == ["install", "-m", "400"]
+    assert copy["command"][-1] == str(told.worker.key_file)
     [claim] = spec["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
     budget = one("PodDisruptionBudget", "quietcount-worker")["spec"]
@@ -244,29 +210,20 @@ def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
 
 
 def test_only_the_worker_has_the_key_and_no_manifest_holds_one() -> None:
-    holders = [
-        kind
-        for kind, pod in pods()
-        if any("quietcount-key" in str(volume) for volume in pod["volumes"])
-    ]
+    holders = [kind for kind, pod in pods() if "quietcount-key" in str(pod["volumes"])]
     assert holders == ["StatefulSet"]
-    secrets = [item for item in manifests() if item["kind"] == "Secret"]
+    secrets = of_kind("Secret")
     assert secrets and all(not any(item["data"].values()) for item in secrets)
     listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    assert not [name for name in listed if "secret" in name] and all(
-        (KUBERNETES / name).is_file() for name in listed
-    )
+    assert not [name for name in listed if "secret" in name]
+    assert all((KUBERNETES / name).is_file() for name in listed)
     credentials = {pod["containers"][0]["name"]: str(pod["volumes"]) for _, pod in pods()}
     for name, principal in (("worker", "worker"), ("dashboard", "reader"), ("topics", "admin")):
         assert f"quietcount-kafka-{principal}" in credentials[name]
 
 
 def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
-    policies = {
-        item["metadata"]["name"]: item["spec"]
-        for item in manifests()
-        if item["kind"] == "NetworkPolicy"
-    }
+    policies = {item["metadata"]["name"]: item["spec"] for item in of_kind("NetworkPolicy")}
     shut = policies.pop("quietcount-nothing-else")
     assert shut == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     open_to_all = {
@@ -275,10 +232,8 @@ def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
         if any("from" not in rule for rule in spec.get("ingress", []))
     }
     assert open_to_all == {"quietcount-page": ["page"]}
-    assert (
-        policies["quietcount-page"]["podSelector"]
-        == one("Deployment", "quietcount-dashboard")["spec"]["selector"]
-    )
+    page = one("Deployment", "quietcount-dashboard")["spec"]["selector"]
+    assert policies["quietcount-page"]["podSelector"] == page
     [figures] = policies["quietcount-figures"]["ingress"]
     assert figures["ports"][0]["port"] == "metrics" and "monitoring" in str(figures["from"])
     broker = settings(KUBERNETES / "settings.toml").kafka.bootstrap.rpartition(":")[2]
@@ -292,26 +247,18 @@ def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
 def test_the_topics_are_those_that_the_worker_makes() -> None:
     """Whoever makes them by hand must get what `quietcount topics --create` would make."""
     text = (DEPLOY / "topics.md").read_text()
-    rows = [
-        [cell.strip(" `") for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line[:3] == "| `"
-    ]
-    plan = plan_topics("<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {})
-    rekeyed = plan_topics(
-        "<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {}, rekey=True, user_partitions=5
-    )
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line[:3] == "| `"]
+    rows = [[cell.strip(" `") for cell in line] for line in lines]
+    needs: Any = "<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {}
+    plan = plan_topics(*needs)
+    rekeyed = plan_topics(*needs, rekey=True, user_partitions=5)
     more = [topic for topic in rekeyed if topic.name not in [other.name for other in plan]]
     assert {topic.name for topic in more} == set(rekey_topics("<name>"))
-    assert {topic.name for topic in rekeyed if topic.partitions == 5} == {
-        "<name>.by-user",
-        "<name>.contribute-state",
-        "<name>.rejects",
-    }
+    by_user = {topic.name for topic in rekeyed if topic.partitions == 5}
+    assert by_user == {f"<name>.{end}" for end in ("by-user", "contribute-state", "rejects")}
     assert [row[0] for row in rows] == [topic.name for topic in (*plan, *more)]
-    for (_, partitions, cleanup, retention, size, stamp), topic in zip(
-        rows, (*plan, *more), strict=True
-    ):
+    for row, topic in zip(rows, (*plan, *more), strict=True):
+        _, partitions, cleanup, retention, size, stamp = row
         assert {"sources": 3, "owners": 2, "users": 5}[partitions] == topic.partitions
         assert cleanup == topic.cleanup_policy
         assert retention in (str(topic.retention_ms), "the cluster's", "yours", "")

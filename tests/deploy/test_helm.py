@@ -21,22 +21,14 @@ from tests.deploy.test_files import KUBERNETES, manifests
 TEXT = (KUBERNETES / "settings.toml").read_text()
 GIVEN: dict[str, Any] = {"settings": TEXT}
 MONITORED = GIVEN | {"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}}
+OFF = {"enabled": False}
+LARGE, SMALL = ({"resources": {"limits": {"memory": size}}} for size in ("3Gi", "1Gi"))
 ALL = (
     GIVEN,
     MONITORED,
-    GIVEN
-    | {
-        "dashboard": {"enabled": False},
-        "topics": {"enabled": False},
-        "networkPolicy": {"enabled": False},
-    },
-    GIVEN
-    | {"worker": {"replicas": 5, "storage": "1Gi", "resources": {"limits": {"memory": "3Gi"}}}},
-    GIVEN
-    | {
-        "image": {"repository": "r.example/q", "tag": "7"},
-        "dashboard": {"resources": {"limits": {"memory": "1Gi"}}},
-    },
+    GIVEN | {"dashboard": OFF, "topics": OFF, "networkPolicy": OFF},
+    GIVEN | {"worker": {"replicas": 5, "storage": "1Gi"} | LARGE},
+    GIVEN | {"image": {"repository": "r.example/q", "tag": "7"}, "dashboard": SMALL},
     GIVEN | {"networkPolicy": {"kafkaNamespace": "streams", "kafkaPort": 9092}},
     MONITORED | {"monitoring": {"enabled": True, "namespace": "watch", "interval": "1m"}},
     GIVEN | {"secrets": {"key": "k", "worker": "w", "reader": "r", "admin": "a"}},
@@ -53,11 +45,8 @@ def plain(found: Any) -> Any:
         return [plain(one) for one in found]
     if not isinstance(found, dict):
         return found
-    kept = {
-        name: plain(value)
-        for name, value in found.items()
-        if name not in ("app.kubernetes.io/instance", "namespace", "annotations")
-    }
+    others = found.keys() - {"app.kubernetes.io/instance", "namespace", "annotations"}
+    kept = {name: plain(found[name]) for name in others}
     if kept.get("image", "").partition(":")[0] == "quietcount":
         kept["image"] = "quietcount"
     return kept
@@ -88,26 +77,17 @@ def test_the_chart_makes_the_objects_of_the_manifests() -> None:
 
 def test_the_settings_are_in_one_place_and_a_change_restarts() -> None:
     objects = rendered(GIVEN)
-    assert {one["data"]["settings.toml"].strip() for one in of_kind("ConfigMap", objects)} == {
-        TEXT.strip()
-    }
-    volumes = {
-        str(v["configMap"]["name"])
-        for one in objects
-        for v in pod(one).get("volumes", [])
-        if "configMap" in v
-    }
-    assert volumes == {one["metadata"]["name"] for one in of_kind("ConfigMap", objects)}
+    maps = of_kind("ConfigMap", objects)
+    assert {one["data"]["settings.toml"].strip() for one in maps} == {TEXT.strip()}
+    volumes = [volume for one in objects for volume in pod(one).get("volumes", [])]
+    mounted = {str(one["configMap"]["name"]) for one in volumes if "configMap" in one}
+    assert mounted == {one["metadata"]["name"] for one in maps}
 
     def stamps(text: str) -> list[str]:
-        made = [
-            one
-            for one in rendered({"settings": text})
-            if one["kind"] in ("StatefulSet", "Deployment")
-        ]
-        return [
-            one["spec"]["template"]["metadata"]["annotations"]["checksum/settings"] for one in made
-        ]
+        made = rendered({"settings": text})
+        running = of_kind("StatefulSet", made) + of_kind("Deployment", made)
+        of_pods = (one["spec"]["template"]["metadata"]["annotations"] for one in running)
+        return [annotations["checksum/settings"] for annotations in of_pods]
 
     assert len(stamps(TEXT)) == 2 and len(set(stamps(TEXT) + stamps(TEXT + "#"))) == 2
     with pytest.raises(ChartError, match="settings is empty"):
@@ -125,44 +105,29 @@ def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
     objects = rendered(MONITORED)
     [rule], [monitor] = of_kind("PrometheusRule", objects), of_kind("ServiceMonitor", objects)
     assert rule["spec"] == yaml.safe_load(source.read_text())
-    assert (
-        rule["metadata"]["labels"]["release"]
-        == monitor["metadata"]["labels"]["release"]
-        == "prometheus"
-    )
-    [service] = [
-        one for one in of_kind("Service", objects) if one["metadata"]["name"] == f"{RELEASE}-worker"
-    ]
+    assert all(one["metadata"]["labels"]["release"] == "prometheus" for one in (rule, monitor))
+    services = {one["metadata"]["name"]: one for one in of_kind("Service", objects)}
+    service = services[f"{RELEASE}-worker"]
     labels = service["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert (
-        labels[monitor["spec"]["jobLabel"]] == "quietcount"
-        and 'up{job="quietcount"}' in source.read_text()
-    )
-    assert [end["port"] for end in monitor["spec"]["endpoints"]] == [
-        port["name"] for port in service["spec"]["ports"]
-    ]
-    assert not of_kind("PrometheusRule", rendered(GIVEN)), (
-        "without the operator its kinds are not known"
-    )
+    assert labels[monitor["spec"]["jobLabel"]] == "quietcount"
+    assert 'up{job="quietcount"}' in source.read_text()
+    ports = [port["name"] for port in service["spec"]["ports"]]
+    assert [end["port"] for end in monitor["spec"]["endpoints"]] == ports
+    # Without the operator its kinds are not known.
+    assert not of_kind("PrometheusRule", rendered(GIVEN))
 
 
 @pytest.mark.parametrize("values", ALL)
-def test_every_value_has_an_effect_and_only_the_listed_ones_are_taken(
-    values: dict[str, Any],
-) -> None:
+def test_every_value_has_an_effect_and_no_others_are_taken(values: dict[str, Any]) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     jsonschema.validate(defaults, schema)
-    jsonschema.validate(
-        values | {"secrets": defaults["secrets"] | values.get("secrets", {})}, schema
-    )
-    for wrong in (
-        {"replicas": 3},
-        {"worker": {"replcas": 3}},
-        {"worker": {"replicas": 0}},
-        {"monitoring": {"interval": "soon"}},
-    ):
+    secrets = defaults["secrets"] | values.get("secrets", {})
+    jsonschema.validate(values | {"secrets": secrets}, schema)
+    slips: list[dict[str, Any]] = [{"replicas": 3}, {"monitoring": {"interval": "soon"}}]
+    slips += [{"worker": {"replcas": 3}}, {"worker": {"replicas": 0}}]
+    for wrong in slips:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(GIVEN | wrong, schema)
     if values != GIVEN:

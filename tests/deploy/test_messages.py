@@ -8,27 +8,14 @@ from functools import cache
 
 import pytest
 
-from tests.deploy.messages import (
-    GUIDE,
-    HOLE,
-    INTERNAL,
-    Message,
-    covers,
-    exit_codes,
-    messages,
-    patterns,
-    reject_reasons,
-    rows,
-    sources,
-)
+from tests.deploy import messages as messages_of
+from tests.deploy.messages import GUIDE, HOLE, INTERNAL, Message, covers, messages, patterns, rows
 
 pytestmark = pytest.mark.slow
 
 
-@cache
-def modules() -> dict[str, ast.Module]:
-    """Every module, parsed once, when a test needs it."""
-    return sources()
+# Every module, parsed once, when a test needs it.
+modules = cache(messages_of.sources)
 
 
 @cache
@@ -59,15 +46,11 @@ def test_every_message_has_a_row() -> None:
 
 
 def test_a_message_without_a_row_is_found_and_named() -> None:
-    module = ast.parse(
-        'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
-    )
-    [problem] = uncovered(messages(modules() | {"workers/new.py": module})[-1:])
+    text = 'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
+    [problem] = uncovered(messages(modules() | {"workers/new.py": ast.parse(text)})[-1:])
     assert "workers/new.py:2: " in problem and "the … is wrong side up: turn it round" in problem
-    for said in (
-        'logger.warning("%s fell over again", x)',
-        'handover.fail(2, f"{x} fell over again")',
-    ):
+    failing = 'handover.fail(2, f"{x} fell over again")'
+    for said in ('logger.warning("%s fell over again", x)', failing):
         [message] = messages({"workers/new.py": ast.parse(said)})
         assert message.text == f"{HOLE} fell over again"
 
@@ -102,9 +85,9 @@ def test_every_row_says_why_and_what_to_do() -> None:
 def test_every_exit_code_is_listed_and_no_other() -> None:
     """Supervisors decide by them. 1 is returned by `audit` and `topics` without a name of its own."""
     listed = {int(row[0]) for row in rows("## Exit codes", TEXT)}
-    assert listed == exit_codes(modules()) | {1}
+    assert listed == messages_of.exit_codes(modules()) | {1}
 
 
 def test_every_reason_of_a_reject_is_listed_and_no_other() -> None:
     listed = {pattern for row in rows("## Rejects", TEXT) for pattern in patterns(row)}
-    assert listed == reject_reasons(modules())
+    assert listed == messages_of.reject_reasons(modules())

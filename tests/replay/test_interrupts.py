@@ -113,7 +113,7 @@ def test_ctrl_c_after_the_last_event_loses_nothing(site: Path, monkeypatch: Patc
         signal.raise_signal(signal.SIGINT)
         whole(directory, found)
 
-    monkeypatch.setattr("workers.commands.backtest.write", pressed)
+    monkeypatch.setattr("workers.commands.replay.write", pressed)
     directory = site / "r"
     assert run_replay(site, "--report", directory, "--vary", "epsilon=1,2") == 130
     assert read(directory).input.complete and (directory / "report.html").exists()

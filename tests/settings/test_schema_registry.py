@@ -24,17 +24,13 @@ def test_secrets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("REGISTRY_TOKEN", "abc")
     password = {"file": "password"}
     made = read(tmp_path, url=URL, user="me", password=password, ca="ca.pem", timeout="2s")
-    assert made.client() == {
-        "timeout": 2.0,
-        "basic.auth.user.info": "me:pass:word",
-        "ssl.ca.location": str(tmp_path / "ca.pem"),
-    }
+    login = {"timeout": 2.0, "basic.auth.user.info": "me:pass:word"}
+    assert made.client() == login | {"ssl.ca.location": str(tmp_path / "ca.pem")}
     token = read(tmp_path, url=URL, token={"env": "REGISTRY_TOKEN"}, unknown_wait="1m")
     assert token.client()["bearer.auth.token"] == "abc"
     assert token.unknown_wait_ms == 60_000
-    for text in (repr(made), repr(token), str(made.__rich_repr__())):
-        assert "pass" not in text
-        assert "abc" not in text
+    shown = repr(made) + repr(token) + str(made.__rich_repr__())
+    assert "pass" not in shown and "abc" not in shown
 
 
 @pytest.mark.parametrize(
@@ -44,10 +40,7 @@ def test_secrets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ({"url": "registry:8081"}, 'schema_registry.url = "registry:8081": "http://host:port"'),
         ({"url": "http://me:secret@registry"}, "schema_registry.url: must name no user: use user"),
         ({"password": "secret"}, "schema_registry.password: a secret must not be written here"),
-        (
-            {"token": {"env": "NOT_SET"}},
-            "schema_registry.token: the environment variable NOT_SET is",
-        ),
+        ({"token": {"env": "NONE"}}, "schema_registry.token: the environment variable NONE is"),
         ({"token": {"file": "nowhere"}}, "schema_registry.token: .*no such file"),
         ({"ca": "nowhere.pem"}, "schema_registry.ca: .*no such file"),
         ({"ca": 5}, "schema_registry.ca = 5: a file name in quotes"),

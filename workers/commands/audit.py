@@ -12,8 +12,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -212,9 +213,8 @@ class Auditor:
                     where = f"{topic}[{message.partition()}] offset {message.offset()}"
                     raise Difference(f"{where}: not a snapshot") from None
                 if known and not newer:
-                    raise Difference(
-                        f"{_name(value)}: published, but it does not follow from the contributions"
-                    )
+                    unfounded = "published, but it does not follow from the contributions"
+                    raise Difference(f"{_name(value)}: {unfounded}")
                 self.others += not newer
 
 
@@ -246,30 +246,23 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
             f"{len(tally.keys):,} stream keys, equal byte for byte"
         )
     if auditor.other_windows:
-        print(
-            f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them"
-        )
+        number = f"{auditor.other_windows:,} snapshots"
+        print(f"audit: {number} with other windows than now, compared without them")
     if auditor.others:
-        print(
-            f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed"
-        )
+        number = f"{auditor.others:,} snapshots"
+        print(f"audit: {number} of earlier generations or settings, not recomputed")
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
     return 0
 
 
-@contextmanager
-def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
+def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
     if path is None:
-        yield None
-        return
+        return nullcontext()
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return open(path, "xb", opener=partial(os.open, mode=0o600))
     except OSError as error:
-        raise SettingsError(
-            f"--exact {path}: {error.strerror}; give the name of a new file"
-        ) from error
-    with open(descriptor, "wb") as file:
-        yield file
+        remedy = "give the name of a new file"
+        raise SettingsError(f"--exact {path}: {error.strerror}; {remedy}") from error
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:

@@ -9,21 +9,9 @@ from rich.console import Console
 from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
+from workers.privacy import spending
 from workers.privacy.ceiling_guard import OtherWorkers, overlap
 from workers.privacy.phrasing import cautions
-from workers.privacy.spending import (
-    AllBudgets,
-    Budget,
-    Charged,
-    Counted,
-    Epoch,
-    Generation,
-    Histogram,
-    Left,
-    Total,
-    budget_of,
-    budget_of_all,
-)
 from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import Printer, ProgressLine, many, print_json, when
@@ -43,10 +31,10 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     with ProgressLine() as progress:
         read = [_read(one, progress) for one in settings]
     console, topics = Console(highlight=False), [one.release_state_topic for one in settings]
-    found = budget_of(*read[0]) if len(read) == 1 else budget_of_all(read)
+    found = spending.budget_of(*read[0]) if len(read) == 1 else spending.budget_of_all(read)
     if as_json:
         print_json(found)
-    elif isinstance(found, Budget):
+    elif isinstance(found, spending.Budget):
         show(found, console, topics[0])
     else:
         show_all(found, console, topics)
@@ -73,28 +61,21 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
         named.add(one.worker.name)
         topics = one.events.topics
-        counted = {topics.pattern} if topics.pattern else set(topics.names)
-        if not overlap({name for name in counted if name}, first.events.topics):
+        if not overlap(set(topics.names) or {str(topics)}, first.events.topics):
             raise SettingsError(
                 f"worker {one.worker.name} counts {topics}, and worker {first.worker.name} counts "
                 f"{first.events.topics}: no event is in both, so nothing adds up"
             )
 
 
-def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
+def show_all(budgets: spending.AllBudgets, console: Console, topics: Sequence[str]) -> None:
     say = Printer(console)
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
         say.line()
     names = ", ".join(budget.worker for budget in budgets.workers)
     say.line(f"workers {names}, all together, for one {budgets.unit}", style="bold")
-    if budgets.total is not None:
-        _total(budgets.total, say)
-    elif budgets.not_in_total:
-        outside = ", ".join(budgets.not_in_total)
-        _no_total(outside, budgets.unit, say)
-    else:
-        say.line("nothing has been published yet, so nothing is spent", 2)
+    _total(budgets.total, budgets.not_in_total, budgets.unit, say)
     say.line(
         "- not included: workers whose settings were not given, earlier workers whose topics were deleted, and anything "
         "else published about these events; all of it adds up",
@@ -102,19 +83,26 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
     )
 
 
-def show(budget: Budget, console: Console, topic: str) -> None:
+def show(budget: spending.Budget, console: Console, topic: str) -> None:
     say, worker = Printer(console), f"worker {budget.worker}"
     if budget.state == "missing":
-        say.line(
-            f"{worker}: topic {topic} does not exist on this cluster: this worker has never run here."
-        )
+        missing = f"topic {topic} does not exist on this cluster"
+        say.line(f"{worker}: {missing}: this worker has never run here.")
     elif not any(one.epochs_begun for each in budget.histograms for one in each.generations):
         say.line(f"{worker}: nothing has been published yet, so nothing is spent.")
     else:
         say.line(f"{worker}: budget spent so far, from its release state", style="bold")
         for histogram in budget.histograms:
-            _histogram(histogram, say)
-        _together(budget, say)
+            wanted = histogram.generation_in_settings
+            say.line()
+            known = "" if wanted is not None else " (not in the settings)"
+            say.line(f"{histogram.name}{known}", style="bold")
+            for one in histogram.generations:
+                _generation(one, wanted, say)
+        say.line()
+        say.line(f"all together, for one {budget.unit}", style="bold")
+        unlike = [f"{one.histogram} generation {one.generation}" for one in budget.not_in_total]
+        _total(budget.total, unlike, budget.unit, say)
         if budget.person:
             say.line()
             say.line("what one person loses", style="bold")
@@ -127,22 +115,17 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         say.line(f"- {sentence}", 2)
 
 
-def _histogram(histogram: Histogram, say: Printer) -> None:
-    say.line()
-    known = "" if histogram.generation_in_settings is not None else " (not in the settings)"
-    say.line(f"{histogram.name}{known}", style="bold")
-    for one in histogram.generations:
-        _generation(one, histogram.generation_in_settings, say)
-
-
-def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
-    status = _status(one, wanted)
+def _generation(one: spending.Generation, wanted: int | None, say: Printer) -> None:
+    status: str = one.status
+    if status == "left out":
+        status = f"ends when the worker starts with these settings, which have generation {wanted}"
+        if wanted is None:
+            status = "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
     say.line(f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2)
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
-        say.line(
-            f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}", 4
-        )
+        cost = f"An epoch costs one {one.unit}: {price}"
+        say.line(f"no tick published, so nothing is spent. {cost}", 4)
         return
     length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
     say.line(f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
@@ -159,17 +142,14 @@ def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
         say.line("labels and queries left unused in an epoch are charged all the same", 4)
 
 
-def _status(one: Generation, wanted: int | None) -> str:
-    if one.status != "left out":
-        return one.status
-    if wanted is None:
-        return "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
-    return f"ends when the worker starts with these settings, which have generation {wanted}"
-
-
-def _rows(one: Generation) -> Iterator[Sequence[str]]:
+def _rows(one: spending.Generation) -> Iterator[Sequence[str]]:
     horizon = "" if one.horizon is None else f"{one.horizon:,}"
-    rows = [_row(epoch, horizon) for epoch in one.epochs]
+    rows = []
+    for epoch in one.epochs:
+        more = f" and {len(epoch.ids) - 1} more" if len(epoch.ids) > 1 else ""
+        ticks = f"{epoch.first_tick:,} to {epoch.last_tick:,}"
+        mechanism = f"{epoch.ids[0]}{more}" if epoch.ids else ""
+        rows.append((f"{epoch.epoch:,}", ticks, horizon, mechanism))
     if one.epochs_begun <= OLDEST + NEWEST:
         yield from rows
         return
@@ -179,29 +159,14 @@ def _rows(one: Generation) -> Iterator[Sequence[str]]:
     yield from rows[-NEWEST:]
 
 
-def _row(epoch: Epoch, horizon: str) -> Sequence[str]:
-    more = f" and {len(epoch.ids) - 1} more" if len(epoch.ids) > 1 else ""
-    ticks = f"{epoch.first_tick:,} to {epoch.last_tick:,}"
-    return (f"{epoch.epoch:,}", ticks, horizon, f"{epoch.ids[0]}{more}" if epoch.ids else "")
-
-
-def _together(budget: Budget, say: Printer) -> None:
-    say.line()
-    say.line(f"all together, for one {budget.unit}", style="bold")
-    if budget.total is not None:
-        _total(budget.total, say)
-    elif budget.not_in_total:
-        unlike = ", ".join(
-            f"{one.histogram} generation {one.generation}" for one in budget.not_in_total
-        )
-        _no_total(unlike, budget.unit, say)
-
-
-def _no_total(outside: str, unit: str, say: Printer) -> None:
-    say.line(f"no total can be stated for one {unit}: {outside} protected another unit", 2)
-
-
-def _total(total: Total, say: Printer) -> None:
+def _total(total: spending.Total | None, outside: Sequence[str], unit: str, say: Printer) -> None:
+    if total is None and outside:
+        unlike = ", ".join(outside)
+        say.line(f"no total can be stated for one {unit}: {unlike} protected another unit", 2)
+        return
+    if total is None:
+        say.line("nothing has been published yet, so nothing is spent", 2)
+        return
     nothing = ": nothing is promised" if total.epsilon is None else ""
     say.line(f"{_figures(total)}{nothing}", 2, style="bold")
     for warning in cautions(total.epsilon, total.delta, total.unit):
@@ -213,11 +178,11 @@ def _total(total: Total, say: Printer) -> None:
         say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
 
 
-def _figures(cost: Total | Charged) -> str:
+def _figures(cost: spending.Total | spending.Charged) -> str:
     return f"epsilon {_number(cost.epsilon)} at delta {cost.delta:.9g} (rho {cost.rho:.6g})"
 
 
-def _parts(parts: Sequence[Counted]) -> str:
+def _parts(parts: Sequence[spending.Counted]) -> str:
     named = []
     for part in parts:
         times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
@@ -226,7 +191,7 @@ def _parts(parts: Sequence[Counted]) -> str:
     return ", ".join(named)
 
 
-def _ceiling(left: Left, unit: str, say: Printer) -> None:
+def _ceiling(left: spending.Left, unit: str, say: Printer) -> None:
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     limit = f"epsilon {left.max_epsilon!r} at delta {left.max_delta!r}"
     say.line(f"ceiling: {limit} for one {unit}, in {period}", style="bold")
@@ -236,9 +201,8 @@ def _ceiling(left: Left, unit: str, say: Printer) -> None:
         window = ""
         if left.begins is not None and left.ends is not None:
             window = f", {when(left.begins)} to {when(left.ends)},"
-        held = "no promise at that delta"
-        if left.epsilon is not None:
-            held = f"epsilon {left.epsilon:.9g}"
+        none = "no promise at that delta"
+        held = none if left.epsilon is None else f"epsilon {left.epsilon:.9g}"
         say.line(f"the fullest of the newest periods{window} holds {held}", 2)
         say.line(f"it holds: {_parts(left.parts)}", 2)
         say.line(f"left in it: rho {left.rho_left:.6g}", 2)
@@ -253,7 +217,7 @@ def _ceiling(left: Left, unit: str, say: Printer) -> None:
         say.line(f"counted with it, since they count the same events: {others}", 2)
 
 
-def _unseen(budget: Budget) -> Iterator[str]:
+def _unseen(budget: spending.Budget) -> Iterator[str]:
     if budget.not_begun and budget.total is not None:
         yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from collections.abc import Callable
@@ -9,64 +10,46 @@ from pathlib import Path
 
 import click
 
-from workers.runtime.errors import Fenced, QuietcountError
+from workers.runtime.errors import Fenced, QuietcountError, traceback_of
 
 EXIT_EXPECTED = 2
 EXIT_FAULT = 70
 EXIT_FENCED = 75
+EXIT_INTERRUPTED = 130
 
 # Checked only if a command has already loaded the module.
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 
-def say_as_text(text: str) -> None:
+def log(text: str) -> None:
     click.echo(f"quietcount: {text}", err=True)
 
 
-def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
-    if debug:
-        _show_traceback(error, as_json=say is not say_as_text)
+def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) -> int:
+    if debug and say is log:
+        click.echo(traceback_of(error), err=True)
+    elif debug:
+        logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
-    if _is_kafka_error(error):
-        say(f"Kafka: {_kafka_message(error)}")
+    kafka_errors = (getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS)
+    if isinstance(error, tuple(kafka_errors)):
+        # librdkafka's exceptions hold an error object; those of aiokafka are texts.
+        text = getattr(error.args[0], "str", None) if error.args else None
+        say(f"Kafka: {text() if callable(text) else _one_line(error)}")
         return EXIT_EXPECTED
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         say(f"{place}{error.strerror}")
         return EXIT_EXPECTED
     # An unexpected error may quote an event: show only its kind and place (--debug: the traceback).
-    say(f"internal error: {type(error).__name__} at {_place(error)}; --debug shows more")
+    place = "an unknown place"
+    if frames := traceback.extract_tb(error.__traceback__):
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+    say(f"internal error: {type(error).__name__} at {place}; --debug shows more")
     return EXIT_FAULT
-
-
-def _show_traceback(error: Exception, *, as_json: bool) -> None:
-    if as_json:
-        import logging
-
-        logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
-        return
-    from workers.runtime.errors import traceback_of
-
-    click.echo(traceback_of(error), err=True)
-
-
-def _is_kafka_error(error: Exception) -> bool:
-    kinds = (getattr(sys.modules.get(module), name, None) for module, name in KAFKA_ERRORS)
-    return any(kind is not None and isinstance(error, kind) for kind in kinds)
-
-
-def _kafka_message(error: Exception) -> str:
-    """Return the text of an error of librdkafka (the exception's first argument) or aiokafka."""
-    text = getattr(error.args[0], "str", None) if error.args else None
-    return str(text()) if callable(text) else _one_line(error)
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _place(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -13,9 +13,7 @@ from workers.runtime.printing import print_json
 from workers.settings.settings import Settings
 
 
-def show_plan(
-    settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False
-) -> int:
+def show_plan(settings: Settings, *, as_json: bool, report: Path | None, force: bool) -> int:
     """Print the plan; write a page with charts to the directory `report`, if given."""
     if report is not None:
         from workers.replay.backtest.results import prepare

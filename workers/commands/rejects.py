@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -39,6 +40,9 @@ from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.printing import Printer, ProgressLine, many, when
 from workers.settings.settings import Settings
 
+Wanted = Callable[[str], bool]  # whether rejects with this reason are meant
+Placed = tuple[int, Rejected]  # with its offset in the rejects topic
+
 
 @dataclass(slots=True)
 class ReasonCounts:
@@ -50,6 +54,13 @@ class ReasonCounts:
     first_ms: int = 1 << 62
     last_ms: int = 0
     topics: set[str] = field(default_factory=set)
+
+    def add(self, reject: Rejected, at_ms: int, was_sent: bool) -> None:
+        self.number += 1
+        self.sent += was_sent
+        self.cut += reject.truncated
+        self.first_ms, self.last_ms = min(self.first_ms, at_ms), max(self.last_ms, at_ms)
+        self.topics.add(reject.topic)
 
 
 def partitions_of(settings: Settings, connection: Connection) -> int:
@@ -64,29 +75,6 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
     return existing[topic].partitions
 
 
-def by_reason(
-    settings: Settings,
-    connection: Connection,
-    wanted: Callable[[str], bool],
-    take: Callable[[Rejected, bool], object],
-) -> dict[str, ReasonCounts]:
-    """Return the rejects with a `wanted` reason, most common reason first.
-
-    `take` is called with every such reject, in order, and whether it was resent.
-    """
-    found: dict[str, ReasonCounts] = {}
-    for partition in range(partitions_of(settings, connection)):
-        for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
-            one, at = found.setdefault(reject.reason, ReasonCounts()), message.timestamp()[1]
-            one.number += 1
-            one.sent += was_sent
-            one.cut += reject.truncated
-            one.first_ms, one.last_ms = min(one.first_ms, at), max(one.last_ms, at)
-            one.topics.add(reject.topic)
-            take(reject, was_sent)
-    return dict(sorted(found.items(), key=lambda one: -one[1].number))
-
-
 def resent_offsets(connection: Connection, topic: str, partition: int) -> set[int]:
     """Return the offsets of a partition's resent rejects, from the records readable now."""
     found = array("q")
@@ -97,7 +85,7 @@ def resent_offsets(connection: Connection, topic: str, partition: int) -> set[in
 
 
 def _wanted(
-    connection: Connection, settings: Settings, partition: int, wanted: Callable[[str], bool]
+    connection: Connection, settings: Settings, partition: int, wanted: Wanted
 ) -> Iterator[tuple[Message, Rejected, bool]]:
     """Yield a partition's rejects with a wanted reason, and whether each was resent."""
     sent = resent_offsets(connection, settings.rejects_topic, partition)
@@ -159,9 +147,7 @@ class _CommandOwner:
         )
 
 
-def retry_rejects(
-    settings: Settings, connection: Connection, wanted: Callable[[str], bool]
-) -> RetryCounts:
+def retry_rejects(settings: Settings, connection: Connection, wanted: Wanted) -> RetryCounts:
     """Resend the rejects with a `wanted` reason that would be accepted now.
 
     Raises Fenced: another run began meanwhile; rejects already resent stay sent.
@@ -193,14 +179,13 @@ def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoi
 def resent_record(reject: Rejected) -> Outgoing:
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [header for header in reject.headers if header[0] != RETRY] + [(RETRY, origin)]
-    return Outgoing(
-        reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms
-    )
+    place, content = (reject.topic, reject.partition), (reject.key, reject.value)
+    return Outgoing(*place, *content, headers, reject.time_ms)
 
 
 def _chunks(
-    settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
-) -> Iterator[list[tuple[int, Rejected]]]:
+    settings: Settings, connection: Connection, partition: int, wanted: Wanted
+) -> Iterator[list[Placed]]:
     """Yield a partition's wanted rejects that were not resent, in chunks of one transaction."""
     try:
         # A worker's open transaction hides another run's resent records behind it until it ends.
@@ -211,7 +196,7 @@ def _chunks(
             "lies behind it cannot be read: try again when it has ended (a worker that died ends "
             "its own when it starts again)"
         ) from None
-    chunk: list[tuple[int, Rejected]] = []
+    chunk: list[Placed] = []
     nbytes = 0
     for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
         if was_sent:
@@ -229,18 +214,14 @@ class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Decoders(settings, self._reader)
-        sources = [
-            *source_partitions(settings, connection),
-            *partitions_by_user(settings, connection),
-        ]
+        of_events = source_partitions(settings, connection)
+        sources = *of_events, *partitions_by_user(settings, connection)
         self._sources = {source.log: source for source in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
-    def select(
-        self, rejects: Sequence[tuple[int, Rejected]], outcome: RetryCounts
-    ) -> list[tuple[int, Rejected]]:
+    def select(self, rejects: Sequence[Placed], outcome: RetryCounts) -> list[Placed]:
         """Return the rejects that would be accepted; count the others in `outcome`."""
-        whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
+        whole: dict[tuple[str, int], list[Placed]] = {}
         for offset, reject in rejects:
             log = reject.topic, reject.partition
             if log not in self._sources:
@@ -249,7 +230,7 @@ class _AcceptanceFilter:
                 outcome.cut += 1
             else:
                 whole.setdefault(log, []).append((offset, reject))
-        found: list[tuple[int, Rejected]] = []
+        found: list[Placed] = []
         for log, some in whole.items():
             accepted = self._accepted(log, [reject for _, reject in some])
             found += [some[i] for i in accepted]
@@ -259,9 +240,8 @@ class _AcceptanceFilter:
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
         _, partition, partitions = self._sources[log]
         if log not in self._readers:
-            self._readers[log] = source_reader_of(
-                self._settings, self._reader, partition, partitions, self._forms.form()
-            )
+            of = self._settings, self._reader, partition, partitions
+            self._readers[log] = source_reader_of(*of, self._forms.form())
         records = Records.of(
             [reject.value for reject in rejects],
             [self._key(reject) for reject in rejects],
@@ -294,30 +274,28 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     def wanted(text: str) -> bool:
         return reason is None or reason in text
 
-    shown: list[Rejected] = []
-    read = 0
-
-    def keep(reject: Rejected, sent: bool) -> None:
-        nonlocal read
-        read += 1
-        if read % 1_000 == 0:
-            progress.update(f"{read:,} rejects read")
-        if show is not None and not sent and len(shown) < show:
-            shown.append(reject)
-
     if retry:
         ensure_compiled()
         _retried(retry_rejects(settings, connection, wanted), say)
         say.line()
+    counts = defaultdict[str, ReasonCounts](ReasonCounts)
+    shown: list[Rejected] = []
+    number = 0
     with ProgressLine() as progress:
-        found = by_reason(settings, connection, wanted, keep)
-    if not found:
+        for partition in range(partitions_of(settings, connection)):
+            for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+                counts[reject.reason].add(reject, message.timestamp()[1], was_sent)
+                if not was_sent and len(shown) < (show or 0):
+                    shown.append(reject)
+                number += 1
+                if number % 1_000 == 0:
+                    progress.update(f"{number:,} rejects read")
+    if not counts:
         of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
         say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")
         return 0
-    number = sum(one.number for one in found.values())
     say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
-    for text, one in found.items():
+    for text, one in sorted(counts.items(), key=lambda reason: -reason[1].number):
         say.line(f"{text}: {one.number:,}", 2)
         topics = ", ".join(sorted(one.topics))
         say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {topics}", 6)

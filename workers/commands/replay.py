@@ -1,22 +1,31 @@
-"""`quietcount replay`: turn past events into snapshots and an exact summary."""
+"""`quietcount replay`: turn past events into snapshots and an exact summary.
+
+With `--report DIR` it is a backtest, which measures combinations of settings.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
-from workers.commands.backtest import Options, Prepared
 from workers.commands.compiling import ensure_compiled
+from workers.commands.failures import EXIT_INTERRUPTED
 from workers.events.log_values import TIME_MAX
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.recommend import recommend
+from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepare, read, write
+from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, replay
 from workers.replay.source import Source, when
@@ -26,35 +35,27 @@ from workers.runtime.printing import ProgressLine, many
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
 
-EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+ROWS_SHOWN = 40
+_OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
+METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
-def replay_file(
-    settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None
-) -> int:
-    if snapshots is not None and _same_file(source, snapshots):
-        raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
-    return _run(settings, partial(open_source, name=source), snapshots, options)
-
-
-def replay_topic(
-    settings: Settings,
-    *,
-    since_ms: int | None,
-    until_ms: int | None,
-    snapshots: str | None,
-    options: Options | None = None,
-) -> int:
+def _opening(
+    source: str | None, since: str | None, until: str | None
+) -> Callable[[Settings], AbstractContextManager[Source]]:
+    if source is not None:
+        return partial(open_source, name=source)
     from workers.replay.sources_topic import open_topic
 
-    empty = "no events in this range of the topic"
-    opening = partial(open_topic, since_ms=since_ms, until_ms=until_ms)
-    return _run(settings, opening, snapshots, options, empty=empty)
+    since_ms, until_ms = _time("--from", since), _time("--to", until)
+    return partial(open_topic, since_ms=since_ms, until_ms=until_ms)
 
 
-def parse_time(option: str, text: str) -> int:
+def _time(option: str, text: str | None) -> int | None:
     """Return a time in ms since 1970, given in RFC 3339, as a day or in ms; without a zone: UTC."""
+    if text is None:
+        return None
     try:
         if text.isdecimal():
             if int(text) > TIME_MAX:
@@ -68,21 +69,27 @@ def parse_time(option: str, text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _run(
+def replay_events(
     settings: Settings,
-    opening: Callable[[Settings], AbstractContextManager[Source]],
+    *,
+    source: str | None,
+    since: str | None,
+    until: str | None,
     snapshots: str | None,
     options: Options | None,
-    *,
-    empty: str | None = None,
 ) -> int:
-    """Replay the events of the source that `opening` opens; run a backtest if `options` is given.
+    """Replay the events of the file `source`, or (None) those of the topic from `since` to `until`.
 
-    Snapshots go to the file `snapshots`, one JSON object per line. Return the exit code: 0, even
-    if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
-    A topic without events is refused with `empty` even if records were rejected: without a time
-    they may lie outside the range.
+    With `options` this is a backtest. Snapshots go to the file `snapshots`, one JSON object per
+    line. Return the exit code: 0, even if lines were rejected; 130 after Ctrl-C and 143 after
+    SIGTERM, with the ticks released by then.
     """
+    if source is not None and snapshots is not None and "-" not in (source, snapshots):
+        with suppress(OSError):  # one of them does not exist
+            if Path(source).samefile(snapshots):
+                refusal = "it is the input; choose another file"
+                raise SettingsError(f"--snapshots {snapshots}: {refusal}")
+    opening = _opening(source, since, until)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
@@ -90,24 +97,28 @@ def _run(
         read = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
-            opening(read) as source,
+            opening(read) as events,
             Output(snapshots) as output,
             ProgressLine() as progress,
         ):
+
+            def show(summary: Summary) -> None:
+                progress.update(_where(summary))
+
             if backtest is None:
-                summary = replay(
-                    settings, key, source, output.write, lambda now: progress.update(_where(now))
-                )
+                summary = replay(settings, key, events, output.write, show)
             else:
-                summary = backtest.run(source, output.write, progress, _where)
+                for note in backtest.notes():
+                    progress.print(f"replay: {note}")
+                summary = backtest.runs.run(read, events, output.write, show)
             if not summary.events and not summary.partial:
-                _refuse_empty(summary, source, empty, measured=backtest is not None)
+                _refuse_empty(summary, events, source is None, measured=backtest is not None)
             if not summary.partial or summary.snapshots:
                 output.close(partial=summary.partial)
-            for line in report(summary, source.word, source.places):
+            for line in report(summary, events.word, events.places):
                 progress.print(line)
             if backtest is not None:
-                for line in backtest.write(summary, source.word):
+                for line in backtest.write(summary, events.word):
                     progress.print(line)
             if summary.partial:
                 progress.print(_stopped(summary, output.place, measured=backtest is not None))
@@ -116,19 +127,20 @@ def _run(
         return EXIT_TERMINATED if interrupts.pressed is signal.SIGTERM else EXIT_INTERRUPTED
 
 
-def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
+def _refuse_empty(summary: Summary, source: Source, of_topic: bool, *, measured: bool) -> None:
     """Refuse a source without events, unless it is a file whose rejected lines are listed.
 
+    A topic is refused even if records were rejected: without a time they may lie outside the range.
     A backtest is always refused: it has nothing to measure.
     """
-    if summary.rejects and empty is None and not measured:
+    if summary.rejects and not of_topic and not measured:
         return
     why = ""
     if summary.rejects:
         first = _place(summary.first_rejects[0], source.word, source.places)
         why = f"; {many(summary.rejects.total(), source.word)} rejected, the first: {first}"
-    if empty is not None:
-        raise SettingsError(f"{source.name}: {empty}{why}")
+    if of_topic:
+        raise SettingsError(f"{source.name}: no events in this range of the topic{why}")
     if measured:
         raise SettingsError(f"{source.name}: no events, so nothing to measure{why}")
     raise SettingsError(f"{source.name}: no events in it{why}")
@@ -137,13 +149,6 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
     partition = f"{places[reject.partition]}, " if len(places) > 1 else ""
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
-
-
-def _same_file(source: str, snapshots: str) -> bool:
-    try:
-        return "-" not in (source, snapshots) and Path(source).samefile(snapshots)
-    except OSError:
-        return False
 
 
 def _where(summary: Summary) -> str:
@@ -250,3 +255,91 @@ class Output:
                 self._file.close()
                 os.replace(self._part, path)
                 self.place, self._part = str(path), None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    config: Path
+    report: Path
+    vary: Sequence[str]
+    seeds: int
+    top: int
+    force: bool
+
+
+class Prepared:
+    def __init__(
+        self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
+    ) -> None:
+        if options.vary and snapshots is not None:
+            refusal = "--snapshots writes those of one run, so it cannot be used with --vary"
+            raise SettingsError(refusal)
+        self._options = options
+        self._grid = make_grid(settings, options.config, options.vary)
+        self.settings = self._grid.read_with(settings)
+        prepare(options.report, force=options.force)
+        runs = runs_of(self._grid.combinations, options.seeds)
+        self._number = len(runs)
+        # This process writes the snapshots; other processes are forked before reading starts.
+        processes = 1 if snapshots is not None else processes_for(runs)
+        self.runs: Backtest | Pool
+        if processes > 1:
+            self.runs = Pool(runs, key, options.top, processes)
+        else:
+            self.runs = Backtest(runs, key, options.top)
+            for one in self.runs.watches():
+                one.histogram.written = snapshots is not None and one.run.seed == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self.runs, Pool):
+            self.runs.close()
+
+    def notes(self) -> Iterator[str]:
+        yield from self._grid.notes
+        yield from (f"left out: {reason}" for reason in self._grid.left_out)
+        combinations = f"{len(self._grid.combinations):,} combinations of settings"
+        yield f"{combinations}, {self._number:,} runs with their seeds"
+
+    def write(self, summary: Summary, word: str) -> Iterator[str]:
+        begun, directory = time.perf_counter(), self._options.report
+        write(directory, self.runs.results(summary, word, self._grid.left_out))
+        yield from table(read(directory))
+        from workers.replay.report.report import write_report
+
+        for line in write_report(directory):
+            yield f"replay: {line}"
+        seconds = time.perf_counter() - begun
+        yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
+
+
+def table(tables: Tables) -> Iterator[str]:
+    for histogram, of in by_histogram(tables).items():
+        yield f"{histogram}:"
+        yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
+        if len(of) > ROWS_SHOWN:
+            yield f"  ... (the first {ROWS_SHOWN} of {len(of)}; all are in the report)"
+        for sentence in recommend(of).words:
+            yield f"  {sentence}"
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    of = outcome.row
+    row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
+    row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}
+    for metric in METRICS_SHOWN:
+        row[metric] = "-"
+        if metric in outcome.metrics:
+            value = outcome.metrics[metric].mean
+            row[metric] = f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+    return row
+
+
+def _aligned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([row.get(name, "-") for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    for line in lines:
+        yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal
@@ -12,19 +11,9 @@ from rich.table import Table
 
 from workers.agents.state import announcements
 from workers.agents.topics import FIXED, connection_of, look_at_topics
+from workers.commands.failures import log
+from workers.kafka import topics
 from workers.kafka.clients import Connection
-from workers.kafka.topics import (
-    EVENTS,
-    INFINITE,
-    Existing,
-    Topic,
-    cautions,
-    create_missing,
-    default_partitions,
-    missing,
-    names_on,
-    problems,
-)
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.printing import many
 from workers.settings.durations import format_duration
@@ -38,41 +27,38 @@ PLAIN_WIDTH = 240
 def show_topics(settings: Settings, *, create: bool, events_topic: bool = False) -> int:
     """Show every topic with its state, after creating missing ones.
 
-    Args:
-        create: create the topics that the worker writes, with the events topic's number of
-            partitions; if that topic is missing, with the cluster's default for new topics.
-        events_topic: create a missing events topic as well.
-
-    Returns:
-        Exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing, except
-        for an events topic with `create` alone, which did what was asked.
+    `create` makes the topics that the worker writes, with the events topic's number of partitions
+    (if that topic is missing, the cluster's default for new topics); with `events_topic` also that.
+    Return exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing,
+    except for an events topic with `create` alone, which did what was asked.
     """
     check_ceiling(settings)
     connection = connection_of(settings)
     found = look_at_topics(settings, connection)
     if create and not events_topic and not found.existing.keys() >= set(found.events):
-        found = look_at_topics(settings, connection, default_partitions(connection))
+        found = look_at_topics(settings, connection, topics.default_partitions(connection))
     plan, existing = found.plan, found.existing
-    for topic in missing(plan, existing) if events_topic else ():
-        if topic.purpose == EVENTS:
+    for topic in topics.missing(plan, existing) if events_topic else ():
+        if topic.purpose == topics.EVENTS:
             number = many(topic.partitions, "partition")
             log(f"creating the events topic {topic.name} with {number}")
-    wanted = [topic for topic in plan if events_topic or topic.purpose != EVENTS]
-    created = create_missing(connection, wanted, existing) if create else []
-    if create and len(created) < len(missing(wanted, existing)):  # others created some meanwhile
+    wanted = [topic for topic in plan if events_topic or topic.purpose != topics.EVENTS]
+    created = topics.create_missing(connection, wanted, existing) if create else []
+    # Others created some meanwhile.
+    if create and len(created) < len(topics.missing(wanted, existing)):
         existing = look_at_topics(settings, connection).existing
-    absent = [topic for topic in missing(plan, existing) if topic.name not in created]
+    absent = [topic for topic in topics.missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
-    wrong = problems(plan, existing)
+    wrong = topics.problems(plan, existing)
     for name in found.others:
         log(f"{name} matches events.topic too, but is not counted: {FIXED}")
-    for problem in (*wrong, *cautions(plan, existing)):
+    for problem in (*wrong, *topics.cautions(plan, existing)):
         log(problem)
     for topic in absent:
-        if topic.purpose == EVENTS:
+        if topic.purpose == topics.EVENTS:
             log(_no_events(topic, plan, connection))
-    own = [topic.name for topic in absent if topic.purpose != EVENTS]
+    own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
         log(f"missing: {', '.join(own)}; --create creates what is missing")
     for announcement in announcements(settings, connection):
@@ -82,13 +68,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     return EXIT_MISSING if own or (absent and not create) else 0
 
 
-def log(message: str) -> None:
-    print(f"quietcount: {message}", file=sys.stderr)
-
-
-def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
+def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection) -> str:
     ours = {topic.name for topic in plan}
-    others = [name for name in names_on(connection) if name not in ours]
+    others = [name for name in topics.names_on(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
     typo = f" (did you mean {near[0]}?)" if near else ""
     return (
@@ -98,8 +80,8 @@ def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> s
 
 
 def _print(
-    plan: Sequence[Topic],
-    existing: Mapping[str, Existing],
+    plan: Sequence[topics.Topic],
+    existing: Mapping[str, topics.Existing],
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:
@@ -132,4 +114,4 @@ def _retention(milliseconds: str | None, cleanup: str) -> str:
         return "latest of each key"
     if milliseconds is None:
         return "the cluster's default"
-    return "forever" if int(milliseconds) == INFINITE else format_duration(int(milliseconds))
+    return "forever" if int(milliseconds) == topics.INFINITE else format_duration(int(milliseconds))

@@ -33,9 +33,6 @@ def format_duration(duration_ms: int) -> str:
     return f"{duration_ms // MILLISECONDS[unit]}{unit}"
 
 
-COUNTED_IN_TICKS = ("horizon", "every")
-
-
 def count_ticks(values: dict[str, Any], where: str) -> None:
     """Replace durations with numbers of ticks in a histogram's `values`.
 
@@ -47,7 +44,7 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
         tick_ms = parse_duration(values.get("tick"))
     if tick_ms == 0:
         return
-    for name in COUNTED_IN_TICKS:
+    for name in ("horizon", "every"):
         value = values.get(name)
         try:
             duration_ms = parse_duration(value)

@@ -145,16 +145,13 @@ def declare(values: dict[str, Any], required: bool | None, where: str, base: Pat
         if required is not None:
             values["domain"] = values["buckets"].labels
     elif "domain_file" in values and required is not None:
-        values["domain"] = _domain(values.pop("domain_file"), where, base)
-
-
-def _domain(value: object, where: str, base: Path) -> list[str]:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
-    try:
-        return read_domain(base / value)
-    except SettingsError as error:
-        raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
+        value = values.pop("domain_file")
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
+        try:
+            values["domain"] = read_domain(base / value)
+        except SettingsError as error:
+            raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:

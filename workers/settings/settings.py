@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from workers.mechanisms.config import views
-from workers.mechanisms.config.checked import Checked, display, rules
+from workers.mechanisms.config.checked import Checked, display, rules, whole
 from workers.mechanisms.config.histogram import TOPIC_NAME, Conditions, Duration, HistogramConfig
 from workers.mechanisms.config.histogram import FieldPath as Field
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Shape, View, parse
@@ -70,18 +70,17 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     msgspec 0.22 cannot check the names: it mixes up the fields of a type that is a text with a
     pattern or an array, and the next garbage collection of cycles ends the process.
     """
-    expression = isinstance(topic, str) and topic.startswith("^")
     names = (topic,) if isinstance(topic, str) else topic
-    fits = all(re.match(TOPIC_NAME, name) for name in names)
-    if expression:
+    if isinstance(topic, str) and topic.startswith("^"):
         fits = 1 < len(topic) <= PATTERN_MAX
+    else:
+        fits = all(re.match(TOPIC_NAME, name) for name in names)
     if not fits or not 0 < len(names) <= TOPICS_MAX:
         yield f"topic = {display(topic)}: {ALLOWED}"
-    elif isinstance(topic, tuple):
-        if len(set(topic)) < len(topic):
-            repeated = next(name for name in topic if topic.count(name) > 1)
-            yield f"topic holds {display(repeated)} more than once: every one only once"
-    elif topic.startswith("^"):
+    elif len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        yield f"topic holds {display(repeated)} more than once: every one only once"
+    elif isinstance(topic, str) and topic.startswith("^"):
         try:
             re.compile(topic)
         except (re.error, OverflowError, RecursionError) as error:
@@ -89,20 +88,15 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
 
 
 ALL_STREAM_KEY = "all"
-
 DAY_MS = 86_400_000
 KEEP_MAX_MS = 36_500 * DAY_MS
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 FIELD = f"{views.SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
-_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * 86_400_000
+_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * DAY_MS
 _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
-
-
-def _whole(least: int, most: int, of: str = "") -> Meta:
-    return Meta(ge=least, le=most, description=f"a whole number {of}from {least:,} to {most:,}")
 
 
 def _lasting(least: int, most: int) -> Meta:
@@ -114,13 +108,35 @@ def _says(allowed: str, pattern: str | None = None) -> Meta:
     return Meta(description=allowed, pattern=pattern)
 
 
-_Partitions = Annotated[int, _whole(1, 10_000)]
+_NAME = _says(
+    'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
+)
+_ADDRESS = _says(
+    'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
+)
+# Allowed values in words, for messages.
+_KEY_FILE = "a file name in quotes; `quietcount key new FILE` makes the file"
+_Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
+_OWNER_PARTITIONS = _PARTITIONS + "the events topic's number of partitions"
+_USER_PARTITIONS = _PARTITIONS + "as many as the events topics have together"
 _PORT = (
     "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 )
 _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+_HOSTS = '"host:port", or several separated by commas'
+_CLIENT = "librdkafka names with their values"
+_MISSING = '"reject" or "empty": what an event without items is'
+_UNITS = ", ".join(f'"{unit}"' for unit in views.UNITS)
+_STORE = "a file name in quotes; if left out, a file that ends with the dashboard"
+_EPSILON = "a number above 0 and at most 1000"
+_DELTA = "a number from 1e-50 to 0.5, such as 1e-8"
+_WORKERS = 'a list of names of workers, such as ["old-orders"]'
+_LOGIN = "the name to log in with, without a colon"
+_WAIT = "a duration from 0ms to 10m"
+_BYTES = "a whole number of bytes from 1 to 100,000,000"
 _URL = r"https?://[^\s,@/]+(/[^\s,@]*)?"
 _URLS = '"http://host:port" or "https://...", without a user in it; or several separated by commas'
 
@@ -137,45 +153,22 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
-    name: Annotated[
-        str,
-        _says(
-            'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
-        ),
-    ]
+    name: Annotated[str, _NAME]
     data_dir: Annotated[Path, _says("a directory name in quotes")]
-    key_file: Annotated[
-        Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")
-    ]
+    key_file: Annotated[Path, _says(_KEY_FILE)]
     commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = 5_000
-    owner_partitions: Annotated[
-        _Partitions | None, _says(_PARTITIONS + "the events topic's number of partitions")
-    ] = None
-    user_partitions: Annotated[
-        _Partitions | None, _says(_PARTITIONS + "as many as the events topics have together")
-    ] = None
-    metrics_port: Annotated[Annotated[int, _whole(0, 65_535)] | None, _says(_PORT)] = None
-    metrics_host: Annotated[
-        str,
-        _says(
-            'an address of this machine, such as "127.0.0.1" or "0.0.0.0"',
-            pattern=r"^[A-Za-z0-9._:-]+\Z",
-        ),
-    ] = "127.0.0.1"
-    log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
+    owner_partitions: Annotated[_Partitions | None, _says(_OWNER_PARTITIONS)] = None
+    user_partitions: Annotated[_Partitions | None, _says(_USER_PARTITIONS)] = None
+    metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _says(_PORT)] = None
+    metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
+    log_format: Literal["text", "json"] = "text"
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
     """[kafka]: the cluster and librdkafka's options, which may be secret: the repr shows names."""
 
-    bootstrap: Annotated[
-        str,
-        _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z"),
-    ]
-    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(
-        default_factory=dict
-    )
+    bootstrap: Annotated[str, _says(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
+    client: Annotated[dict[str, str], _says(_CLIENT)] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
@@ -190,18 +183,11 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     items: Annotated[Field | None, _says(FIELD)] = None
     count: Annotated[Field | None, _says(FIELD)] = None
     where_: Annotated[Conditions, _says(views.ALLOWED)] = ()
-    missing: Annotated[
-        Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')
-    ] = "reject"
+    missing: Annotated[Literal["reject", "empty"], _says(_MISSING)] = "reject"
     timestamp: Annotated[Field | None, _says(FIELD)] = None
-    timestamp_unit: Annotated[
-        Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in views.UNITS))
-    ] = "ms"
+    timestamp_unit: Annotated[Literal["ms", "s", "us", "ns", "iso"], _says(_UNITS)] = "ms"
     user: Annotated[Field | None, _says(_USER)] = None
-    format: Annotated[
-        Literal["json", "avro", "protobuf", "json_schema"],
-        _says('"json", "avro", "protobuf" or "json_schema"'),
-    ] = "json"
+    format: Literal["json", "avro", "protobuf", "json_schema"] = "json"
     partitioner: Annotated[Literal["murmur2", "crc32"], _says(_PARTITIONERS)] = "murmur2"
     grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = 0
     max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = 300_000
@@ -209,7 +195,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
         Meta(description=f"a duration from 0s to 36500d{_MAX_BEHIND}", extra={"duration": True}),
     ] = None
-    max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
+    max_bytes: Annotated[int, Meta(ge=1, le=100_000_000, description=_BYTES)] = 1_000_000
 
     @property
     def topics(self) -> TopicNames:
@@ -235,10 +221,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
-    store: Annotated[
-        Path | None,
-        _says("a file name in quotes; if left out, a file that ends with the dashboard"),
-    ] = None
+    store: Annotated[Path | None, _says(_STORE)] = None
     keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
     keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
 
@@ -252,19 +235,12 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
+    unit: Literal["event", "user"] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
-    max_epsilon: Annotated[
-        Annotated[float, Meta(gt=0, le=1_000)] | None, _says("a number above 0 and at most 1000")
-    ] = None
-    max_delta: Annotated[
-        Annotated[float, Meta(ge=1e-50, le=0.5)] | None,
-        _says("a number from 1e-50 to 0.5, such as 1e-8"),
-    ] = None
+    max_epsilon: Annotated[Annotated[float, Meta(gt=0, le=1_000)] | None, _says(_EPSILON)] = None
+    max_delta: Annotated[Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _says(_DELTA)] = None
     period: Annotated[str, _says(_PERIOD)] = "epoch"
-    uncounted_workers: Annotated[
-        tuple[str, ...], _says('a list of names of workers, such as ["old-orders"]')
-    ] = ()
+    uncounted_workers: Annotated[tuple[str, ...], _says(_WORKERS)] = ()
 
     @property
     def period_ms(self) -> int | None:
@@ -298,11 +274,8 @@ _File = Path | None
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
-    url: Annotated[str, _says(_URLS, pattern=rf"^{_URL}(, ?{_URL})*\Z")]
-    user: Annotated[
-        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None,
-        _says("the name to log in with, without a colon"),
-    ] = None
+    url: Annotated[str, _says(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
+    user: Annotated[Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _says(_LOGIN)] = None
     password: Annotated[str | None, _says(_SECRET)] = None
     token: Annotated[str | None, _says(_SECRET)] = None
     ca: Annotated[_File, _says("a file with the certificates to trust, in PEM")] = None
@@ -310,9 +283,7 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     key: Annotated[_File, _says("a file with the certificate's key, in PEM")] = None
     key_password: Annotated[str | None, _says(_SECRET)] = None
     timeout_ms: Annotated[Duration, _lasting(100, 300_000)] = 10_000
-    unknown_wait_ms: Annotated[
-        Duration, Meta(ge=0, le=600_000, description="a duration from 0ms to 10m")
-    ] = 30_000
+    unknown_wait_ms: Annotated[Duration, Meta(ge=0, le=600_000, description=_WAIT)] = 30_000
     reader_schema: Annotated[_File, _says("a file with an Avro schema")] = None
 
     def where(self) -> str:
@@ -383,7 +354,7 @@ T = TypeVar("T")
 #: Kafka refuses timestamps an hour ahead (`message.timestamp.after.max.ms`); clocks may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: The default of `events.max_behind` where epochs are shorter.
-MAX_BEHIND_LEAST_MS = 7 * 86_400_000
+MAX_BEHIND_LEAST_MS = 7 * DAY_MS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -603,7 +574,6 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:
             raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
-    for name in _SECTIONS:
         _must_be_section(name, document.get(name, {}))
     kafka = dict(document["kafka"])
     if "client" in kafka:

@@ -16,6 +16,8 @@ from workers.commands.check.examine import examine
 from workers.commands.check.sample import of_topics
 from workers.kafka.reading import bounds_of, reader
 
+Capture = pytest.CaptureFixture[str]
+
 
 def event(i: int, **changes: object) -> dict[str, object]:
     at = time.time_ns() // 1_000_000 - 100_000 + i
@@ -25,16 +27,15 @@ def event(i: int, **changes: object) -> dict[str, object]:
 def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
     """Return the bounds of every log of the site's topics."""
     topics = site.admin.list_topics(timeout=60).topics
+    own = {name: sorted(topic.partitions) for name, topic in topics.items() if site.name in name}
     with reader(site.connection) as consumer:
         return {
-            name: [bounds_of(consumer, name, partition) for partition in sorted(topic.partitions)]
-            for name, topic in topics.items()
-            if name.startswith(site.name)
+            name: [bounds_of(consumer, name, p) for p in places] for name, places in own.items()
         }
 
 
 def test_the_newest_records_are_looked_at_and_nothing_is_written(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=3)
     for partition in range(3):
@@ -81,7 +82,7 @@ def test_users_in_the_wrong_partition_are_reported(bootstrap: str, tmp_path: Pat
 
 @pytest.mark.parametrize("records", [[], [b"broken"] * 5])
 def test_exit_code_is_1_without_accepted_events(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[bytes]
+    bootstrap: str, tmp_path: Path, capsys: Capture, records: list[bytes]
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     site.produce(0, records)
@@ -94,7 +95,7 @@ def test_exit_code_is_1_without_accepted_events(
 
 
 def test_exit_code_is_2_for_a_missing_topic_and_an_unreachable_broker(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bootstrap: str, tmp_path: Path, capsys: Capture
 ) -> None:
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["check", "-c", str(site.config)]) == 2

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.commands.init.topics import NOW_MS, comments, events, iso, loaded, sample_of, written
-from workers.commands.init.draft import OperatorAnswers
+from tests.commands.init.topics import (
+    NOW_MS,
+    Answers,
+    comments,
+    events,
+    iso,
+    loaded,
+    sample_of,
+    written,
+)
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.sample import Sample
 from workers.events.project import Projection
@@ -23,11 +32,8 @@ pytestmark = pytest.mark.slow
 Json = dict[str, Any]
 # As no name of a field, setting or comment has it.
 MARK = "zqv"
-ANSWERS = [
-    OperatorAnswers(keys=keys, users=users)
-    for keys in ("none", "public", "declare")
-    for users in (False, True)
-]
+CHOICES = product(("none", "public", "declare"), (False, True))
+ANSWERS = [{"name_keys": keys, "protect_users": users} for keys, users in CHOICES]
 
 names = st.one_of(
     st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]),
@@ -54,13 +60,8 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @st.composite
 def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
     """Return records of a few random shapes, with varied values."""
-    shapes = draw(
-        st.lists(
-            st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    records = st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6)
+    shapes = draw(st.lists(records, min_size=1, max_size=3))
     number = draw(st.sampled_from([1, 3, 60]))
     rng = draw(st.randoms(use_true_random=False))
     keys = draw(st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"]))
@@ -93,7 +94,7 @@ def accepted(found: Settings, sample: Sample) -> int:
 @settings(max_examples=250)
 @given(topics(), st.sampled_from(ANSWERS))
 def test_a_file_loads_and_accepts_what_it_says(
-    keyed: list[tuple[str | None, Json]], answers: OperatorAnswers
+    keyed: list[tuple[str | None, Json]], answers: Answers
 ) -> None:
     sample = sample_of(keyed)
     try:
@@ -127,12 +128,12 @@ def test_deep_and_large_records_are_skipped() -> None:
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
-def test_no_value_is_written_unless_the_file_says_so(name: str, answers: OperatorAnswers) -> None:
+def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers) -> None:
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)
     except CannotGuess:
-        assert answers.users and name not in ("users", "sensors")
+        assert answers["protect_users"] and name not in ("users", "sensors")
         return
     said = set(draft.where.values) if draft.where is not None else set()
     said |= set(draft.key.values) if draft.keys == "declare" and draft.key is not None else set()

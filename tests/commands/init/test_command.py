@@ -74,7 +74,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_file_is_written_once_and_says_what_is_next(
+def test_a_file_is_written_once_with_next_steps(
     bootstrap: str, directory: Path, capsys: Capture
 ) -> None:
     topic = made(bootstrap, events("orders", 600))
@@ -154,14 +154,9 @@ def test_secrets_are_not_copied_into_the_file(
 
 def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     topic = made(bootstrap, events("sensors", 1_000))
-    out, code = on_a_terminal(
-        options(bootstrap, topic, tmp_path / "x.toml"),
-        [
-            ("May the names be published?", "declare"),
-            ("Protect all events of one user", "y"),
-            ("Buckets FROM:TO [0:70]", "-10:90"),
-        ],
-    )
+    answers = [("May the names be published?", "declare"), ("Protect all events of one user", "y")]
+    answers.append(("Buckets FROM:TO [0:70]", "-10:90"))
+    out, code = on_a_terminal(options(bootstrap, topic, tmp_path / "x.toml"), answers)
     assert code == 0, out
     assert "there are 2 different values: " in out and "The records are placed by sensor" in out
     settings = load(tmp_path / "x.toml")

@@ -9,17 +9,18 @@ from decimal import Decimal
 
 import pytest
 
+from tests.commands.init import topics
 from tests.commands.init.topics import (
     NOW_MS,
+    Answers,
     Event,
-    comments,
     draft_of,
     events,
     iso,
     sample_of,
     written,
 )
-from workers.commands.init.draft import Draft, OperatorAnswers
+from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.items import Range, around, range_of
@@ -29,7 +30,7 @@ from workers.commands.init.writing import worker_name
 from workers.mechanisms.registry import build
 
 
-def of(records: list[Event], answers: OperatorAnswers | None = None) -> Draft:
+def of(records: list[Event], answers: Answers | None = None) -> Draft:
     return draft_of(sample_of((None, record) for record in records), answers)
 
 
@@ -65,24 +66,23 @@ GUESSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUESSED)
 def test_settings_guessed_for_typical_topics(name: str) -> None:
-    draft = draft_of(sample_of(events(name, 2_000)), OperatorAnswers(keys="public"))
-    assert (
-        ", ".join(f"{setting}: {value}" for setting, value in said(draft).items()) == GUESSED[name]
-    )
+    draft = draft_of(sample_of(events(name, 2_000)), {"name_keys": "public"})
+    guesses = (f"{setting}: {value}" for setting, value in said(draft).items())
+    assert ", ".join(guesses) == GUESSED[name]
     assert draft.accepted + draft.skipped == 2_000
 
 
 def test_users_are_found_by_field_name_and_record_placement() -> None:
     """A session that is the record key is placed by it; an address that is not needs `rekey`."""
-    draft = draft_of(sample_of(events("users", 2_000)), OperatorAnswers(users=True))
+    draft = draft_of(sample_of(events("users", 2_000)), {"protect_users": True})
     assert draft.user is not None
     assert (draft.user.setting, draft.user.partitioner) == ("session", "murmur2")
-    text, draft = written(sample_of(events("web-log", 2_000)), OperatorAnswers(users=True))
+    text, draft = written(sample_of(events("web-log", 2_000)), {"protect_users": True})
     assert [(user.setting, user.partitioner) for user in draft.users] == [("ip", None)]
     assert draft.user is draft.users[0]
     assert "rekey = true" in text and "partitioner" not in text
     with pytest.raises(CannotGuess, match="--users: no field"):
-        draft_of(sample_of(events("flights", 2_000)), OperatorAnswers(users=True))
+        draft_of(sample_of(events("flights", 2_000)), {"protect_users": True})
 
 
 def test_an_object_of_counts_is_one_field_and_its_names_are_not_paths() -> None:
@@ -120,13 +120,9 @@ def test_the_unit_of_a_time_follows_from_its_size(values: list[object], unit: st
 
 
 def test_an_expiry_time_is_not_the_event_time() -> None:
-    times = [
-        {"expires_at": NOW_MS - 10**6 + i, "created_at": NOW_MS - 10**7 + i} for i in range(60)
-    ]
-    assert (
-        said(of([{"page": f"p{i % 5}"} | time for i, time in enumerate(times)]))["timestamp"]
-        == "created_at ms"
-    )
+    expiries = enumerate(pages(range(NOW_MS - 10**7, NOW_MS - 10**7 + 60)))
+    draft = of([page | {"expires_at": NOW_MS - 10**6 + i} for i, page in expiries])
+    assert said(draft)["timestamp"] == "ts ms"
 
 
 def test_a_number_that_only_looks_like_a_time_is_not_one() -> None:
@@ -138,10 +134,8 @@ def test_a_number_that_only_looks_like_a_time_is_not_one() -> None:
 
 def test_ids_prose_and_serial_numbers_are_not_items() -> None:
     serial: list[Event] = [{"id": f"{i:032x}", "seq": i} for i in range(200)]
-    other = [
-        {"user": f"u{i % 7}", "text": f"{'word ' * 30}{i % 9}", "kind": f"k{i % 3}"}
-        for i in range(200)
-    ]
+    prose = [f"{'word ' * 30}{i}" for i in range(9)]
+    other = ({"user": f"u{i % 7}", "text": prose[i % 9], "kind": f"k{i % 3}"} for i in range(200))
     assert said(of([a | b for a, b in zip(serial, other, strict=True)]))["items"] == "kind"
     with pytest.raises(CannotGuess, match="no field of the sampled records can be counted"):
         of(serial)
@@ -161,14 +155,14 @@ def test_stream_keys_are_named_only_with_permission() -> None:
         "public": ['key = "origin"', 'keys = "public"'],
         "declare": ['key = "origin"', 'keys = ["EWR", "JFK", "LGA"]'],
     }.items():
-        text, _ = written(sample, OperatorAnswers(keys=keys))
+        text, _ = written(sample, {"name_keys": keys})
         settings = [line.partition("#")[0].rstrip() for line in text.splitlines()]
         assert [line for line in settings if line.startswith(("key ", "keys "))] == lines
 
 
 def test_the_record_key_is_a_stream_key_where_no_field_holds_it() -> None:
     sample = sample_of((f"shop{i % 3}", {"page": f"p{i % 5}", "n": 1}) for i in range(300))
-    assert said(draft_of(sample, OperatorAnswers(keys="public")))["key"] == "$key"
+    assert said(draft_of(sample, {"name_keys": "public"}))["key"] == "$key"
 
 
 @pytest.mark.parametrize(
@@ -197,19 +191,16 @@ def test_a_range_that_was_given_is_kept() -> None:
     assert around(0, 7.5) == Range(Decimal(0), Decimal("7.5"), 20)
     assert around(3, 3) is None
     sample = sample_of((None, {"value": float(i % 10)}) for i in range(100))
-    text, draft = written(sample, OperatorAnswers(range=around(-5, 5)))
+    text, draft = written(sample, {"range_": around(-5, 5)})
     assert draft.items.range is not None and draft.items.range.edges[0] == -5
     assert "buckets = { from = -5, to = 5, count = 20 }" in text
-    assert "It holds no value of any event" in comments(text)
+    assert "It holds no value of any event" in topics.comments(text)
 
 
 def test_bounds_hold_for_nearly_all_events() -> None:
     """1 of 200 orders has 50 lines; a bound for it would add noise to all counts."""
-    records: list[Event] = [
-        {"lines": [{"sku": f"p{j}", "qty": 2} for j in range(50 if i == 7 else 1 + i % 3)]}
-        for i in range(200)
-    ]
-    draft = of(records)
+    numbers = (50 if i == 7 else 1 + i % 3 for i in range(200))
+    draft = of([{"lines": [{"sku": f"p{j}", "qty": 2} for j in range(n)]} for n in numbers])
     assert (draft.max_items, draft.max_count) == (3, 2)
     assert draft.within[0] == 199 / 200
 

@@ -28,8 +28,6 @@ CASES = [(name, kind) for kind, names in NAMES.items() for name in names.split()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
-def test_the_noun_of_a_name_decides_what_a_field_identifies(
-    name: str, kind: UserKind | None
-) -> None:
+def test_the_noun_of_a_name_decides_what_it_identifies(name: str, kind: UserKind | None) -> None:
     assert len(CASES) > 60
     assert who(parse(name)) is kind

@@ -14,7 +14,6 @@ import pytest
 from tests.commands.init.test_command import made, on_a_terminal, options
 from tests.commands.init.topics import NOW_MS, Keyed, comments, loaded, sample_of, written
 from workers.cli import execute
-from workers.commands.init.draft import OperatorAnswers
 from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
@@ -24,11 +23,9 @@ More = Callable[[random.Random, int], Event]
 
 def topic(key: Callable[[Event], str | None], more: More) -> list[Keyed]:
     """Return page views with their record keys; without fields of `more`, they name no user."""
-    rng, pages = random.Random(1), ["home", "search", "cart", "help"]
-    events = [
-        {"page": rng.choice(pages), "ts": NOW_MS - 3_000_000 + 1_000 * i} | more(rng, i)
-        for i in range(1_500)
-    ]
+    rng, pages, begin = random.Random(1), ["home", "search", "cart", "help"], NOW_MS - 3_000_000
+    views = ({"page": rng.choice(pages), "ts": begin + 1_000 * i} for i in range(1_500))
+    events = (view | more(rng, i) for i, view in enumerate(views))
     return [(key(one), one) for one in events]
 
 
@@ -77,7 +74,7 @@ PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
     keyed, user, rekey, means = TOPICS[name]
-    text, draft = written(sample_of(keyed), OperatorAnswers(users=True))
+    text, draft = written(sample_of(keyed), {"protect_users": True})
     found = loaded(text)
     assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (user, "user", rekey)
     assert ("partitioner" in tomllib.loads(text)["events"]) == (not rekey)
@@ -87,18 +84,10 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOPICS)
-@pytest.mark.parametrize(
-    "answers",
-    [
-        OperatorAnswers(keys=keys, users=users)
-        for keys in ("none", "public")
-        for users in (False, True)
-    ],
-    ids=str,
-)
-def test_identifying_fields_are_never_offered_as_labels_or_stream_keys(
-    name: str, answers: OperatorAnswers
-) -> None:
+@pytest.mark.parametrize("keys", ["none", "public"])
+@pytest.mark.parametrize("users", [False, True])
+def test_identifying_fields_are_never_labels_or_keys(name: str, keys: str, users: bool) -> None:
+    answers = {"name_keys": keys, "protect_users": users}
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
@@ -142,26 +131,19 @@ def test_people_in_lists_objects_and_numbers_are_not_items(field: Event) -> None
 def test_a_key_naming_an_event_or_its_subject_is_not_a_user() -> None:
     for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
         with pytest.raises(CannotGuess, match="--users: no field"):
-            written(sample_of(topic(key, no_user)), OperatorAnswers(users=True))
+            written(sample_of(topic(key, no_user)), {"protect_users": True})
 
 
-def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_the_command_writes_and_asks_about_user_and_rekey(bootstrap: str, tmp_path: Path) -> None:
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
     assert execute(options(bootstrap, name, tmp_path / "x.toml", "--users")) == 0
     found = load(tmp_path / "x.toml")
     assert (found.events.user, found.privacy.rekey) == (user, True)
-    out, code = on_a_terminal(
-        options(bootstrap, name, tmp_path / "y.toml"), [("Protect all events of one user", "y")]
-    )
+    command = options(bootstrap, name, tmp_path / "y.toml")
+    out, code = on_a_terminal(command, [("Protect all events of one user", "y")])
     assert code == 0, out
-    shown = " ".join(out.split())
-    for said in (
-        f"{user} may name a user",
-        "privacy.rekey",
-        f"would protect all events of {means}",
-    ):
+    shown, protected = " ".join(out.split()), f"would protect all events of {means}"
+    for said in (f"{user} may name a user", "privacy.rekey", protected):
         assert said in shown
     assert load(tmp_path / "y.toml").privacy.rekey

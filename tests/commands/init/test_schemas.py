@@ -68,12 +68,9 @@ def test_avro_is_decoded_whole_and_broken_values_are_skipped(registry: RegistryS
 
 
 @pytest.mark.slow
-def test_protobuf_is_decoded_whole_for_every_message_of_the_schema(
-    registry: RegistryServer,
-) -> None:
-    schema_id = SchemaRegistryClient({"url": registry.url}).register_schema(
-        "proto", Registered(PROTO, "PROTOBUF")
-    )
+def test_every_protobuf_message_of_the_schema_is_decoded_whole(registry: RegistryServer) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    schema_id = client.register_schema("proto", Registered(PROTO, "PROTOBUF"))
     frame = b"\0" + schema_id.to_bytes(4, "big")
     of_schema = ProtobufSchema(Schema("PROTOBUF", PROTO))
     kind, other = (message_factory.GetMessageClass(of_schema.message([index])) for index in (1, 0))
@@ -99,9 +96,8 @@ def test_protobuf_is_decoded_whole_for_every_message_of_the_schema(
 def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
     schema = '{"type": "object", "title": "Order", "properties": {"shop": {}, "lines": {"type": "array"}}}'
     serializer = JSONSerializer(schema, SchemaRegistryClient({"url": registry.url}))
-    found = decode_sample(
-        [serializer(order(n), context("json")) for n in range(20)], access(registry)
-    )
+    values = [serializer(order(n), context("json")) for n in range(20)]
+    found = decode_sample(values, access(registry))
     assert found.format == "json_schema"
     assert found.objects == {n: order(n) for n in range(20)}
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.formats import decode_sample
 from workers.commands.init.sample import Record, Sample
 from workers.commands.init.tick_choice import choose_tick
-from workers.commands.init.writing import FileContext, settings_text
+from workers.commands.init.writing import settings_text
 from workers.events.schemas import Access
 from workers.settings.settings import Settings, settings_of
 
@@ -25,6 +25,7 @@ NOW_MS = 1_795_300_000_000
 SPAN_MS = 6 * 3_600_000
 Event = dict[str, Any]
 Keyed = tuple[str | None, Event]
+Answers = dict[str, Any]
 
 
 def iso(at_ms: int) -> str:
@@ -79,13 +80,8 @@ def sensors(rng: random.Random, at: int) -> Keyed:
     kind = rng.choice(["temperature", "humidity"])
     value = rng.gauss(21, 2) if kind == "temperature" else rng.uniform(30, 70)
     sensor = f"sensor-{rng.randrange(200)}"
-    return sensor, {
-        "sensor": sensor,
-        "type": kind,
-        "value": round(value, 2),
-        "at": at * 1000,
-        "battery": rng.randrange(101),
-    }
+    reading = {"sensor": sensor, "type": kind, "value": round(value, 2)}
+    return sensor, reading | {"at": at * 1000, "battery": rng.randrange(101)}
 
 
 def users(rng: random.Random, at: int) -> Keyed:
@@ -132,21 +128,18 @@ def sample_of(
     return Sample(records=records, partitions=partitions, total=len(records), topics=topics)
 
 
-def draft_of(
-    sample: Sample, answers: OperatorAnswers | None = None, access: Access | None = None
-) -> Draft:
+def draft_of(sample: Sample, answers: Answers | None = None, access: Access | None = None) -> Draft:
     decoded = decode_sample([record.value for record in sample.records], access)
-    return SampleGuesses(sample, decoded, NOW_MS).draft(answers or OperatorAnswers())
+    return SampleGuesses(sample, decoded, NOW_MS).draft(**answers or {})
 
 
-def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
+def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]:
     """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
-    texts = {"bootstrap": "localhost:9092", "topic": "events", "file": "x.toml"}
-    keys = {"key_file": "x.key", "key_name": "x.key"}
+    names: Any = {"bootstrap": "localhost:9092", "topic": "events", "output": Path("x.toml")}
     now = datetime(2026, 11, 22, tzinfo=UTC)
-    context = FileContext(**texts, **keys, client={}, registry={}, now=now)
-    return settings_text(draft, choose_tick(draft, NOW_MS), context), draft
+    choice = choose_tick(draft, NOW_MS)
+    return settings_text(draft, choice, **names, client={}, registry={}, now=now), draft
 
 
 def loaded(text: str) -> Settings:

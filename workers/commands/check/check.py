@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.console import Console
 from workers.commands.check import examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
+from workers.commands.failures import log
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.printing import Printer, many, share, when
@@ -27,18 +27,13 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
     if not len(sample):
         late = " within 15 s" if sample.stopped else ""
-        print(
-            f"quietcount: {sample.name}: there are none{late}, so nothing can be checked",
-            file=sys.stderr,
-        )
+        log(f"{sample.name}: there are none{late}, so nothing can be checked")
         return EXIT_NOTHING_ACCEPTED
     found = examine.examine(settings, sample)
     show(found, sample, settings, Console(highlight=False))
     if found.accepted:
         return 0
-    print(
-        f"quietcount: {sample.name}: none of {found.records:,} would be accepted", file=sys.stderr
-    )
+    log(f"{sample.name}: none of {found.records:,} would be accepted")
     return EXIT_NOTHING_ACCEPTED
 
 
@@ -87,7 +82,7 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
 def _near(absent: examine.Nearest, who: str = "no record") -> str:
     if not absent.nearest:
         return f"{who} has {absent.path}, nor anything like it"
-    near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest)
+    near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest.items())
     return f"{who} has {absent.path}; nearest: {near}"
 
 
@@ -119,11 +114,9 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
     if found.time_hint:
-        unsure = "no estimate of its ticks: the times are not in this century (above)"
-        say.line(unsure, 2)
+        say.line("no estimate of its ticks: the times are not in this century (above)", 2)
     elif one.expected is None:
-        unsure = "no estimate of its ticks: all events have the same time, or none counts"
-        say.line(unsure, 2)
+        say.line("no estimate of its ticks: all events have the same time, or none counts", 2)
     else:
         _expected(one.expected, one, say)
 
@@ -132,7 +125,7 @@ def _users(found: examine.UserContributions, config: HistogramConfig, say: Print
     epoch = "all time"
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
-    bounds = f"bounds hold over an epoch ({epoch}), in which they may bring more"
+    bounds = f"bounds hold over an epoch ({epoch}), in which they may contribute more"
     say.line(f"{many(found.users, 'user')} in the sample; {bounds}:", 2)
     bound = f"max_items_per_user = {config.max_items_per_user}"
     pairs = _spread(found.pairs, bound, found.users, "user")
@@ -150,10 +143,8 @@ def _declared(one: examine.HistogramFindings) -> str:
 
 
 def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:
-    text = (
-        f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, "
-        f"the most {spread.most:,}; {bound}"
-    )
+    most = f"99 % have at most {spread.most_of_99:g}, the most {spread.most:,}"
+    text = f"median {spread.median:g}, {most}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
     of = "" if events is None else f" ({share(spread.above, events)})"
@@ -161,11 +152,11 @@ def _spread(spread: examine.Distribution, bound: str, events: int | None, thing:
 
 
 def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: Printer) -> None:
-    say.line("estimate, if events go on like this:", 2)
+    say.line("estimate, if events continue like this:", 2)
     if expected.declared is not None:
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
         inside = f"{expected.declared:.{digits}%}"
-        say.line(f"{inside} of what events bring is in its declared domain", 4)
+        say.line(f"{inside} of all contributions are in its declared domain", 4)
     largest, median = _about(expected.largest), _about(expected.median)
     items = f"{largest} of the largest item, {median} of the median one"
     say.line(f"{_about(expected.events)} events a tick; {items}", 4)
@@ -174,11 +165,8 @@ def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: P
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
         say.line(f"noise of sd {expected.sd_first:.3g} after the first tick{worst}", 4)
     if one.of_users is not None:
-        say.line(
-            "these are events before users are bounded: "
-            "a sample does not show how often the same users come back",
-            4,
-        )
+        unknown = "a sample does not show how often the same users come back"
+        say.line(f"these are events before users are bounded: {unknown}", 4)
     span, max_count = _span(expected.last * one.config.tick_ms), one.config.max_count
     for passing in expected.passing:
         at = f"after tick {passing.tick:,}"

@@ -15,7 +15,9 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,25 +71,21 @@ class PathCounts:
     def has(self, path: Path) -> bool:
         return str(path) in self._met
 
-    def nearest(self, wanted: Path) -> list[str]:
+    def nearest(self, wanted: Path) -> Nearest:
+        """Return the paths most like `wanted`, with the share of the records that have them."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
         good = [text for text, score in scores.items() if score >= _NEAR]
-        return sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
-
-    def share(self, path: str) -> float:
-        return self._met[path] / self._records if self._records else 0.0
+        near = sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
+        return Nearest(str(wanted), {text: self._met[text] / self._records for text in near})
 
 
-def wanted_paths(shape: Shape) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+def wanted_paths(shape: Shape) -> list[Path]:
+    found: list[object] = []
     for view in shape.views.values():
-        found |= {f"{name} {path}": path for name, path in view.paths().items()}
-        for condition in view.where:
-            found[f"where {condition.field}"] = parse(condition.field)
-    for name, place in (("timestamp", shape.time), ("user", shape.user)):
-        if isinstance(place, Path):
-            found[f"{name} {place}"] = place
-    return found
+        found += view.paths().values()
+        found += [parse(condition.field) for condition in view.where]
+    places = dict.fromkeys([*found, shape.time, shape.user])
+    return [place for place in places if isinstance(place, Path)]
 
 
 def _likeness(wanted: Path, text: str) -> float:
@@ -107,8 +105,7 @@ def _ratio(one: str, other: str) -> float:
 Pair = tuple[str, str]  # a stream key and a label
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdEstimate:
+class ThresholdEstimate(NamedTuple):
     tick: int
     threshold: int
     shown: int
@@ -141,17 +138,14 @@ class Expected:
 
 
 def expected(
-    config: HistogramConfig,
-    mechanism: Mechanism,
-    events_s: float,
-    pairs_s: Mapping[Pair, float],
-    sd_worst: float,
+    config: HistogramConfig, unit: str, events_s: float, pairs_s: Mapping[Pair, float]
 ) -> Expected:
     """Return the expected results of a histogram's ticks.
 
-    `mechanism` is built from `config`. `events_s` are matching events per second, `pairs_s`
-    contributions per item and second, within the bounds of an event.
+    `events_s` are matching events per second, `pairs_s` contributions per item and second, within
+    the bounds of an event.
     """
+    mechanism = mechanism_of(config, unit)
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
     domain = {label.decode() for label in mechanism.domain()}
@@ -160,8 +154,10 @@ def expected(
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
     last, first = noise.last_tick(config), noise.discovery_step(config) or 1
+    sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
+    decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
     return Expected(
         counts=mechanism.law in noise.COUNT_LAWS,
         sd_first=mechanism.sd(min(first, last)),
@@ -171,11 +167,7 @@ def expected(
         largest=max(a_tick.values(), default=0.0),
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
-        passing=tuple(
-            _passing(config, mechanism, a_tick, tick)
-            for tick in ticks
-            if mechanism.threshold(tick) is not None
-        ),
+        passing=tuple(_passing(config, mechanism, a_tick, tick) for tick in decided),
         declared=declared,
     )
 
@@ -199,24 +191,23 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
 
     It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
     """
+    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
     by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
         by_key[key].append(count)
-    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
-    bars = {
-        key: sorted(found, reverse=True)[min(kbar, len(found) - 1)] if kbar else 0.0
-        for key, found in by_key.items()
-    }
+    if not kbar:
+        return dict.fromkeys(counts, 0.0)
+    ordered = {key: sorted(found, reverse=True) for key, found in by_key.items()}
+    bars = {key: found[min(kbar, len(found) - 1)] for key, found in ordered.items()}
     return {pair: bars[pair[0]] for pair in counts}
 
 
 UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
+class Nearest(NamedTuple):
     path: str
-    nearest: tuple[tuple[str, float], ...]
+    nearest: Mapping[str, float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,8 +229,7 @@ class RejectReason:
     empty: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
+class Distribution(NamedTuple):
     """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
 
     median: float
@@ -248,8 +238,7 @@ class Distribution:
     above: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserContributions:
+class UserContributions(NamedTuple):
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
     `users` are per epoch, summed over epochs. `pairs` of stream key and item per user compare with
@@ -345,11 +334,11 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     why.example = _example(part, reject.index, record)
                     why.hint = _time_hint(sample.shape, reject.reason, record)
             accepted_events.append(found)
-    wanted = wanted_paths(sample.shape).values()
-    absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
+    wanted = wanted_paths(sample.shape)
+    absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in whys.values():
         named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
-        why.absent = next((_nearest(why.fields, path) for path in named), None)
+        why.absent = next(map(why.fields.nearest, named), None)
     times_by_part = [events.times[events.looked_at] for events in accepted_events]
     weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
     times = _joined(times_by_part)
@@ -380,19 +369,16 @@ def _read(
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
     if part.objects is not None:
         return part.objects[i]
-    try:
+    with suppress(ValueError):
         return source.whole(part.records, i)
-    except ValueError:
-        return None
+    return None
 
 
 def _example(part: Part, i: int, decoded: object) -> str:
     value = None if part.objects is not None else part.records.value(i)
-    if value is not None:
-        try:
+    with suppress(UnicodeDecodeError):
+        if value is not None:
             return value.decode()
-        except UnicodeDecodeError:
-            pass
     if decoded is not None:
         return json.dumps(decoded, ensure_ascii=False, default=str)
     return "no value" if value is None else repr(value)[2:-1]
@@ -401,11 +387,6 @@ def _example(part: Part, i: int, decoded: object) -> str:
 def _names(reason: str, path: Path) -> bool:
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
-
-
-def _nearest(fields: PathCounts, path: Path) -> Nearest:
-    near = tuple((text, fields.share(text)) for text in fields.nearest(path))
-    return Nearest(path=str(path), nearest=near)
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
@@ -420,11 +401,11 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
 
 
 def _doubts(settings: Settings, times: Longs) -> str:
-    if not len(times) or settings.events.timestamp is None:
+    unit = settings.events.timestamp_unit
+    if not len(times) or settings.events.timestamp is None or unit == "iso":
         return ""
     middle = int(np.median(times))
-    unit = settings.events.timestamp_unit
-    if _plausible(middle) or unit == "iso":
+    if _plausible(middle):
         return ""
     per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
     # `middle` is in ms under the current unit.
@@ -448,29 +429,24 @@ class _Sums:
     amounts: list[Longs] = field(default_factory=list)
     events_s: float = 0.0
     pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
-    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(
-        default_factory=lambda: defaultdict(Counter)
-    )
+    of_users: dict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 def _of_histogram(
     settings: Settings,
     config: HistogramConfig,
     weighted: Sequence[tuple[Events, float]],
-    absent: dict[str, Nearest],
+    absent: Mapping[Path, Nearest],
 ) -> HistogramFindings:
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
     items = _joined(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
-    estimate = None
+    own = wanted_paths(Shape({"": settings.shape.views[config.view]}))
+    unit, estimate = settings.privacy.unit, None
     if sums.events_s:
-        mechanism = mechanism_of(config, settings.privacy.unit)
-        last = noise.last_tick(config)
-        sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
-        estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)
+        estimate = expected(config, unit, sums.events_s, sums.pairs_s)
     return HistogramFindings(
         config=config,
         looked_at=len(items),
@@ -482,8 +458,8 @@ def _of_histogram(
         labels=len(sums.labels),
         items=_spread(items, config.max_items),
         amounts=_spread(_joined(sums.amounts), config.max_count),
-        of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
-        absent=tuple(absent[str(path)] for path in own if str(path) in absent),
+        of_users=_of_users(sums, config) if unit == "user" else None,
+        absent=tuple(absent[path] for path in own if path in absent),
         expected=estimate,
     )
 
@@ -550,20 +526,16 @@ def _add_contributions(
     of_codes = Counter[tuple[int, int]]()
     for code, amount in zip(codes, np.minimum(amounts, config.max_count).tolist(), strict=True):
         of_codes[code] += amount
-    pairs = {
-        (key, label): (columns.key_names.name(key), columns.label_names.name(label))
-        for key, label in of_codes
-    }
+    key_name, label_name = columns.key_names.name, columns.label_names.name
+    pairs = {(key, label): (key_name(key), label_name(label)) for key, label in of_codes}
     for code, total in of_codes.items():
         sums.pairs_s[pairs[code]] += weight * total
     if events.users is None:
         return
     ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
-    users = {
-        event: sums.of_users[events.users[event].tobytes(), int(epochs[event])]
-        for event in counting.tolist()
-    }
+    places = ((event, events.users[event].tobytes()) for event in counting.tolist())
+    users = {event: sums.of_users[user, int(epochs[event])] for event, user in places}
     owners = np.repeat(counting, numbers).tolist()
     for code, event, amount in zip(codes, owners, amounts.tolist(), strict=True):
         users[event][pairs[code]] += amount
@@ -573,20 +545,14 @@ def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
     users = sums.of_users.values()
     pairs = np.array([len(found) for found in users], dtype=np.int64)
     amounts = np.array([n for found in users for n in found.values()], dtype=np.int64)
-    bound = config.max_items_per_user
-    return UserContributions(
-        users=len(pairs),
-        pairs=_spread(pairs, len(sums.labels) * len(sums.keys) if bound is None else bound),
-        amounts=_spread(amounts, config.max_count),
-    )
+    most_pairs = config.max_items_per_user or 0  # required where users are protected
+    spreads = _spread(pairs, most_pairs), _spread(amounts, config.max_count)
+    return UserContributions(len(pairs), *spreads)
 
 
 def _spread(values: Longs, bound: int) -> Distribution:
     if not len(values):
-        return Distribution(median=0, most_of_99=0, most=0, above=0)
-    return Distribution(
-        median=float(np.median(values)),
-        most_of_99=float(np.quantile(values, 0.99, method="higher")),
-        most=int(values.max()),
-        above=int(np.count_nonzero(values > bound)),
-    )
+        return Distribution(0, 0, 0, 0)
+    most_of_99 = float(np.quantile(values, 0.99, method="higher"))
+    above = int(np.count_nonzero(values > bound))
+    return Distribution(float(np.median(values)), most_of_99, int(values.max()), above)

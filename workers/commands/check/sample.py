@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import Message
 
 from workers.agents.topics import SourcePartition, connection_of, source_partitions
-from workers.commands.sampling import WIDER, read_sample
+from workers.commands.init.sample import WIDER, read_sample
 from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
@@ -71,17 +71,12 @@ def of_topics(settings: Settings, number: int) -> Sample:
                 break
             wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
-    parts = [
-        Part(source, _records(found[log][-kept[log] :]))
-        for log, source in sources.items()
-        if kept.get(log)
-    ]
+    sampled = ((log, source) for log, source in sources.items() if kept.get(log))
+    parts = [Part(source, _records(found[log][-kept[log] :])) for log, source in sampled]
     names = dict.fromkeys(source.topic for source in sources.values())
-    name = f"topic{'s' * (len(names) > 1)} {', '.join(names)}"
+    name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
-    return Sample(
-        f"the newest records of {name}", parts, settings.shape, live=True, stopped=stopped
-    )
+    return Sample(name, parts, settings.shape, live=True, stopped=stopped)
 
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:
@@ -90,8 +85,7 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     shown = f"the first events of {'standard input' if name == '-' else name}"
     if name != "-" and is_parquet(Path(name)):
         objects, shape = first_rows(settings, name, number)
-        part = Part(source, Records.of([]), objects)
-        return Sample(shown, [part], shape, live=False)
+        return Sample(shown, [Part(source, Records.of([]), objects)], shape, live=False)
     with open_source(settings, name) as opened:
         assert isinstance(opened, JsonLines), "what is no Parquet is lines"
         lines = (records.value(i) or b"" for records in opened.lines() for i in range(len(records)))

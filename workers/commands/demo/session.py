@@ -1,5 +1,11 @@
-"""Run the demo: cluster, worker, generator and viewer.
+"""`quietcount demo`: real flights, a Kafka, the real worker, private counts beside exact ones.
 
+    generator   reads the flights and sends them
+    exact       exact counts of the sent events, which only a demo may know, for boards and page
+    session     cluster, worker process, promise, and when to end
+    view        draws on a terminal
+
+Nothing here is part of a worker; the demo reads published snapshots like any downstream consumer.
 The worker is the real command, as a child process in its own directory. A run ends on Ctrl-C,
 SIGTERM, a closed terminal, or after the requested time.
 """
@@ -20,19 +26,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from aiohttp import web
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from rich.console import Console
 from rich.live import Live
 
-from workers.commands.demo.exact import PATH as EXACT_PATH
-from workers.commands.demo.exact import Boards, ExactCounts, Row, Truth
+from workers.commands.demo.exact import EXACT_PATH, Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
 from workers.commands.demo.view import Scene, ordinal, picture, render
+from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, log
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
@@ -60,28 +68,28 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    client = ", ".join(
-        f"{json.dumps(key)} = {json.dumps(v)}" for key, v in connection.client.items()
+    pairs = connection.client.items()
+    return SETTINGS.read_text().format(
+        name=json.dumps(name),
+        bootstrap=json.dumps(connection.bootstrap),
+        topic=json.dumps(f"{name}.flights"),
+        domain=json.dumps(DESTINATIONS),
+        keys=json.dumps(ORIGINS),
+        client=", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs),
+        start=start.replace("+00:00", "Z"),
+        tick_ms=TICK_MS,
+        horizon=HORIZON,
+        epsilon=EPSILON,
+        delta=DELTA,
     )
-    quoted: dict[str, object] = {
-        "name": name,
-        "bootstrap": connection.bootstrap,
-        "topic": f"{name}.flights",
-    }
-    quoted |= {"domain": DESTINATIONS, "keys": ORIGINS}
-    numbers = {"tick_ms": TICK_MS, "horizon": HORIZON, "epsilon": EPSILON, "delta": DELTA}
-    plain = {**numbers, "client": client, "start": start.replace("+00:00", "Z")}
-    quoted_json = {field: json.dumps(value) for field, value in quoted.items()}
-    return SETTINGS.read_text().format(**quoted_json, **plain)
 
 
 class Child:
     """Worker process and its directory; leaving the context removes both."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="quietcount-demo-", ignore_cleanup_errors=True
-        )
+        prefix = "quietcount-demo-"
+        self._directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
         self.path = Path(self._directory.name)
         self.config = self.path / "demo.toml"
         self._log = self.path / "worker.log"
@@ -119,24 +127,18 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:
-        try:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
-        return text.splitlines()[-LOG_LINES:]
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Ask it to end; kill it after `PATIENCE_S`, or once `hurry` returns true."""
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.terminate()
-            deadline = time.monotonic() + PATIENCE_S
-            while process.poll() is None and time.monotonic() < deadline and not hurry():
-                time.sleep(0.02)
-        if process.poll() is None:
-            process.kill()
+        process.terminate()
+        deadline = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < deadline and not hurry():
+            time.sleep(0.02)
+        process.kill()
         process.wait()
 
 
@@ -190,8 +192,6 @@ def _power(number: float) -> str:
     return f"{number:g}".replace("e-0", "e-")
 
 
-EXIT_FAILED = 70
-PASSED_ON = (2, 75)
 REFRESH_S = 0.2
 SILENCE_S = 60.0
 # Before the worker starts; the embedded cluster keeps 5 MiB a partition, about 200,000 events.
@@ -203,11 +203,9 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 
 class Session:
     def __init__(
-        self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None
+        self, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
     ) -> None:
-        self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
-        self._port = port
-        self._truth = Truth()
+        self._rate, self._bootstrap, self._picture, self._port = rate, bootstrap, picture, port
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -224,9 +222,8 @@ class Session:
             settings = child.prepare(settings_text(self._name, connection, start_ms))
             outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
             existing = describe(connection, [])
-            plan = plan_topics(
-                self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing
-            )
+            events = settings.events.topics.names
+            plan = plan_topics(self._name, events, PARTITIONS, None, outputs, existing)
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
@@ -237,10 +234,9 @@ class Session:
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
-            topic = str(settings.events.topics), PARTITIONS
-            generator = self._generator = Generator(
-                producer, *topic, self._rate, lambda: flights(path), exact, ahead
-            )
+            place, year = (str(settings.events.topics), PARTITIONS), partial(flights, path)
+            generator = Generator(producer, *place, self._rate, year, exact, ahead)
+            self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)
@@ -263,8 +259,12 @@ class Session:
             if generator.error is not None:
                 raise generator.error
             if failed:
-                self._complain(child, ended)
-                return ended if ended in PASSED_ON else EXIT_FAILED
+                silent = f"has published nothing for {SILENCE_S:.0f} s"
+                what = silent if ended is None else f"ended by itself with exit code {ended}"
+                log(f"the demo's worker {what}; the end of its log:")
+                for line in child.last_lines():
+                    print(f"  {line}", file=sys.stderr)
+                return ended if ended in (EXIT_EXPECTED, EXIT_FENCED) else EXIT_FAULT
             self._summarise(settings, stop)
             return 0
 
@@ -280,11 +280,9 @@ class Session:
         port = self._port
         if port is None:
             port = PORT if is_free(PORT) else 0
-        exact: Any = {
-            "routes": self._truth.routes(),
-            "further": {"exact": EXACT_PATH, "note": NOTE},
-        }
-        return Background(Dashboard(settings, port=port, **exact))
+        routes = [web.get(f"/{EXACT_PATH}", self._boards.answer)]
+        further = {"exact": EXACT_PATH, "note": NOTE}
+        return Background(Dashboard(settings, port=port, routes=routes, further=further))
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
         """Show arriving snapshots until it is time to end; return whether the worker failed."""
@@ -330,9 +328,7 @@ class Session:
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()
             if error is None:
-                board = self._boards.receive(json.loads(message.value() or b""))
-                if board is not None:
-                    self._truth.add(board)
+                self._boards.receive(json.loads(message.value() or b""))
             elif error.fatal() or not error.retriable():
                 raise KafkaException(error)
         return self._boards.snapshots - before
@@ -347,8 +343,6 @@ class Session:
             boards=self._boards.newest,
             discovered=self._names[0],
             declared=self._names[1],
-            keys=ORIGINS,
-            labels=DESTINATIONS,
             promise=self._promise,
             horizon=HORIZON,
             simulated=self._generator.simulated,
@@ -357,7 +351,6 @@ class Session:
             year=self._generator.years,
             elapsed_s=stop.elapsed_s,
             now_ms=time.time_ns() // 1_000_000,
-            state="the worker starts ...",
             page=self._page,
         )
 
@@ -382,14 +375,6 @@ class Session:
         largest = ((origin, boards[declared, origin].rows[0]) for origin in ORIGINS)
         best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
-
-    def _complain(self, child: Child, ended: int | None) -> None:
-        """Print diagnostics of a worker that ended, or (None) published nothing for too long."""
-        silent = f"has published nothing for {SILENCE_S:.0f} s"
-        what = silent if ended is None else f"ended by itself with exit code {ended}"
-        print(f"quietcount: the demo's worker {what}; the end of its log:", file=sys.stderr)
-        for line in child.last_lines():
-            print(f"  {line}", file=sys.stderr)
 
     def _summarise(self, settings: Settings, stop: Stop) -> None:
         boards, generator = self._boards, self._generator
@@ -416,6 +401,19 @@ class Session:
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
+
+
+def run_demo(
+    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None, port: int | None
+) -> int:
+    """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
+
+    `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
+    own, or any free one if that is taken. `picture` receives the last view as SVG.
+    Return 0, or the exit code for a worker that failed.
+    """
+    with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
+        return Session(rate, bootstrap, picture, port).run(stop)
 
 
 def _plain(row: Row) -> str:

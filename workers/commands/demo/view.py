@@ -7,7 +7,7 @@ private count, has an error bar from there to two above it, and a red mark at th
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from workers.commands.demo.exact import Board, Row
+from workers.commands.demo.generator import DESTINATIONS, ORIGINS
 
 PRIVATE = "bold cyan"
 BAR = "cyan"
@@ -44,18 +45,14 @@ class Scene:
 
     Attributes:
         discovered, declared: histogram drawn large, with bars, and as a small table.
-        keys, labels: stream keys, and the domain of `declared`, in the order shown.
         simulated, year: date of the newest event, and how often the data was started.
         sent, speed: events so far, and measured events per second.
         now_ms: wall clock, for the age of the boards.
-        state: what the demo is waiting for, while nothing is shown yet.
     """
 
     boards: Mapping[tuple[str, str], Board]
     discovered: str
     declared: str
-    keys: Sequence[str]
-    labels: Sequence[str]
     promise: str
     horizon: int
     simulated: str
@@ -64,7 +61,6 @@ class Scene:
     year: int
     elapsed_s: float
     now_ms: int
-    state: str
     page: str
 
 
@@ -79,24 +75,18 @@ def render(scene: Scene, console: Console) -> RenderableType:
     what = Text.assemble(("quietcount ", "bold"), "flights from New York, live and private")
     title.add_row(what, Text(date, style="bold"))
     page = _line("in a browser: ", (scene.page, "bold"))
-    legend = _line(
-        ("▆▆ 123 private", BAR),
-        "   ",
-        ("┝┿┥ ± 2 standard deviations", DOUBT),
-        "   ",
-        ("┃ 123 exact (demo only)", EXACT),
-    )
+    doubt = "   ┝┿┥ ± 2 standard deviations   "
+    legend = _line(("▆▆ 123 private", BAR), (doubt, DOUBT), ("┃ 123 exact (demo only)", EXACT))
     promise = Text(scene.promise, style="white")
     head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]
     room = height - sum(len(console.render_lines(part, pad=False)) for part in head)
-    small = len(scene.keys) * 2 + TABLE_EXTRA
+    small = len(ORIGINS) * 2 + TABLE_EXTRA
     with_table = room - small >= 6
     rows = max(1, room - (small if with_table else 0) - 3)
     grid = Table.grid(expand=True)
-    for _ in scene.keys:
+    for _ in ORIGINS:
         grid.add_column(ratio=1)
-    inner = width // len(scene.keys) - 4
-    grid.add_row(*(_board(scene, key, inner, rows) for key in scene.keys))
+    grid.add_row(*(_board(scene, key, width // len(ORIGINS) - 4, rows) for key in ORIGINS))
     return Group(*head, grid, *([_small_table(scene, width)] if with_table else []))
 
 
@@ -132,23 +122,18 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
     places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
     low, count, high, mark = (min(max(int(at / per_cell), 0), width - 1) for at in places)
     cells = [(" ", "")] * width
-    for i in range(high + 1):
-        if i < low or low == high:
-            cells[i] = ("▆", BAR)
-        else:
-            cells[i] = (
-                "┝" if i == low else "┥" if i == high else "┿" if i == count else "━",
-                DOUBT,
-            )
+    solid = high + 1 if low == high else low
+    cells[:solid] = [("▆", BAR)] * solid
+    marks = {count: "┿", high: "┥", low: "┝"}
+    for i in range(solid, high + 1):
+        cells[i] = (marks.get(i, "━"), DOUBT)
     cells[mark] = ("┃", f"bold {EXACT}")
     return Text.assemble(*cells)
 
 
 def ordinal(number: int) -> str:
-    ending = (
-        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
-    return f"{number}{ending}"
+    endings = {} if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{endings.get(number % 10, 'th')}"
 
 
 def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
@@ -156,11 +141,8 @@ def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
 
 
 def _numbers(scene: Scene) -> Text:
-    ends = [
-        (board.end_ms, board.tick)
-        for (histogram, _), board in scene.boards.items()
-        if histogram == scene.discovered
-    ]
+    boards = scene.boards.items()
+    ends = [(board.end_ms, board.tick) for at, board in boards if at[0] == scene.discovered]
     minutes, seconds = divmod(int(scene.elapsed_s), 60)
     parts = [f"{scene.sent:,} events", f"{scene.speed:,.0f}/s", f"{minutes}:{seconds:02}"]
     if ends:
@@ -168,7 +150,7 @@ def _numbers(scene: Scene) -> Text:
         parts.append(f"tick {tick:,} of {scene.horizon:,}")
         parts.append(f"{max(0, scene.now_ms - end_ms) / 1000:.1f} s old")
     else:
-        parts.append(scene.state)
+        parts.append("the worker starts ...")
     return _line(" · ".join(parts), style=QUIET)
 
 
@@ -183,9 +165,8 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
             words = "shown above" if inner >= WIDE else "above"
             subtitle.append(f" {words} {board.threshold:,.0f}, ", style="white")
         subtitle.append(f"{board.hidden} hidden ", style=EXACT)
-        largest = max(
-            (max(row.private + 2 * board.sd, row.exact) for row in board.rows), default=1.0
-        )
+        upper = (max(row.private + 2 * board.sd, row.exact) for row in board.rows)
+        largest = max(upper, default=1.0)
         counts = [compact(count) for row in shown for count in (row.private, row.exact)]
         digits = max(DIGITS_MIN, *map(len, counts), 0)
         width = inner - 4 - 2 * (digits + 1)
@@ -209,10 +190,10 @@ def _panel(body: Table, height: int, title: Text, subtitle: Text | None = None) 
 
 def _small_table(scene: Scene, width: int) -> Panel:
     table = Table.grid(padding=(0, 1, 0, 0))
-    labels = scene.labels[: (width - 4 - 4) // (DIGITS + 1)]
+    labels = DESTINATIONS[: (width - 4 - 4) // (DIGITS + 1)]
     table.add_row("   ", *(Text(label.rjust(DIGITS), style=QUIET) for label in labels))
     title = Text.assemble((" declared destinations, all shown ", "bold white"))
-    for key in scene.keys:
+    for key in ORIGINS:
         board = scene.boards.get((scene.declared, key))
         rows = {row.label: row for row in board.rows} if board is not None else {}
         private = {label: compact(row.private) for label, row in rows.items()}
@@ -220,14 +201,13 @@ def _small_table(scene: Scene, width: int) -> Panel:
         for name, counts, style in ((key, private, PRIVATE), ("", exact, EXACT)):
             cells = (counts.get(label, "-").rjust(DIGITS) for label in labels)
             table.add_row(name, *(Text(cell, style=style) for cell in cells))
-    if (first := scene.boards.get((scene.declared, scene.keys[0]))) is not None:
+    if (first := scene.boards.get((scene.declared, ORIGINS[0]))) is not None:
         title.append(f"± {2 * first.sd:.0f} ", style=f"not bold {DOUBT}")
-    return _panel(table, len(scene.keys) * 2 + TABLE_EXTRA, title)
+    return _panel(table, len(ORIGINS) * 2 + TABLE_EXTRA, title)
 
 
 def _colours(text: str) -> list[tuple[int, int, int]]:
-    red_green_blue = [bytes.fromhex(one) for one in text.split()]
-    return [(red, green, blue) for red, green, blue in red_green_blue]
+    return [(red, green, blue) for red, green, blue in map(bytes.fromhex, text.split())]
 
 
 _BACKGROUND, _FOREGROUND = _colours("10141c d6deeb")

@@ -8,9 +8,9 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -18,13 +18,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.failures import log
+from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, around
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
-from workers.commands.init.writing import CHOOSE, FileContext, plain, settings_text, toml
+from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
 from workers.runtime.errors import SettingsError
@@ -40,25 +41,21 @@ _DIGITS = 1e19
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class InitOptions:
-    """Command-line options; `client` may hold secrets. None: not given."""
-
-    bootstrap: str
-    topic: str
-    output: Path
-    records: int
-    client: tuple[str, ...]
-    registry: str | None
-    registry_options: tuple[str, ...]
-    keys: str | None
-    users: bool | None
-    range_: str | None
-    ask: bool
-
-
-def write_settings(options: InitOptions) -> int:
-    output = options.output
+def write_settings(
+    *,
+    bootstrap: str,
+    topic: str,
+    output: Path,
+    records: int,
+    client: Iterable[str],
+    registry: str | None,
+    registry_options: Iterable[str],
+    keys: str | None,
+    users: bool | None,
+    range_: str | None,
+    ask: bool,
+) -> int:
+    """Write the settings file `output`; options that are None were not given."""
     if output.exists() or output.is_symlink():
         raise SettingsError(
             f"{output}: exists already, and settings are never overwritten: "
@@ -67,62 +64,62 @@ def write_settings(options: InitOptions) -> int:
     base = output.absolute().parent
     if not base.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
-    range_ = None if options.range_ is None else _range(options.range_)
-    client = toml_values("--client", options.client)
-    values = client_values(table_of(client), base)
-    registry = {}
-    if options.registry is not None:
-        registry = {"url": toml(options.registry)}
-        registry |= toml_values("--registry", options.registry_options)
+    buckets = None if range_ is None else _range(range_)
+    kafka_client = toml_values("--client", client)
+    values = client_values(table_of(kafka_client), base)
+    schema_registry = {}
+    if registry is not None:
+        schema_registry = {"url": toml(registry)}
+        schema_registry |= toml_values("--registry", registry_options)
     try:
-        KafkaSettings(bootstrap=options.bootstrap, client=values)
-        asked = registry_of(table_of(registry), base) if registry else None
+        KafkaSettings(bootstrap=bootstrap, client=values)
+        asked = registry_of(table_of(schema_registry), base) if schema_registry else None
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
-    sample = sample_of(Connection(options.bootstrap, values), options.topic, options.records)
+    sample = sample_of(Connection(bootstrap, values), topic, records)
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:
             raise CannotGuess("the topic is empty: there is nothing to look at yet")
-        guess = SampleGuesses(
-            sample, decode_sample([record.value for record in sample.records], access), now_ms
-        )
-        if range_ is not None and guess.items.range is None:
-            raise SettingsError(
-                f"--range: what would be counted, {guess.items.field.path}, is not a number"
-            )
+        decoded = decode_sample([record.value for record in sample.records], access)
+        guess = SampleGuesses(sample, decoded, now_ms)
+        if buckets is not None and guess.items.range is None:
+            counted = f"what would be counted, {guess.items.field.path}"
+            raise SettingsError(f"--range: {counted}, is not a number")
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        asking = options.ask and sys.stdin.isatty() and sys.stdout.isatty()
+        asking = ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(_answers(guess, options, range_, asking=asking))
+        draft = guess.draft(*_answers(guess, keys, users, buckets, asking=asking))
     except CannotGuess as nothing:
-        print(f"quietcount: no settings for the topic {options.topic}: {nothing}", file=sys.stderr)
+        log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
-    key_name = f"{output.stem}.key"
-    context = FileContext(
-        bootstrap=options.bootstrap,
-        topic=options.topic,
-        client=client,
+    text = settings_text(
+        draft,
+        choose_tick(draft, now_ms),
+        bootstrap=bootstrap,
+        topic=topic,
+        client=kafka_client,
         # JSON is read without its schema.
-        registry=registry if draft.format in ("avro", "protobuf") else {},
-        file=str(output),
-        key_file=str(output.with_name(key_name)),
-        key_name=key_name,
+        registry=schema_registry if draft.format in ("avro", "protobuf") else {},
+        output=output,
         now=datetime.now(UTC),
     )
-    text = settings_text(draft, choose_tick(draft, now_ms), context)
     try:
         settings_of(tomllib.loads(text), base)
     except ValueError as error:
         raise SettingsError(f"no settings could be written that load: {error}") from None
-    _write(output, text)
+    try:
+        with open(output, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
+            file.write(text)
+    except OSError as error:
+        raise SettingsError(f"{output}: {error.strerror}") from None
     if not asking:
         _show_fields(console, guess, roles_of(draft))
-    _show_draft(console, draft, context.file, text)
+    _show_draft(console, draft, output, text)
     return 0
 
 
@@ -147,16 +144,19 @@ def _range(text: str) -> Range:
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
     found = around(float(match[1]), float(match[2])) if match else None
     if found is None:
-        raise SettingsError(
-            f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100"
-        )
+        form = "FROM:TO, two numbers, the first below the second, such as 0:100"
+        raise SettingsError(f"--range {text}: {form}")
     return found
 
 
 def _answers(
-    guess: SampleGuesses, options: InitOptions, range_: Range | None, *, asking: bool
-) -> OperatorAnswers:
-    keys, users = options.keys, options.users
+    guess: SampleGuesses,
+    keys: str | None,
+    users: bool | None,
+    range_: Range | None,
+    *,
+    asking: bool,
+) -> tuple[str, bool, Range | None]:
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
         click.echo(
@@ -190,15 +190,7 @@ def _answers(
         default = f"{found.first:f}:{found.last:f}"
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
-    return OperatorAnswers(keys=keys, users=bool(users), range=range_)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
-            file.write(text)
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
+    return keys, bool(users), range_
 
 
 def roles_of(draft: Draft) -> dict[str, str]:
@@ -219,14 +211,10 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
     for heading in headings if roles else (*headings[:4], headings[5]):
-        table.add_column(
-            heading, justify="right" if heading in ("in", "different") else "left", overflow="fold"
-        )
-    shown = [
-        field
-        for field in guess.all_fields
-        if field.number_of_values and set(field.kinds) != {Kind.OBJECT}
-    ]
+        number = heading in ("in", "different")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    filled = (field for field in guess.all_fields if field.number_of_values)
+    shown = [field for field in filled if set(field.kinds) != {Kind.OBJECT}]
     for field in shown[:_ROWS_MAX]:
         different = f"{field.distinct:,}" if field.labels else ""
         role = [roles.get(str(field.path), "")] if roles else []
@@ -245,7 +233,7 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
 
 
-def _show_draft(console: Console, draft: Draft, file: str, text: str) -> None:
+def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:
@@ -276,9 +264,6 @@ def _number(number: float) -> str:
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:
-    shown = [_cut(plain(value)) for value in list(values)[:number]]
+    texts = map(plain, islice(values, number))
+    shown = [text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..." for text in texts]
     return ", ".join(shown) + (", ..." if len(values) > number else "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."

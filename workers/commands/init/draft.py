@@ -10,18 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from types import MappingProxyType
 
 from workers.commands.init.fields import ConditionGuess, field_label, survey, where_of
 from workers.commands.init.formats import CannotGuess, DecodedSample
-from workers.commands.init.items import (
-    Candidate,
-    ItemsCandidate,
-    Range,
-    items_of,
-    keys_of,
-    users_of,
-)
+from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import TimeCandidate, grace_of, times_of
 from workers.events.project import Event, Projection, Seen
@@ -33,22 +27,6 @@ _TRIED = 12
 _SOME = 0.98
 _MOST_ITEMS = 0.99
 _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorAnswers:
-    """Answers that only the operator can give.
-
-    Attributes:
-        keys: "public": stream keys may be named; "declare": those of the sample, written into the
-            file; "none": one histogram for all events.
-        users: whether to protect users instead of events.
-        range: for bucketing numbers; None: a round one around the sample's.
-    """
-
-    keys: str = "none"
-    users: bool = False
-    range: Range | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -72,8 +50,8 @@ class Draft:
     sample: Sample
     format: str
     decoded: int
-    items: ItemsCandidate
-    other_items: Sequence[ItemsCandidate]
+    items: ItemCandidate
+    other_items: Sequence[ItemCandidate]
     where: ConditionGuess | None
     time: TimeCandidate | None
     other_times: Sequence[TimeCandidate]
@@ -109,13 +87,14 @@ class SampleGuesses:
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
             column, values = self.where.field.column, set(self.where.values)
-            self._places = [
-                place
-                for n, place in enumerate(self._places)
-                if field_label(column.get(n)) in values
-            ]
+            numbered = enumerate(self._places)
+            self._places = [place for n, place in numbered if field_label(column.get(n)) in values]
             self._look(now_ms)
-        self.time = self._usable_time()
+        # The likeliest time that can be read beside the items.
+        views = views_of(self.items)
+        shapes = ((time, Shape(views, time.field.path)) for time in self._times)
+        self.other_times = [time for time, shape in shapes if not list(complaints(shape))]
+        self.time = self.other_times.pop(0) if self.other_times else None
 
     def _look(self, now_ms: int) -> None:
         records = [self._sample.records[place] for place in self._places]
@@ -127,15 +106,15 @@ class SampleGuesses:
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
         self.items, *self.other_items = self._counted()
 
-    def _counted(self) -> list[ItemsCandidate]:
+    def _counted(self) -> list[ItemCandidate]:
         times = {time.field.path.steps for time in self._times}
-        good: list[ItemsCandidate] = []
+        good: list[ItemCandidate] = []
         for items in items_of(self.fields)[:_TRIED]:
             if items.field.path.steps in times:
                 continue
             without_count = [] if items.count is None else [replace(items, count=None)]
             for tried in (items, *without_count):
-                fits = not list(complaints(Shape(one_view(view_of(tried)))))
+                fits = not list(complaints(Shape(views_of(tried))))
                 if fits and self._having(tried):
                     good.append(tried)
                     break
@@ -146,24 +125,11 @@ class SampleGuesses:
             )
         return good
 
-    def _having(self, items: ItemsCandidate) -> set[int]:
-        projection = Projection(Shape(one_view(view_of(items)), empty=True))
+    def _having(self, items: ItemCandidate) -> set[int]:
+        projection = Projection(Shape(views_of(items), empty=True))
         events = enumerate(map(projection.event, self.objects))
-        return {
-            place
-            for place, event in events
-            if not isinstance(event, str) and event.views[0] is not None and event.views[0].labels
-        }
-
-    def _usable_time(self) -> TimeCandidate | None:
-        """Return the likeliest time that can be read beside the items."""
-        view = view_of(self.items)
-        self.other_times = [
-            time
-            for time in self._times
-            if not list(complaints(Shape(one_view(view), time.field.path)))
-        ]
-        return self.other_times.pop(0) if self.other_times else None
+        views = ((place, event.views[0]) for place, event in events if not isinstance(event, str))
+        return {place for place, view in views if view is not None and view.labels}
 
     @property
     def keys(self) -> list[Candidate]:
@@ -183,32 +149,39 @@ class SampleGuesses:
         where: tuple[Condition, ...] = ()
         if self.where is not None:
             where = (Condition(field=str(self.where.field.path), in_=self.where.values),)
-        view = view_of(self.items, ALL_KEYS if key is None else key.setting, where)
+        views = views_of(self.items, ALL_KEYS if key is None else key.setting, where)
         time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
         of_user = None if user is None else named_field(user.setting)
-        return Shape(one_view(view), time, unit, of_user, empty)
+        return Shape(views, time, unit, of_user, empty)
 
-    def draft(self, answers: OperatorAnswers) -> Draft:
-        """Raises CannotGuess: these answers leave no event accepted, or no user known."""
-        if answers.range is not None and self.items.range is not None:
-            self.items = replace(self.items, range=answers.range)
+    def draft(
+        self, name_keys: str = "none", protect_users: bool = False, range_: Range | None = None
+    ) -> Draft:
+        """Draft the settings, with answers that only the operator can give.
+
+        Args:
+            name_keys: "public": stream keys may be named; "declare": those of the sample, written
+                into the file; "none": one histogram for all events.
+            protect_users: users instead of events.
+            range_: for bucketing numbers; None: a round one around the sample's.
+
+        Raises CannotGuess: these answers leave no event accepted, or no user known.
+        """
+        if range_ is not None and self.items.range is not None:
+            self.items = replace(self.items, range=range_)
         keys = self.keys
-        key = keys[0] if keys and answers.keys != "none" else None
+        key = keys[0] if keys and name_keys != "none" else None
         users = self.users(key)
-        user = users[0] if users and answers.users else None
-        if answers.users and user is None:
-            raise CannotGuess(
-                "--users: no field with a user's name was found, nor are the records keyed by one"
-            )
+        user = users[0] if users and protect_users else None
+        if protect_users and user is None:
+            nobody = "no field with a user's name was found, nor are the records keyed by one"
+            raise CannotGuess(f"--users: {nobody}")
         strict = self._events(self._shape(key, user, empty=False))
         lenient = self._events(self._shape(key, user, empty=True))
         empty = len(lenient) > len(strict)
         events = lenient if empty else strict
-        seen = [
-            (place, event.time, view)
-            for place, event in events
-            if (view := event.views[0]) is not None
-        ]
+        views = ((place, event.time, event.views[0]) for place, event in events)
+        seen = [(place, at, view) for place, at, view in views if view is not None]
         if not any(view.labels for _, _, view in seen):
             raise CannotGuess("no sampled record would be an event with anything to count")
         per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
@@ -222,7 +195,13 @@ class SampleGuesses:
                 name = _key(self._sample.records[place].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
-        of_fields = dict(enumerate(self._logged)) if self.time is None else self.time.times
+        few_items = fmean(number <= max_items for number in per_event)
+        few_counts = fmean(count <= max_count for count in counts)
+        if self.time is None:
+            times = [self._sample.records[place].time_ms for place, _, _ in seen]
+            by_place = dict(enumerate(self._logged))
+        else:
+            times, by_place = [at for _, at, _ in seen], self.time.times
         return Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -232,11 +211,11 @@ class SampleGuesses:
             where=self.where,
             time=self.time,
             other_times=self.other_times,
-            grace=grace_of(of_fields, self._partitions),
-            range_given=answers.range is not None,
+            grace=grace_of(by_place, self._partitions),
+            range_given=range_ is not None,
             key=key,
             other_keys=keys[1:] if key is not None else keys,
-            keys=answers.keys if key is not None else "none",
+            keys=name_keys if key is not None else "none",
             user=user,
             users=users,
             empty=empty,
@@ -245,11 +224,8 @@ class SampleGuesses:
             pairs=pairs,
             max_items=max_items,
             max_count=max_count,
-            within=(_share_to(per_event, max_items), _share_to(counts, max_count)),
-            times=[
-                self._sample.records[place].time_ms if self.time is None else at
-                for place, at, _ in seen
-            ],
+            within=(few_items, few_counts),
+            times=times,
         )
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
@@ -259,13 +235,12 @@ class SampleGuesses:
         return [(place, event) for place, event in tried if not isinstance(event, str)]
 
 
-def view_of(items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
+def views_of(
+    items: ItemCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
+) -> Mapping[str, View]:
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
-    return View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
-
-
-def one_view(view: View) -> Mapping[str, View]:
+    view = View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
     return MappingProxyType({"": view})
 
 
@@ -274,10 +249,6 @@ def _amounts(view: Seen) -> dict[str, int]:
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] += amount
     return found
-
-
-def _share_to(numbers: Sequence[int], most: int) -> float:
-    return sum(n <= most for n in numbers) / len(numbers)
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:

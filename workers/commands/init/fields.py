@@ -33,8 +33,7 @@ def percent(share: float) -> str:
 def about(number: float) -> str:
     if number <= 0 or not math.isfinite(number):
         return "0"
-    digits = 1 - math.floor(math.log10(number))
-    rounded = round(number, digits)
+    rounded = round(number, 1 - math.floor(math.log10(number)))
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
@@ -106,7 +105,8 @@ class Field:
         return self.kinds.total()
 
     def says(self, *tables: frozenset[str]) -> bool:
-        return names.says(self.path, *tables)
+        """Return whether its own name, without its containers, has a word of these tables."""
+        return not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
 
     @property
     def distinct(self) -> int:
@@ -162,9 +162,8 @@ class _ObjectNames:
     def add(self, found: Mapping[str, object]) -> None:
         self.objects += 1
         self.sizes += len(found)
-        self.counts = self.counts and all(
-            type(value) is int and value >= 0 for value in found.values()
-        )
+        whole = all(type(value) is int and value >= 0 for value in found.values())
+        self.counts = self.counts and whole
         if len(self.names) < NAMES_MAX:
             self.names.update(found)
 

@@ -11,6 +11,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -50,9 +51,8 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
     """
     number = sum(value is not None for value in values)
     if not number:
-        raise CannotGuess(
-            "all sampled records are without a value: there is nothing in them to count"
-        )
+        empty = "all sampled records are without a value"
+        raise CannotGuess(f"{empty}: there is nothing in them to count")
     framed = sum(value is not None and is_framed(value) for value in values) >= _MOST * number
     if framed and access is None:
         raise CannotGuess(
@@ -86,12 +86,10 @@ class SchemaDecoder:
             from workers.events.formats.avro import AvroFormat
             from workers.events.formats.protobuf import ProtobufFormat
         except ImportError as error:
-            raise SettingsError(
-                f"--schema-registry: install quietcount[formats]: {error}"
-            ) from None
-        refusal = SettingsError(
-            f"the schema registry at {access.url} did not answer within {_PATIENCE_S:g} s"
-        )
+            remedy = "install quietcount[formats]"
+            raise SettingsError(f"--schema-registry: {remedy}: {error}") from None
+        late = f"did not answer within {_PATIENCE_S:g} s"
+        refusal = SettingsError(f"the schema registry at {access.url} {late}")
         registry, waiting = Registry(access), CommandWait(_PATIENCE_S, refusal)
         # The registry itself asks again for an unknown id.
         self._schema = functools.cache(lambda schema_id: registry.schema(schema_id, waiting))
@@ -142,11 +140,4 @@ _JSON = JsonDecoder(build([]))
 
 def _depth(value: bytes) -> int:
     """Return an upper bound on the nesting depth: brackets within texts count."""
-    depth = deepest = 0
-    for byte in value:
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+    return max(accumulate((byte in b"[{") - (byte in b"]}") for byte in value))

@@ -53,7 +53,7 @@ class Range:
     @property
     def edges(self) -> tuple[float, ...]:
         """Raises ValueError: they are too many, or too close to each other."""
-        ends = {"from": _number(self.first), "to": _number(self.last)}
+        ends = {"from": float(self.first), "to": float(self.last)}
         return parse_buckets({**ends, "count": self.count, "scale": self.scale}).edges
 
 
@@ -92,7 +92,11 @@ def _linear(low: float, high: float) -> Range | None:
         low, high = low - width / 2, high + width / 2
     if width < _SMALLEST:
         return None
-    step = _round_step(width / _STEPS)
+    # The smallest 1, 2, 5 or 10 times a power of ten that gives at most `_STEPS` buckets.
+    least = width / _STEPS
+    power = Decimal(10) ** math.floor(math.log10(least))
+    steps = (power * digit for digit in (1, 2, 5, 10, 20))
+    step = next(step for step in steps if step >= Decimal(repr(least)))
     first = (Decimal(repr(low)) / step).to_integral_value(ROUND_FLOOR) * step
     last = (Decimal(repr(high)) / step).to_integral_value(ROUND_CEILING) * step
     if last <= Decimal(repr(high)):
@@ -108,20 +112,9 @@ def _log(low: float, high: float) -> Range | None:
     return Range(*ends, _PER_DECADE * (last - first), "log")
 
 
-def _round_step(width: float) -> Decimal:
-    """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `width`."""
-    power = Decimal(10) ** math.floor(math.log10(width))
-    steps = (power * digit for digit in (1, 2, 5, 10, 20))
-    return next(step for step in steps if step >= Decimal(repr(width)))
-
-
 def _plain(number: Decimal) -> Decimal:
     whole = number.to_integral_value()
     return Decimal(int(whole)) if number == whole else number.normalize()
-
-
-def _number(number: Decimal) -> int | float:
-    return int(number) if number == number.to_integral_value() else float(number)
 
 
 def _checked(found: Range | None) -> Range | None:
@@ -237,15 +230,11 @@ def users_of(
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
         different = many(len(counts), "different value")
-        found.append(
-            Candidate(
-                setting=RECORD_KEY,
-                reason=f"the record key, which no field of the events has: {different}",
-                values=counts,
-                score=1.0,
-                partitioner=partitioner,
-            )
+        reason = f"the record key, which no field of the events has: {different}"
+        key = Candidate(
+            setting=RECORD_KEY, reason=reason, values=counts, score=1.0, partitioner=partitioner
         )
+        found.append(key)
     return sorted(found, key=lambda candidate: (-candidate.score, candidate.setting))
 
 
@@ -286,12 +275,10 @@ def _murmur2(key: bytes) -> int:
 
 
 def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
+    keys = [(partitions[place], user.encode(errors="replace")) for place, user in users.items()]
     for name, place_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
-        good = sum(
-            place_of(user.encode(errors="replace")) % number == partitions[place]
-            for place, user in users.items()
-        )
-        if good >= _PLACED * len(users):
+        good = sum(place_of(key) % number == partition for partition, key in keys)
+        if good >= _PLACED * len(keys):
             return name
     return None
 
@@ -304,7 +291,7 @@ _PROSE = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ItemsCandidate:
+class ItemCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
     `count` is a sibling field with the amount. Without a `range` of buckets, values are labels.
@@ -321,31 +308,31 @@ class ItemsCandidate:
         return f"{self.field.path}{' (a number, in buckets)' if self.range else ''}"
 
 
-def items_of(fields: Sequence[Field]) -> list[ItemsCandidate]:
+def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
     found = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
     return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
 
 
-def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemsCandidate]:
+def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     if not field.number_of_values or is_personal(field):
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         reason = f"an object of counts, {where}, with {many(field.distinct, 'different name')}"
-        yield ItemsCandidate(field=field, score=100.0, reason=reason)
+        yield ItemCandidate(field=field, score=100.0, reason=reason)
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
-            yield ItemsCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
+            yield ItemCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
         yield from _of_value(field, where)
 
 
-def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemsCandidate]:
+def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemCandidate]:
     is_label = field.says(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
@@ -353,7 +340,7 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         return
     score = 85.0 + 8.0 * field.says(names.ITEM) + 4.0 * field.says(names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
-    beside = [
+    beside = (
         other
         for other in fields
         if other.form is Form.ELEMENT
@@ -362,22 +349,23 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and min(other.numbers) >= 0
         and other.number_of_values >= field.number_of_values
         and other.says(names.COUNT)
-    ]
+    )
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
-    count = beside[0] if beside else None
-    yield ItemsCandidate(field=field, count=count, score=score, reason=reason)
+    yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
-def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
+def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
     measure = field.says(names.MEASURE)
-    if field.labels and not (field.whole and measure) and _is_label(field):
+    most = max(_FEW, _REPEATED * field.number_of_values)
+    repeated = 1 < field.distinct <= most and not _unique(field)
+    if field.labels and repeated and not (field.whole and measure):
         score = 50.0 if field.text else 35.0
         score = 15.0 if not field.text and not field.whole else score
         score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
         reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
-        yield ItemsCandidate(field=field, score=score, reason=reason)
+        yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.says(names.PLACE, names.ID):
         return
     found = range_of(field.numbers)
@@ -385,7 +373,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
         whole_name = field.whole and (field.says(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
         reason = f"a number, {where}: in buckets"
-        yield ItemsCandidate(field=field, range=found, score=score, reason=reason)
+        yield ItemCandidate(field=field, range=found, score=score, reason=reason)
 
 
 def _named(field: Field) -> float:
@@ -394,11 +382,6 @@ def _named(field: Field) -> float:
     if field.says(names.ITEM):
         return 20.0
     return -10.0 if field.says(names.KEY, names.TYPE) else 0.0
-
-
-def _is_label(field: Field) -> bool:
-    most = max(_FEW, _REPEATED * field.number_of_values)
-    return 1 < field.distinct <= most and not _unique(field)
 
 
 def _unique(field: Field) -> bool:

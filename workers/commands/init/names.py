@@ -49,7 +49,7 @@ CHANGING = _table("email mail phone mobile telephone tel msisdn name username ni
 ITEM_OF_LIST = _table("id name code label")
 
 
-def _words(name: str) -> list[str]:
+def words(name: str) -> list[str]:
     """Return the words of a name such as `customerId` or `customer_id`, in lower case."""
     return [word.lower() for word in _WORD.findall(name.replace("IDs", "Ids"))]
 
@@ -105,7 +105,7 @@ def who(path: Path) -> UserKind | None:
     """
     identifies = names_itself = False
     for step in reversed(path.steps):
-        for word in reversed([part for whole in _words(step) for part in _parts(whole)]):
+        for word in reversed([part for whole in words(step) for part in _parts(whole)]):
             if word in _IDENTIFIES or word.isdecimal():
                 identifies, names_itself = True, names_itself or word in ID
                 continue
@@ -127,8 +127,3 @@ def _parts(word: str) -> list[str]:
             if start != one and (start in nouns or start.removesuffix("s") in nouns):
                 return [start if start in nouns else start.removesuffix("s"), end]
     return [word]
-
-
-def says(path: Path, *tables: frozenset[str]) -> bool:
-    """Return whether a field's own name, without its containers, has a word of these tables."""
-    return not frozenset().union(*tables).isdisjoint(_words(path.steps[-1]))

@@ -1,14 +1,20 @@
-"""Sample the oldest and the newest records of every partition of a topic, in bounded time."""
+"""Sample the oldest and the newest records of every partition of a topic, in bounded time.
+
+`check` reads its own sample with `read_sample`.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from workers.commands.sampling import WIDER, read_sample
+from confluent_kafka import Consumer, Message
+
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, reader
+from workers.kafka.reading import EVENTS, Partition, bounds_of, reader, take
 from workers.kafka.topics import KAFKAS_OWN
 from workers.runtime.errors import SettingsError
 
@@ -16,6 +22,44 @@ PATIENCE_S = 20.0
 _INTRODUCE_S = 10.0
 # For all records together; larger ones would hardly be examined in more detail.
 BYTES_MAX = 64_000_000
+# Offsets are not records: transaction markers take some, and compaction leaves holes.
+WIDER = 4
+
+
+def read_sample(
+    consumer: Consumer,
+    spans: Mapping[Partition, tuple[int, int]],
+    deadline: float,
+    bytes_max: int,
+    limit: int = sys.maxsize,
+    *,
+    oldest: bool = False,
+) -> tuple[dict[Partition, list[Message]], bool]:
+    """Return the committed records in spans of offsets, and whether `bytes_max` left some out.
+
+    Every partition has an equal share of `bytes_max` and at least one record. Of more than `limit`
+    records it keeps the newest, or the `oldest`. Stops at the deadline with what was read by then.
+    """
+    left, share, cut = dict(spans), bytes_max // max(len(spans), 1), False
+    found = {where: deque[Message]() for where in spans}
+    sizes = Counter[Partition]()
+    for where, messages, _, _ in take(consumer, left, most=EVENTS, until_s=deadline):
+        kept = found[where]
+        for message in messages:
+            if oldest and (len(kept) >= limit or sizes[where] > share):
+                cut = cut or len(kept) < limit
+                left.pop(where, None)
+                break
+            kept.append(message)
+            sizes[where] += _size(message)
+            while not oldest and len(kept) > 1 and (len(kept) > limit or sizes[where] > share):
+                cut = cut or len(kept) <= limit
+                sizes[where] -= _size(kept.popleft())
+    return {where: list(kept) for where, kept in found.items()}, cut
+
+
+def _size(message: Message) -> int:
+    return len(message) + len(message.key() or b"")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,9 +92,8 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         pass
     topics = [name for name in metadata.topics if not name.startswith(KAFKAS_OWN)]
     if topic not in topics:
-        raise SettingsError(
-            f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see"
-        )
+        where = f"on {connection.bootstrap} that this principal may see"
+        raise SettingsError(f"--topic {topic}: no such topic {where}")
     deadline = time.monotonic() + PATIENCE_S
     logs = [(topic, partition) for partition in sorted(metadata.topics[topic].partitions)]
     found: dict[tuple[int, int], Record] = {}
@@ -70,19 +113,12 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
             cut = cut or some_cut
             for (_, partition), messages in read.items():
                 for message in messages:
-                    record = Record(
-                        partition,
-                        message.offset() or 0,
-                        message.timestamp()[1],
-                        _bytes(message.key()),
-                        _bytes(message.value()),
-                    )
-                    found[partition, record.offset] = record
+                    place, at = (partition, message.offset() or 0), message.timestamp()[1]
+                    found[place] = Record(*place, at, message.key(), message.value())
     stopped = cut or time.monotonic() > deadline
     if stopped and not found:
-        raise SettingsError(
-            f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again"
-        )
+        late = f"no record could be read within {PATIENCE_S:g} s"
+        raise SettingsError(f"--topic {topic}: {late}; try again")
     return Sample(
         records=[found[place] for place in sorted(found)],
         partitions=len(logs),
@@ -90,7 +126,3 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         topics=topics,
         stopped=stopped,
     )
-
-
-def _bytes(content: str | bytes | None) -> bytes | None:
-    return content.encode() if isinstance(content, str) else content

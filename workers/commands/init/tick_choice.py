@@ -6,27 +6,22 @@ if events are rare.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import about
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
-from workers.settings.settings import ALL_STREAM_KEY
+from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON, DELTA = 1.0, 1e-9
 # Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10
-_DAY_MS = 86_400_000
 _TICKS = (
-    (10_000, _DAY_MS),
-    (60_000, _DAY_MS),
-    (300_000, _DAY_MS),
-    (900_000, _DAY_MS),
-    (3_600_000, _DAY_MS),
-    (6 * 3_600_000, 7 * _DAY_MS),
-    (_DAY_MS, 28 * _DAY_MS),
+    *((tick_ms, DAY_MS) for tick_ms in (10_000, 60_000, 300_000, 900_000, 3_600_000)),
+    (6 * 3_600_000, 7 * DAY_MS),
+    (DAY_MS, 28 * DAY_MS),
 )
 _USUAL = _TICKS[1]
 # Maximum backlog: every tick since the oldest event is published, even if empty.
@@ -36,8 +31,7 @@ _ABOVE_NOISE = 3
 _OUTLIERS = 0.005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TickChoice:
+class TickChoice(NamedTuple):
     tick_ms: int
     horizon: int
     mechanism: str
@@ -61,7 +55,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
     if not commonest or rate is None:
-        reason = (
+        tick_reason = (
             "a guess, as the times of the sample do not tell how many events there are in a second"
         )
     else:
@@ -70,23 +64,16 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         a_tick = f"{about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
         bounded = "" if draft.user is None else " (before users are bounded)"
         above = "well above the noise" if enough else "hardly above the noise: there are few events"
-        reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
-    days = epoch_ms // _DAY_MS
+        tick_reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
+    days = epoch_ms // DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
-    noise = (
-        f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
-    )
+    horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"
+    deviation = f"a standard deviation of up to {about(sd)}"
+    noise = f"With these settings the noise of a count has {deviation}"
     threshold = mechanism.threshold(horizon)
     if threshold is not None:
         noise += f"; an item is first shown at about {about(threshold)}"
-    return TickChoice(
-        tick_ms=tick_ms,
-        horizon=horizon,
-        mechanism=config.mechanism,
-        tick_reason=reason,
-        horizon_reason=f"how long an epoch is: {length}; then counts begin at zero again",
-        noise=noise,
-    )
+    return TickChoice(tick_ms, horizon, config.mechanism, tick_reason, horizon_reason, noise)
 
 
 def rate_of(draft: Draft) -> float | None:

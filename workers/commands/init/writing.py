@@ -6,8 +6,8 @@ import json
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from pathlib import Path
 
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, percent
@@ -24,104 +24,92 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
 CHOOSE = "CHOOSE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileContext:
-    """Subject and location of the settings file: `client` and `registry` as TOML values by name.
+def settings_text(
+    draft: Draft,
+    choice: TickChoice,
+    *,
+    bootstrap: str,
+    topic: str,
+    client: Mapping[str, str],
+    registry: Mapping[str, str],
+    output: Path,
+    now: datetime,
+) -> str:
+    """Return the settings file `output`; it states all sample data that it holds.
 
-    `registry` is empty if not needed. `file`, `key_file` are relative to the command's directory.
+    `client` and `registry` (empty if not needed) are TOML values by name.
     """
-
-    bootstrap: str
-    topic: str
-    client: Mapping[str, str]
-    registry: Mapping[str, str]
-    file: str
-    key_file: str
-    key_name: str
-    now: datetime
-
-
-def settings_text(draft: Draft, choice: TickChoice, context: FileContext) -> str:
-    """Return the settings file; it states all sample data that it holds."""
-    lines = _File()
+    lines, key_file = _File(), output.with_suffix(".key")
     name = histogram_name(draft)
-    worker = worker_name(context.topic, name, draft.sample.topics)
-    _head(lines, draft, context)
+    worker = worker_name(topic, name, draft.sample.topics)
+    _head(lines, draft, topic, output, now)
     lines.section("worker")
     why = "prefix of the worker's own topics; none of them is on the cluster yet"
     lines.text("name", worker, why)
     why = "a copy of the state, beside this file; may be deleted while it is stopped"
     lines.text("data_dir", f"var/{worker}", why)
-    why = f"all noise comes from it: `quietcount key new {context.key_file}` makes it"
-    lines.text("key_file", context.key_name, why)
+    why = f"all noise comes from it: `quietcount key new {key_file}` makes it"
+    lines.text("key_file", key_file.name, why)
     lines.section("kafka")
-    lines.text("bootstrap", context.bootstrap, "as given to init")
-    client = {toml(name): value for name, value in context.client.items()}
-    for section, values in (("kafka.client", client), ("schema_registry", context.registry)):
+    lines.text("bootstrap", bootstrap, "as given to init")
+    quoted = {toml(name): value for name, value in client.items()}
+    for section, values in (("kafka.client", quoted), ("schema_registry", registry)):
         if values:
             lines.section(section)
             for setting, value in values.items():
                 lines.set(setting, value, "as given to init")
-    _events(lines, draft, context)
+    _events(lines, draft, topic)
     lines.section("privacy")
     _unit(lines, draft)
     _histogram(lines, draft, choice, name)
     return "\n".join(lines) + "\n"
 
 
-def _head(lines: _File, draft: Draft, context: FileContext) -> None:
-    sample = draft.sample
+def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -> None:
+    sample, number = draft.sample, len(draft.sample.records)
+    key_file, found, them = output.with_suffix(".key"), "", "them"
+    if draft.decoded < number:
+        found, them = f"{percent(draft.decoded / number)} of them hold an object, and ", "these"
+    found += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
+    if draft.skipped:
+        found += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
     lines.note(
-        f'Settings for the topic "{context.topic}", guessed by `quietcount init` '
-        f"on {context.now.astimezone(UTC):%Y-%m-%d} from {len(sample.records):,} of its "
-        f"{many(sample.total, 'record')}: {_of_sample(draft)}. Every line says what was found. "
+        f'Settings for the topic "{topic}", guessed by `quietcount init` '
+        f"on {now:%Y-%m-%d} from {number:,} of its "
+        f"{many(sample.total, 'record')}: {found}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
     lines.note("Next, in this order:")
     for command, why in (
-        (f"check -c {context.file}", "what these settings make of the newest events"),
-        (f"plan -c {context.file}", "what they promise, and how large the noise is"),
-        (f"key new {context.key_file}", "the key that all noise is derived from; keep it secret"),
-        (f"topics -c {context.file} --create", "the topics that the worker needs"),
-        (f"run -c {context.file}", "the worker"),
+        (f"check -c {output}", "what these settings make of the newest events"),
+        (f"plan -c {output}", "what they promise, and how large the noise is"),
+        (f"key new {key_file}", "the key that all noise is derived from; keep it secret"),
+        (f"topics -c {output} --create", "the topics that the worker needs"),
+        (f"run -c {output}", "the worker"),
     ):
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
-    found = " and ".join(_data_in(draft))
-    held = f"From the values of events it holds {found}." if found else ""
+    data = []
+    if draft.keys == "declare" and draft.key is not None:
+        data.append(f"the {len(draft.key.values):,} stream keys of the sample (keys)")
+    if draft.where is not None:
+        values = many(len(draft.where.values), "value")
+        data.append(f"{values} of the field {draft.where.field.path} (where)")
+    if draft.items.range is not None and not draft.range_given:
+        data.append("round numbers around those of the sample (buckets)")
+    held = f"From the values of events it holds {' and '.join(data)}." if data else ""
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the "
         f"operator. {held or 'It holds no value of any event.'}"
     )
 
 
-def _data_in(draft: Draft) -> Iterable[str]:
-    if draft.keys == "declare":
-        yield f"the {len(_declared(draft)):,} stream keys of the sample (keys)"
-    if draft.where is not None:
-        values = many(len(draft.where.values), "value")
-        yield f"{values} of the field {draft.where.field.path} (where)"
-    if draft.items.range is not None and not draft.range_given:
-        yield "round numbers around those of the sample (buckets)"
-
-
-def _of_sample(draft: Draft) -> str:
-    them, number = "them", len(draft.sample.records)
-    said = ""
-    if draft.decoded < number:
-        said, them = f"{percent(draft.decoded / number)} of them hold an object, and ", "these"
-    said += f"with these settings {percent(draft.accepted / draft.decoded)} of {them} are events"
-    if draft.skipped:
-        said += f", {percent(draft.skipped / draft.decoded)} are skipped by where"
-    return said
-
-
-def _events(lines: _File, draft: Draft, context: FileContext) -> None:
+def _events(lines: _File, draft: Draft, topic: str) -> None:
     lines.section("events")
     sample, items, where = draft.sample, draft.items, draft.where
     size = f"{many(sample.total, 'record')} in {many(sample.partitions, 'partition')}"
-    lines.text("topic", context.topic, size)
+    lines.text("topic", topic, size)
     if draft.format != "json":
         lines.text("format", draft.format, "by the schemas that the values name")
     if where is not None:
@@ -188,22 +176,18 @@ def _user(lines: _File, draft: Draft) -> None:
     user = draft.user
     if user is not None:
         lines.note(f'{CHOOSE}: with this field, "user" protects {user.means}.')
-        lines.text("user", user.setting, f"whose event it is: {user.reason}")
+        lines.text("user", user.setting, f"the user of an event: {user.reason}")
         lines.others("user", [other.setting for other in draft.users if other is not user])
         if user.partitioner is not None:
             why = "how the sampled records are placed in partitions by user"
             lines.text("partitioner", user.partitioner, why)
         return
     for candidate in draft.users[:_OTHERS]:
-        placed = (
-            "the records are not placed by it; "
-            'needs unit = "user", rekey = true, and max_items_per_user'
-        )
+        placed, needs = "not placed by it", "rekey = true, and max_items_per_user"
         if candidate.partitioner is not None:
-            placed = (
-                'the records are placed by it; needs unit = "user", max_items_per_user, '
-                f"and partitioner = {toml(candidate.partitioner)}"
-            )
+            placed = "placed by it"
+            needs = f"max_items_per_user, and partitioner = {toml(candidate.partitioner)}"
+        placed = f'the records are {placed}; needs unit = "user", {needs}'
         why = f"{candidate.reason}; {placed}; it protects {candidate.means}"
         lines.text("# user", candidate.setting, why)
 
@@ -245,30 +229,26 @@ def _histogram(lines: _File, draft: Draft, choice: TickChoice, name: str) -> Non
     most = "an event has one" if one else f"{percent(events)} of the sampled events have no more"
     why = f"most different items of one event that count: {most}"
     lines.set("max_items", str(draft.max_items), why)
-    bring = f"{percent(counts)} of the sampled amounts in one event are no more"
+    evidence = f"{percent(counts)} of the sampled amounts in one event are no more"
     if one and items.count is None:
-        bring = "it has it once"
+        evidence = "it has it once"
     adds = "most that one event adds to one item"
     if draft.user is not None:
         adds = f"{CHOOSE}: most that one user adds to one item in an epoch"
-    lines.set("max_count", str(draft.max_count), f"{adds}: {bring}")
+    lines.set("max_count", str(draft.max_count), f"{adds}: {evidence}")
     if draft.user is not None:
         why = "most pairs of stream key and item that count of one user in an epoch"
         lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
-    tells = f"how much all snapshots of an epoch may tell of one {unit}"
-    why = f"{CHOOSE}: {tells}; smaller tells less, with more noise. {choice.noise}"
+    limit = f"how much all snapshots of an epoch may reveal about one {unit}"
+    why = f"{CHOOSE}: {limit}; smaller reveals less, with more noise. {choice.noise}"
     lines.set("epsilon", str(EPSILON), why)
-    chance = f"the chance that they tell more; far below 1 / (number of {unit}s in an epoch)"
+    chance = f"the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)"
     lines.set("delta", f"{DELTA:g}".replace("e-0", "e-"), f"{CHOOSE}: {chance}")
     if draft.keys == "public":
         lines.text("keys", "public", "as answered: every stream key in the data may be named")
-    elif draft.keys == "declare":
+    elif draft.keys == "declare" and draft.key is not None:
         why = "as answered: those of the sample. Events of others are not counted"
-        lines.set("keys", _toml_list(_declared(draft)), why)
-
-
-def _declared(draft: Draft) -> list[str]:
-    return [] if draft.key is None else sorted(draft.key.values)
+        lines.set("keys", _toml_list(sorted(draft.key.values)), why)
 
 
 def histogram_name(draft: Draft) -> str:
@@ -284,8 +264,8 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     used = {name.replace(".", "_") for name in (*taken, topic)}
     plain = re.sub(r"^[^A-Za-z0-9]+", "", topic)[:80] or "events"
     name, number = plain, 1
-    while any(
-        one.replace(".", "_") in used for one in (*internal_topics(name), f"{name}.{histogram}")
+    while not used.isdisjoint(
+        one.replace(".", "_") for one in (*internal_topics(name), f"{name}.{histogram}")
     ):
         number += 1
         name = f"{plain}-{number}"
@@ -305,7 +285,9 @@ class _File(list[str]):
         self += ["", f"[{name}]"]
 
     def note(self, text: str) -> None:
-        self += [f"# {line}".rstrip() for line in _wrapped(text)] or ["#"]
+        text = plain(text)
+        lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+        self += [f"# {line}".rstrip() for line in lines] or ["#"]
 
     def text(self, name: str, value: str, why: str) -> None:
         self.set(name, toml(value), why)
@@ -324,10 +306,6 @@ class _File(list[str]):
         if candidates:
             shown = ", ".join(plain(candidate) for candidate in candidates[:_OTHERS])
             self.note(f"  or {name}: {shown}")
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(plain(text), _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
 
 
 def plain(text: str) -> str:
