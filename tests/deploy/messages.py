@@ -35,7 +35,6 @@ INTERNAL = {
     "workers/pipeline/intake.py",
     "workers/dashboard/feed.py",
     "workers/events/json.py",  # reasons of rejects
-    "workers/events/json_objects.py",
     "workers/events/tree.py",
     "workers/commands/demo/generator.py",
     "workers/kafka/embedded.py",

@@ -392,8 +392,15 @@ def read_back(spans: EventSpans) -> list[Row]:
         [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
         for column in (spans.keys[0], spans.users)
     )
-    view, rows = spans.views[0], []
-    columns = (spans.index.tolist(), spans.times.tolist(), keys, users, view.first, view.number)
+    rows = []
+    columns = (
+        spans.index.tolist(),
+        spans.times.tolist(),
+        keys,
+        users,
+        spans.first[0],
+        spans.number[0],
+    )
     for *event, at, more in zip(*columns, strict=True):
         rows.append((*event, labels[at : at + more], amounts[at : at + more]))
     return rows
@@ -412,7 +419,7 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
     scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
     events = sum(len(spans) for spans, _, _ in slow)
     for spans, _, _ in (*fast, *slow):
-        if len(spans.columns[0].labels) != spans.views[0].number.sum():
+        if len(spans.columns[0].labels) != spans.number[0].sum():
             return "labels that belong to no event", scanned, events
     said = []
     for parts in (fast, slow):

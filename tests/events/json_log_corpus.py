@@ -20,8 +20,7 @@ import numpy as np
 from tests.events.json_corpus import SPACES, Generator
 from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
-from workers.events.json import JsonTree
-from workers.events.json_objects import JsonDecoder, decimal
+from workers.events.json import JsonDecoder, JsonTree, decimal
 from workers.events.json_parts import depths
 from workers.events.log import (
     DECLINED,

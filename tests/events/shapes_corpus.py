@@ -310,7 +310,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
 
     of = [layout.names.index(name) for name in case.names]
     views = []
-    for place, view in enumerate(spans.views):
+    for place in range(len(layout.names)):
         spanned = spans.columns[layout.column_of[place]]
         labels, amounts = spanned.labels.tolist(), spanned.amounts.tolist()
         bucketed = layout.items_of[layout.column_of[place]].edges is not None
@@ -320,7 +320,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         if column is not None:
             keys = [text(span) for span in column.tolist()]
         counted = list(zip(named, amounts, strict=True))
-        rows = zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
+        rows = zip(keys, spans.first[place].tolist(), spans.number[place].tolist(), strict=True)
         views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
     users: list[str | None] = [None] * len(spans)
     if spans.users is not None:

@@ -12,7 +12,7 @@ from decimal import Decimal
 import pytest
 
 from tests.events.json_log_corpus import tree
-from workers.events.json_objects import JsonDecoder
+from workers.events.json import JsonDecoder
 from workers.events.tree import Wanted, build
 
 DECODER = JsonDecoder(tree("order.lines[].sku", "order.id", "tags[]", "meta", "ts", many=["meta"]))
@@ -95,7 +95,8 @@ def test_what_is_not_json_is_not_json(value: bytes) -> None:
     """All cases give one reason, which shows nothing of the record; no other error escapes."""
     with pytest.raises(ValueError, match=r"^not JSON$") as caught:
         DECODER.decode(value)
-    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    error = caught.value
+    assert error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
 
 
 def test_what_nobody_wants_is_looked_at_less_closely() -> None:
@@ -128,7 +129,7 @@ def test_any_name_is_found() -> None:
     JsonDecoder(build(wanted))
     code = f"""
 import json
-from workers.events.json_objects import JsonDecoder
+from workers.events.json import JsonDecoder
 from workers.events.tree import Wanted, build
 names = {names!a}
 for name in names:

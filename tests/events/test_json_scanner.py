@@ -14,8 +14,7 @@ from tests.arrays.uncompiled import plain_python
 from tests.events.json_corpus import CONTROLS, ESCAPES, INSIDE, NOT_UTF8, UTF8, VALUES
 from tests.events.json_log_corpus import TREES, Row, Scanner, Shapes, difference, mutations, tree
 from workers.events import json_parts, json_scanner, log
-from workers.events.json import Json
-from workers.events.json_objects import JsonDecoder
+from workers.events.json import Json, JsonDecoder
 from workers.events.log import (
     EXPONENT,
     FALSE,

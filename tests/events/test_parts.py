@@ -136,12 +136,7 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     parts = list(reader.read(Records.of([small_one, items, small_one, items, items, small_one])))
     # A small record may fit after a large one.
     assert [stop for *_, stop in parts] == [1, 3, 4, 6]
-    assert [int(spans.views[0].number.sum()) for spans, *_ in parts] == [
-        1,
-        490_001,
-        490_000,
-        490_001,
-    ]
+    assert [int(spans.number[0].sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
     most = field_spans.DECLINED_BYTES // DECLINED_EACH
     assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [

@@ -120,7 +120,7 @@ def test_many_labels_get_room() -> None:
         b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts
     ]
     spans, rejects = one(event_reader(SETTINGS).read(Records.of(values)))
-    assert (rejects, spans.declined, spans.views[0].number.tolist()) == ([], 0, counts)
+    assert (rejects, spans.declined, spans.number[0].tolist()) == ([], 0, counts)
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
 
 

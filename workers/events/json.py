@@ -1,9 +1,18 @@
-"""JSON format, one object per record: the node tree for the scanner, and the reader."""
+"""JSON format, one object per record: the node tree for the scanner, and the general reader.
+
+The general reader decodes with msgspec along the tree of wanted paths. A record of another shape is
+decoded completely, so that the reject can say what is wrong with it. Skipped values are checked
+less: an unwanted string may hold invalid UTF-8, and an unwanted integer more digits than Python
+reads (4,300). In decoded values both are "not JSON", as is an unpaired surrogate escape everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, TypedDict
 
+import msgspec
 import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
@@ -11,10 +20,16 @@ from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
 from workers.events.field_spans import FieldSpans, parts
-from workers.events.json_objects import JsonDecoder
 from workers.events.json_parts import depths
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
+
+# Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
+# calls; which of msgspec's calls count differs by version. All versions allow this many.
+NESTED_MAX = 512
+# Beyond the range of a float, yet small enough that the integer stays short: without a limit, ten
+# bytes of JSON would fill the memory.
+EXPONENT_MAX = 400
 
 
 class JsonTree(Frozen):
@@ -113,16 +128,42 @@ def _levels(node: Node) -> int:
     return 1 + max(below) if below else 0
 
 
-# Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
-# calls; which of msgspec's calls count differs by version. All versions allow this many.
-NESTED_MAX = 512
+class JsonDecoder(Frozen):
+    """Decodes one record at a time; raises ValueError("not JSON"). Shared by all threads."""
+
+    def __init__(self, tree: Node) -> None:
+        wanted: Any = msgspec.json.Decoder(_type(tree), float_hook=decimal)
+        anything: Any = msgspec.json.Decoder(float_hook=decimal)
+        self._wanted: Callable[[bytes], Any] = wanted.decode
+        self._anything: Callable[[bytes], Any] = anything.decode
+
+    def decode(self, value: bytes) -> object:
+        """Return a record as dict, list, str, int, bool and None, with `decimal` for other numbers.
+
+        Unwanted fields are left out, unless the record has another shape. The last value of a
+        repeated name wins.
+        """
+        _check_depth(value)
+        try:
+            return self._wanted(value)
+        except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+            return self.whole(value)
+
+    def whole(self, value: bytes) -> object:
+        """As `decode`, with every field of the record."""
+        _check_depth(value)
+        try:
+            return self._anything(value)
+        except (ValueError, RecursionError):
+            raise ValueError("not JSON") from None
 
 
-class Json(Frozen):
+class Json(JsonDecoder):
     """JSON reader, shared by all threads of a worker. See `Format`."""
 
     def __init__(self, tree: Node) -> None:
-        self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
+        super().__init__(tree)
+        self._tree = JsonTree(tree)
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         bytes_of = readonly_contiguous(data)
@@ -146,15 +187,6 @@ class Json(Frozen):
 
         return decode
 
-    def decode(self, value: bytes) -> object:
-        """Return a record as plain objects; raises ValueError with the reject reason."""
-        _check_depth(value)
-        return self._decoder.decode(value)
-
-    def whole(self, value: bytes) -> object:
-        _check_depth(value)
-        return self._decoder.whole(value)
-
 
 def _check_depth(value: bytes) -> None:
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
@@ -162,3 +194,27 @@ def _check_depth(value: bytes) -> None:
     record, whole = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
     if depths(readonly_contiguous(record), readonly_contiguous(whole))[0] > NESTED_MAX:
         raise ValueError("not JSON")
+
+
+def decimal(text: str) -> Decimal | float:
+    """Return a number exactly as written; beyond EXPONENT_MAX, as a float, 0 or infinite."""
+    try:
+        found = Decimal(text)
+    except ArithmeticError:  # an exponent of many digits
+        return float(text)
+    return found if abs(found.adjusted()) <= EXPONENT_MAX else float(text)
+
+
+def _type(node: Node) -> Any:
+    if node.many or (node.children and node.elements is not None):
+        return Any
+    if node.elements is not None:
+        return list[_type(node.elements)] | None  # type: ignore[misc]
+    if node.children:
+        if not all(map(str.isascii, node.children)):
+            # msgspec does not find names beyond ASCII in a TypedDict (its #1126; so in 0.22).
+            return dict[str, Any] | None
+        fields = {name: _type(child) for name, child in node.children.items()}
+        made: Any = TypedDict
+        return made("Wanted", fields, total=False) | None
+    return Any

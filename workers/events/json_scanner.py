@@ -1,7 +1,7 @@
 """Scan JSON records along the tree of wanted paths into event logs.
 
 The scanner declines every record that it is unsure of to the general reader
-(`events.json_objects`). It reads:
+(`events.json`). It reads:
 
     record  one object, surrounded by optional white space
     names   strings in every object on a wanted path; each wanted name once

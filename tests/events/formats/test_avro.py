@@ -53,7 +53,8 @@ def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said
     log = np.empty((64, 4), dtype=np.int64)
     stack = np.empty((depth, avro_scanner.FRAME), dtype=np.int64)
     end, root = len(payload), form.roots[number]
-    used = avro_scanner.event(data, 0, end, root, end, form.program, log, stack)
+    scan = avro_scanner.Scan(data, end, form.program, stack)
+    used = avro_scanner.event(scan, 0, end, root, log, 0)
     return None if used == DECLINED else content(log[:used], data)
 
 

@@ -77,7 +77,8 @@ class AvroFormat(SchemaFormat):
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
         stack = np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
-        return partial(avro_scanner.logs, data, values, roots, base, self.program, stack)
+        scan = avro_scanner.Scan(data, base, self.program, stack)
+        return partial(avro_scanner.logs, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> Any:
         """Return a record as Python objects; raise ValueError with the reject reason.
@@ -88,8 +89,8 @@ class AvroFormat(SchemaFormat):
         (writer, whole), reader = self._writers[number], self._reader
         stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
         data, log = np.frombuffer(payload, dtype=np.uint8), np.empty((0, 4), dtype=np.int64)
-        used = avro_scanner.event(data, 0, len(data), whole, 0, self.program, log, stack)
-        if used == DECLINED:
+        scan = avro_scanner.Scan(data, 0, self.program, stack)
+        if avro_scanner.event(scan, 0, len(data), whole, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
         bare = isinstance(writer.text, dict) and (reader is None or isinstance(reader.text, dict))
         try:

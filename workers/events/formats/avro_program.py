@@ -20,6 +20,7 @@ import numpy as np
 from workers.events.formats import avro_scanner as ops
 from workers.events.formats.fitting import (
     ROOT,
+    UNWANTED,
     Fit,
     ProgramTexts,
     child,
@@ -192,7 +193,7 @@ class AvroProgram(ProgramTexts):
         """Add a schema; return its start row, another that only checks every byte, and the fit."""
         fit, read = Fit(self._tree), None if reader is None else reader.text
         root = _Walk(self, fit, writer, reader).place(writer.text, read, self._tree)
-        return root, _Walk(self, Fit(Node()), writer, None).place(writer.text, None, None), fit
+        return root, _Walk(self, Fit(UNWANTED), writer).place(writer.text, None, UNWANTED), fit
 
     def complete(self) -> ops.Program:
         return ops.Program(
@@ -228,69 +229,56 @@ class _Walk:
     """A walk of one schema along one tree. Every type at every place gets one row."""
 
     def __init__(
-        self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None
+        self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None = None
     ) -> None:
-        self._program, self._fit, self._writer, self._reader = program, fit, writer, reader
+        self._program, self._fit, self._writer = program, fit, writer
+        self._reader = writer if reader is None else reader
         self._made: dict[tuple[int, int, int], int] = {}
         # Keeps objects alive while `_made` has their ids as keys.
         self._alive: list[object] = []
 
-    def place(self, written: Any, read: Any, node: Node | None, path: Path = ROOT) -> int:
+    def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
         """Return the row of a value of type `written`, read as type `read` (None: as written)."""
         w = self._writer.type_of(written)
         if not wants(node):
-            node = None
-        r = None if read is None or self._reader is None else self._reader.type_of(read)
-        if isinstance(w, dict) and w["type"] in _FLAT and w["type"] not in ("enum", "fixed"):
-            key = None
-        else:
-            key = (id(w), id(r), id(node))
-            if key in self._made:
-                return self._made[key]
-            self._alive += (w, r, node)
+            node = UNWANTED
+        r = None if read is None else self._reader.type_of(read)
+        key = (id(w), id(r), id(node))
+        if key in self._made:
+            return self._made[key]
         row = self._program.declining()
-        if key is not None:
+        if isinstance(w, list) or w["type"] not in PRIMITIVES:
+            self._alive += (w, r, node)
             self._made[key] = row
         try:
             if isinstance(w, list):
                 rows = [self._branch(branch, read, node, path) for branch in w]
                 self._program.fill(row, ops.UNION, NO_SLOT, *self._program.parts(rows))
             else:
-                if r is not None and self._reader is not None:
+                if r is not None:
                     r = chosen(self._writer, w, self._reader, r)
-                self._one(row, w, r, node, path)
+                several = {"array": self._array, "map": self._map}
+                fill = several.get(w["type"], self._flat if w["type"] in _FLAT else self._record)
+                fill(row, w, r, node, path)
         except Unsure:
             self._program.fill(row, ops.DECLINE, NO_SLOT)
         return row
 
-    def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
+    def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return a union branch's row; a flat value on a wanted path goes to the general reader."""
         w = self._writer.type_of(written)
-        within = node is not None and bool(node.children or node.elements)
-        if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
+        if (node.children or node.elements) and w["type"] in _FLAT and w["type"] != "null":
             self._fit.possible(node)
             self._fit.within(node, path, _FLAT[w["type"]][1])
             return self._program.declining()
         return self.place(written, read, node, path)
 
-    def _one(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+    def _flat(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         kind: str = w["type"]
-        if kind in _FLAT:
-            self._flat(row, w, r, node, path)
-        elif kind == "array":
-            self._array(row, w, r, node, path)
-        elif kind == "map":
-            self._map(row, w, r, node, path)
-        else:
-            self._record(row, w, r, node, path)
-
-    def _flat(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
-        kind: str = w["type"]
-        slot = NO_SLOT if node is None else node.slot
-        if node is not None and kind != "null":
+        if kind != "null":
             self._fit.possible(node)
             self._fit.within(node, path, _FLAT[kind][1])
-        equal = r is None or slot == NO_SLOT or kind == r["type"]
+        equal = r is None or node.slot == NO_SLOT or kind == r["type"]
         if not equal and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
             raise Unsure
         a = b = 0
@@ -300,36 +288,29 @@ class _Walk:
             if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
                 raise Unsure
             a, b = self._program.names([(symbol, 0) for symbol in w["symbols"]])
-        self._program.fill(row, _FLAT[kind][0], slot, a, b)
+        self._program.fill(row, _FLAT[kind][0], node.slot, a, b)
 
     def _inner_type(self, w: Any, r: Any, name: str) -> Any:
-        if r is None or self._reader is None:
+        if r is None:
             return None
         if not matches(self._writer, w[name], self._reader, r[name]):
             raise Unsure
         return r[name]
 
-    def _array(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+    def _array(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         of = self._inner_type(w, r, "items")
-        slot, head, inner = NO_SLOT, NO_SLOT, None
-        if node is not None:
-            self._fit.possible(node)
-            self._fit.impossible(Node(children=node.children), path, "a list")
-            if node.many:
-                head, inner = node.slot, _opened(node)
-            else:
-                slot = node.slot
-                if node.elements is not None:
-                    head, inner = node.list_slot, node.elements
-            if node.many or node.elements is not None:
-                path = element(path)
-        items = self._element(w["items"], of, inner, path)
+        self._fit.possible(node)
+        self._fit.impossible(Node(children=node.children), path, "a list")
+        slot, head, inner = node.slot, node.list_slot, node.elements or UNWANTED
+        if node.many:
+            slot, head, inner = NO_SLOT, node.slot, _opened(node)
+        items = self._element(w["items"], of, inner, element(path))
         self._program.fill(row, ops.ARRAY, slot, items, head)
 
-    def _element(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
+    def _element(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return the row of an element; a null declines if its fields are wanted."""
         w = self._writer.type_of(written)
-        if node is None or not node.children or not isinstance(w, list):
+        if not node.children or not isinstance(w, list):
             return self.place(written, read, node, path)
         rows = [
             self._program.declining()
@@ -339,56 +320,51 @@ class _Walk:
         ]
         return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
 
-    def _map(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+    def _map(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         of = self._inner_type(w, r, "values")
-        slot, head, inner, first, number = NO_SLOT, NO_SLOT, None, 0, 0
-        if node is not None:
-            self._fit.possible(node)
-            self._fit.impossible(Node(elements=node.elements), path, "a map")
-            if node.many:
-                head, inner = node.slot, _opened(node)
-            else:
-                slot = node.slot
-                if len(node.children) > ops.CHILDREN_MAX:
-                    raise Unsure
-                rows = [
-                    (name, self.place(w["values"], of, each, child(path, name)))
-                    for name, each in node.children.items()
-                ]
-                first, number = self._program.names(rows)
+        self._fit.possible(node)
+        self._fit.impossible(Node(elements=node.elements), path, "a map")
+        slot, head, inner = node.slot, NO_SLOT, UNWANTED
+        if node.many:
+            slot, head, inner = NO_SLOT, node.slot, _opened(node)
+        if len(node.children) > ops.CHILDREN_MAX:
+            raise Unsure
+        rows = [
+            (name, self.place(w["values"], of, each, child(path, name)))
+            for name, each in node.children.items()
+        ]
+        first, number = self._program.names(rows)
         values = self.place(w["values"], of, inner, path)
         self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
 
-    def _record(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+    def _record(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
-        many = node is not None and node.many
-        if node is not None:
-            self._fit.possible(node)
-            self._fit.impossible(Node(elements=node.elements), path, "a record")
-            if many and (len(w["fields"]) > MAP_NAMES_MAX or r is not None):
-                raise Unsure
+        self._fit.possible(node)
+        self._fit.impossible(Node(elements=node.elements), path, "a record")
+        if node.many and (len(w["fields"]) > MAP_NAMES_MAX or r is not None):
+            raise Unsure
         rows: list[int] = []
-        opened = _opened(node) if node is not None and many else None
+        opened = _opened(node) if node.many else None
         if opened is not None:
             rows.append(self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)]))
         for each, becomes in zip(w["fields"], read, strict=True):
             name = each["name"] if becomes is None else becomes["name"]
             of = None if becomes is None else becomes["type"]
-            inner = None
+            inner = UNWANTED
             if opened is not None:
                 text = self._program.text(name)
                 rows.append(self._program.constants([(opened.slot, TEXT, *text)]))
                 inner = opened
-            elif node is not None and (r is None or becomes is not None):
-                inner = node.children.get(name)
+            elif r is None or becomes is not None:
+                inner = node.children.get(name, UNWANTED)
             rows.append(self.place(each["type"], of, inner, child(path, name)))
         for each in left:
             if "default" not in each:
                 raise Unsure
-            inner = None if node is None else node.children.get(each["name"])
-            if wants(inner) and inner is not None:
+            inner = node.children.get(each["name"], UNWANTED)
+            if wants(inner):
                 rows.append(self._program.constants(self._default(each["default"], inner)))
-        slot = NO_SLOT if node is None or many else node.slot
+        slot = NO_SLOT if node.many else node.slot
         self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
 
     def _default(self, value: Any, node: Node) -> list[Row]:

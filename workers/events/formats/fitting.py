@@ -89,6 +89,8 @@ class SchemaFormat:
 
 
 ROOT = Path(())
+#: A place where nothing is wanted.
+UNWANTED = Node()
 
 
 def child(path: Path, name: str) -> Path:
@@ -109,10 +111,8 @@ def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
         yield from paths_of(node.elements, element(path))
 
 
-def wants(node: Node | None) -> bool:
-    return node is not None and (
-        node.slot != NO_SLOT or bool(node.children) or node.elements is not None
-    )
+def wants(node: Node) -> bool:
+    return node.slot != NO_SLOT or bool(node.children) or node.elements is not None
 
 
 class Fit:

@@ -67,7 +67,8 @@ class ProtobufFormat(SchemaFormat):
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
         stack = np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
         lists = np.empty((self._program.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
-        return partial(protobuf_scanner.logs, data, values, roots, base, self.program, stack, lists)
+        scan = protobuf_scanner.Scan(data, base, self.program, stack, lists)
+        return partial(protobuf_scanner.logs, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return the wanted fields of a message; raise ValueError with the reject reason."""

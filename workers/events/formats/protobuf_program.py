@@ -20,7 +20,16 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
 from workers.events.formats import protobuf_scanner as ops
-from workers.events.formats.fitting import ROOT, Fit, ProgramTexts, child, element, longs, wants
+from workers.events.formats.fitting import (
+    ROOT,
+    UNWANTED,
+    Fit,
+    ProgramTexts,
+    child,
+    element,
+    longs,
+    wants,
+)
 from workers.events.formats.wire import REFUSED, zigzag
 from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
 from workers.events.schemas import Schema
@@ -165,7 +174,7 @@ class ProtobufProgram(ProgramTexts):
 
     def add(self, message: Any) -> tuple[int, Fit]:
         fit = Fit(self._tree)
-        return _Walk(self, fit).message(message, self._tree, ROOT), fit
+        return _Walk(self, fit).message(message, self._tree), fit
 
     def complete(self) -> ops.Program:
         return ops.Program(
@@ -200,19 +209,19 @@ class _Walk:
         self._program, self._fit = program, fit
         self._made: dict[tuple[str, int], int] = {}
         # Keeps nodes alive while `_made` has their ids in its keys.
-        self._alive: list[Node | None] = []
+        self._alive: list[Node] = []
         self._enums: dict[str, tuple[int, int]] = {}
 
-    def message(self, kind: Any, node: Node | None, path: Path) -> int:
+    def message(self, kind: Any, node: Node, path: Path = ROOT) -> int:
         if not wants(node):
-            node = None
+            node = UNWANTED
         key = (kind.full_name, id(node))
         if key in self._made:
             return self._made[key]
         self._alive.append(node)
         row = self._made[key] = self._program.reserve()
-        children = {} if node is None else node.children
-        bits, mode = _bits(kind, [name for name in children if wants(children[name])]), ops.CLOSED
+        children = {name: inner for name, inner in node.children.items() if wants(inner)}
+        bits, mode = _bits(kind, list(children)), ops.CLOSED
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
             mode = ops.STRICT
         if max(bits.values(), default=0) >= ops.BITS_MAX:
@@ -220,7 +229,7 @@ class _Walk:
         fields, missing = [], []
         for field in sorted(kind.fields, key=lambda field: int(field.number)):
             wanted, bit = children.get(field.name), bits.get(field.name, -1)
-            if wanted is None or not wants(wanted):
+            if wanted is None:
                 fields.append(self._unwanted(field, bit))
             else:
                 if path.list_at is not None and field.is_repeated:
@@ -235,7 +244,7 @@ class _Walk:
         state = ops.UNWANTED if field.is_repeated else -1
         kind, inner = field.type, 0
         if kind == ops.MESSAGE:
-            inner = self.message(field.message_type, None, ROOT)
+            inner = self.message(field.message_type, UNWANTED)
         elif kind == _GROUP:
             kind = ops.DECLINE
         elif ops.WIRES[kind] == ops.VARINT:
