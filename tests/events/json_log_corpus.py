@@ -21,7 +21,7 @@ from tests.events.json_corpus import SPACES, Generator
 from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
 from workers.events.json import JsonDecoder, JsonTree, decimal
-from workers.events.json_parts import depths
+from workers.events.json_scanner import depths
 from workers.events.log import (
     DECLINED,
     EXPONENT,

@@ -20,7 +20,7 @@ from tests.events.json_corpus import (
     record,
 )
 from tests.events.reading import event_reader, one
-from workers.events import json_parts, json_scanner, log, log_values, reader, view_kernels
+from workers.events import json_scanner, log, log_values, reader, view_kernels
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.settings.settings import EventsSettings
@@ -67,7 +67,7 @@ def test_the_readers_agree_about_mutated_events() -> None:
 
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Correctness must not depend on how numba compiles the source."""
-    plain = plain_python((log, json_parts, json_scanner, log_values, view_kernels))
+    plain = plain_python((log, json_scanner, log_values, view_kernels))
     monkeypatch.setattr(json_scanner, "logs", plain[json_scanner]["logs"])
     monkeypatch.setattr(reader, "project_views", plain[view_kernels]["project_views"])
     assert first_difference(2_000, every=5) is None
@@ -126,10 +126,10 @@ def test_utf8_is_what_cpython_says_it_is() -> None:
         bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)
     ]
     records = Records.of(texts)
-    valid = json_parts.are_texts(records.data, records.values, 1_024)
+    valid = json_scanner.are_texts(records.data, records.values, 1_024)
     assert valid.tolist() == [is_utf8(text) for text in texts]
     few = records.values[::97]
-    plain = plain_python([log, json_parts])[json_parts]["are_texts"]
+    plain = plain_python([log, json_scanner])[json_scanner]["are_texts"]
     assert plain(records.data, few, 1_024).tolist() == valid[::97].tolist()
 
 
@@ -144,7 +144,7 @@ def is_utf8(text: bytes) -> bool:
 def test_a_label_is_no_longer_than_a_label_may_be() -> None:
     """Both sides of the greatest length, and without a limit."""
     records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
-    assert json_parts.are_texts(records.data, records.values, 1_024).tolist() == [
+    assert json_scanner.are_texts(records.data, records.values, 1_024).tolist() == [
         True,
         False,
         False,
@@ -181,9 +181,11 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
     ]
     records = Records.of(values)
     expected = [0 if value is None else depth_of(value) for value in values]
-    assert json_parts.depths(records.data, records.values).tolist() == expected
+    assert json_scanner.depths(records.data, records.values).tolist() == expected
     assert (
-        plain_python([log, json_parts])[json_parts]["depths"](records.data, records.values).tolist()
+        plain_python([log, json_scanner])[json_scanner]["depths"](
+            records.data, records.values
+        ).tolist()
         == expected
     )
 

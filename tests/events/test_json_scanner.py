@@ -13,7 +13,7 @@ import pytest
 from tests.arrays.uncompiled import plain_python
 from tests.events.json_corpus import CONTROLS, ESCAPES, INSIDE, NOT_UTF8, UTF8, VALUES
 from tests.events.json_log_corpus import TREES, Row, Scanner, Shapes, difference, mutations, tree
-from workers.events import json_parts, json_scanner, log
+from workers.events import json_scanner, log
 from workers.events.json import Json, JsonDecoder
 from workers.events.log import (
     EXPONENT,
@@ -160,9 +160,7 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
     """Return uncompiled `logs` with `old` replaced by `new` in the scanner's source."""
-    logs: Callable[..., Any] = plain_python((log, json_parts, json_scanner), old, new)[
-        json_scanner
-    ]["logs"]
+    logs: Callable[..., Any] = plain_python((log, json_scanner), old, new)[json_scanner]["logs"]
     return logs
 
 

@@ -19,7 +19,7 @@ from tests.agents.monitor.scene import Scene
 from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.events import field_spans
+from workers.events import log
 from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
 from workers.events.log import DECLINED_EACH
@@ -40,9 +40,9 @@ KEY = NoiseKey(bytes(32))
 
 def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -> None:
     """Limit a part to this many rows and this many bytes of declined records."""
-    monkeypatch.setattr(field_spans, "ROWS_FORESEEN", 0)
-    monkeypatch.setattr(field_spans, "ROWS_LEAST", rows)
-    monkeypatch.setattr(field_spans, "DECLINED_BYTES", declined)
+    monkeypatch.setattr(log, "ROWS_FORESEEN", 0)
+    monkeypatch.setattr(log, "ROWS_LEAST", rows)
+    monkeypatch.setattr(log, "DECLINED_BYTES", declined)
 
 
 def joined(
@@ -138,7 +138,7 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     assert [stop for *_, stop in parts] == [1, 3, 4, 6]
     assert [int(spans.number[0].sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
-    most = field_spans.DECLINED_BYTES // DECLINED_EACH
+    most = log.DECLINED_BYTES // DECLINED_EACH
     assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [
         most,
         2 * most,

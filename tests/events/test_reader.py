@@ -11,9 +11,8 @@ import pytest
 from tests.events.json_corpus import read_back
 from tests.events.reading import event_reader, one
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans
 from workers.events.json import NESTED_MAX
-from workers.events.log import LIST, VALUE
+from workers.events.log import LIST, VALUE, FieldSpans
 from workers.events.reader import EventReader
 from workers.events.view_kernels import ITEMS
 from workers.kafka.records import Records

@@ -12,7 +12,7 @@ from tests.arrays.uncompiled import plain_python
 from tests.events.reading import one
 from tests.events.shapes_corpus import BATCH, Case, Maker, difference, settings_or_none, told
 from tests.events.shapes_values import dumped
-from workers.events import json_parts, log, log_values, view_kernels
+from workers.events import json_scanner, log, log_values, view_kernels
 from workers.events import reader as module
 from workers.events.reader import EventReader
 from workers.kafka.records import Records
@@ -252,7 +252,7 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 def plain_views(old: str = "", new: str = "") -> Any:
     """Return uncompiled `project_views` with `old` replaced by `new` in the view logic's source."""
-    made = plain_python((log, json_parts, log_values, view_kernels), old, new)
+    made = plain_python((log, json_scanner, log_values, view_kernels), old, new)
     return made[view_kernels]["project_views"]
 
 

@@ -14,7 +14,7 @@ from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection
 from workers.events.reader import AHEAD
-from workers.events.user_reader import NO_TIME, RecordUsers, UserReader, whose
+from workers.events.user_reader import NO_TIME, RecordUsers, UserReader, read_users
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape, conditions
 from workers.settings.settings import EventsSettings, shape_of
@@ -41,7 +41,7 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
 ) -> None:
     """The scanner handles plain records only, so it must recognize them correctly."""
     if not compiled:
-        monkeypatch.setattr("workers.events.user_reader.whose", uncompiled(whose))
+        monkeypatch.setattr("workers.events.user_reader.read_users", uncompiled(read_users))
     values = corpus()
     looked = 0
     for user, timestamp in (("user", "ts"), ("user", None), ("key", "user"), ("user.name", "ts")):
@@ -60,7 +60,9 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
             zip(values, names, found.times.tolist(), strict=True)
         ):
             try:
-                wanted, at = projection.whose(decode(i)) if len(value) <= 4_000 else (None, 0)
+                wanted, at = (
+                    projection.user_and_time(decode(i)) if len(value) <= 4_000 else (None, 0)
+                )
             except ValueError:
                 wanted, at = None, 0
             assert name == (None if wanted is None else wanted.encode()), value

@@ -27,10 +27,10 @@ from workers.arrays import compiled, number_blocks
 from workers.arrays.buckets import buckets, quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans, Format
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
 from workers.events.json import Json
+from workers.events.log import FieldSpans, Format
 from workers.events.reader import EARLIEST_MS, EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node

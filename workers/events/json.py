@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import compress
 from typing import Any, TypedDict
 
 import msgspec
@@ -19,8 +20,8 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
-from workers.events.field_spans import FieldSpans, parts
-from workers.events.json_parts import depths
+from workers.events.json_scanner import depths
+from workers.events.log import FieldSpans, parts
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
 
@@ -41,22 +42,17 @@ class JsonTree(Frozen):
         found.fill(0, root)
         # A record is an object, whatever fields are wanted.
         found.rows[0][scanner.SORT] = scanner.OBJECT
-        self.names = readonly_contiguous(
-            np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
-        )
+        names = np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
+        self.names = readonly_contiguous(names)
         nodes = np.array(found.rows, dtype=np.int64)
         for row in nodes:
             row[scanner.SIGNATURE] = scanner.signature(
                 self.names, row[scanner.NAME_START], row[scanner.NAME_STOP]
             )
         for row in nodes:
-            bits = {
-                int(scanner.bit(int(child[scanner.SIGNATURE])))
-                for child in nodes[row[scanner.FIRST] : row[scanner.LAST]]
-            }
-            row[scanner.BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(
-                np.int64
-            )
+            signatures = nodes[row[scanner.FIRST] : row[scanner.LAST], scanner.SIGNATURE].tolist()
+            bits = np.uint64(sum(1 << each for each in set(map(scanner.bit, signatures))))
+            row[scanner.BITS] = bits.view(np.int64)
         self.nodes = read_only(nodes)
         self.levels = max(1, _levels(root))
 
@@ -83,24 +79,19 @@ class _Rows:
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [scanner.NONE] * scanner.NODE_COLUMNS
-        row[scanner.NODE_SLOT], row[scanner.SORT], row[scanner.LIST_SLOT] = (
-            node.slot,
-            _sort(node),
-            node.list_slot,
-        )
+        row[scanner.NODE_SLOT], row[scanner.LIST_SLOT] = node.slot, node.list_slot
+        row[scanner.SORT] = _sort(node)
         row[scanner.NAME_START], row[scanner.NAME_STOP] = start, start + len(name)
         # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
-        row[scanner.PLAIN] = int(
-            bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name)
-        )
+        odd = any(byte < 32 or byte in b'"\\' for byte in name)
+        row[scanner.PLAIN] = int(bool(name) and not odd)
         self.rows.append(row)
         return len(self.rows) - 1
 
     def fill(self, row: int, node: Node) -> None:
         first = len(self.rows)
-        children = [
-            (self.add(child, name.encode()), child) for name, child in node.children.items()
-        ]
+        named = node.children.items()
+        children = [(self.add(child, name.encode()), child) for name, child in named]
         self.rows[row][scanner.FIRST], self.rows[row][scanner.LAST] = first, first + len(children)
         if node.elements is not None:
             self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
@@ -110,15 +101,11 @@ class _Rows:
 
 
 def _sort(node: Node) -> int:
-    sorts = (
-        (scanner.ITEMS, node.many),
-        (scanner.OBJECT, node.children),
-        (scanner.ELEMENTS_OF, node.elements),
-    )
-    wants = [sort for sort, wanted in sorts if wanted]
-    if len(wants) > 1:
+    wanted = node.many, node.children, node.elements
+    sorts = [*compress((scanner.ITEMS, scanner.OBJECT, scanner.ELEMENTS_OF), wanted)]
+    if len(sorts) > 1:
         return scanner.SEVERAL
-    return wants[0] if wants else scanner.ONE
+    return sorts[0] if sorts else scanner.ONE
 
 
 def _levels(node: Node) -> int:
@@ -167,9 +154,8 @@ class Json(JsonDecoder):
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         bytes_of = readonly_contiguous(data)
-        places = readonly_contiguous(
-            values if plain is None else np.where(plain[:, None], values, -1)
-        )
+        scanned = values if plain is None else np.where(plain[:, None], values, -1)
+        places = readonly_contiguous(scanned)
         walk = self._tree.walk()
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:

@@ -81,7 +81,7 @@ class Projection(Frozen):
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
-    def whose(self, record: object) -> tuple[str | None, int]:
+    def user_and_time(self, record: object) -> tuple[str | None, int]:
         """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
         if not isinstance(record, Mapping):
             return None, -1

@@ -19,11 +19,10 @@ import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans, Format
 from workers.events.json import Json
-from workers.events.json_parts import are_texts
+from workers.events.json_scanner import are_texts
 from workers.events.layout import Layout
-from workers.events.log import DECLINED, longest_log, outcomes, widest
+from workers.events.log import DECLINED, FieldSpans, Format, longest_log, outcomes, widest
 from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
 from workers.events.view_kernels import READ, UNSEEN, Logs, Output, project_views
 from workers.kafka.records import Records

@@ -18,7 +18,7 @@ from workers.events.columns import (
     Names,
     user_digests,
 )
-from workers.events.field_spans import Format
+from workers.events.log import Format
 from workers.events.reader import (
     AHEAD,
     EARLIEST_MS,

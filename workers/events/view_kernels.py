@@ -18,7 +18,7 @@ import numpy as np
 from workers.arrays.compiled import kernel, kernel_inline, kernel_part
 from workers.arrays.types import Bytes, Floats, Longs
 from workers.events import log as kinds
-from workers.events.json_parts import same
+from workers.events.json_scanner import same
 from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags
 from workers.events.log_values import (
     WRITTEN_MAX,

@@ -15,8 +15,7 @@ import fastavro
 
 from tests.events.formats import corpus
 from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
-from workers.events.formats.avro import AvroFormat
-from workers.events.formats.avro_program import AvroSchema, parse
+from workers.events.formats.avro import AvroFormat, AvroSchema, parse
 from workers.events.formats.fitting import Refused
 from workers.events.schemas import Schema
 from workers.events.tree import Node

@@ -13,8 +13,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from tests.events.formats import corpus
 from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
 from workers.events.formats.fitting import Refused
-from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.schemas import Schema
 from workers.events.tree import Node
 

@@ -14,8 +14,7 @@ from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.avro_corpus import difference, run, written
 from tests.events.formats.walking import Said, content
 from workers.events.formats import avro_scanner
-from workers.events.formats.avro import AvroFormat, read_reader_schema
-from workers.events.formats.avro_program import parse
+from workers.events.formats.avro import AvroFormat, parse, read_reader_schema
 from workers.events.formats.fitting import Refused
 from workers.events.formats.reader import form_of
 from workers.events.log import DECLINED
@@ -349,7 +348,7 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
 
 def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(form_of("avro", SHOP), AvroFormat)
-    for name in ("workers.events.formats.avro", "workers.events.formats.avro_program"):
+    for name in ("workers.events.formats.avro", "workers.events.formats.avro"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(

@@ -14,8 +14,7 @@ from tests.events.formats.walking import Said, content, expected, unordered
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import Refused
-from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_program import indexes_of
+from workers.events.formats.protobuf import ProtobufFormat, indexes_of
 from workers.events.log import DECLINED
 from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build

@@ -24,10 +24,8 @@ from tests.events.formats.walking import Said
 from tests.events.registry.test_registry import Shard, in_thread
 from tests.kafka.harness import wait_until
 from tests.registry_server import RegistryServer
-from workers.events.formats.avro import AvroFormat
-from workers.events.formats.avro_program import parse
-from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.avro import AvroFormat, parse
+from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.formats.reader import FormatReader, json_payloads
 from workers.events.log import DECLINED
 from workers.events.schemas import Access, Nobody, Reference, Registry, Schema

@@ -1,6 +1,6 @@
 """Compiled scanner that writes the event log (`events.log`) of Avro records.
 
-A writer's schema and the wanted paths become a program (`events.formats.avro_program`): a row for
+A writer's schema and the wanted paths become a program (`events.formats.avro`): a row for
 every type at every place, int64 (rows, 6):
 
     OP      the type
@@ -25,7 +25,7 @@ from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
 from workers.events.formats.wire import REFUSED, delimited, real, repeated, zigzag
-from workers.events.json_parts import same
+from workers.events.json_scanner import same
 from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
 OP, SLOT, A, B, C, D = range(6)

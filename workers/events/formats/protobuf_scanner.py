@@ -1,6 +1,6 @@
 """Compiled scanner that writes the event log (`events.log`) of Protobuf messages.
 
-A schema and the wanted paths become a program (`events.formats.protobuf_program`). A message type
+A schema and the wanted paths become a program (`events.formats.protobuf`). A message type
 at a place is a row of `messages`, int64 (n, 5):
 
     FIRST, N      first row in `fields`, sorted by number, and number of rows
@@ -36,7 +36,7 @@ from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
 from workers.events.formats.wire import REFUSED, delimited, fixed, real, repeated, varint, zigzag
-from workers.events.json_parts import same
+from workers.events.json_scanner import same
 from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
 FIRST, N, MODE, MISSING, M = range(5)

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans, Format, parts
 from workers.events.formats.fitting import NO_MESSAGE, Refused, SchemaFormat
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
 from workers.events.json import Json
-from workers.events.log import DECLINED
+from workers.events.log import DECLINED, FieldSpans, Format, parts
 from workers.events.reader import EventReader
 from workers.events.schemas import Access, CommandWait, Registry, Schema, Waiting
 from workers.events.tree import Node
@@ -58,7 +57,7 @@ _PATIENCE_S = 30.0
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
 
-def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat:
+def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat[Any]:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
     `reader_schema`, a file, defines the names in `tree`; None means each record's own schema.
@@ -140,7 +139,7 @@ class Prepared:
 class FormatReader:
     """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
 
-    def __init__(self, form: SchemaFormat, schemas: Schemas, waiting: Waiting) -> None:
+    def __init__(self, form: SchemaFormat[Any], schemas: Schemas, waiting: Waiting) -> None:
         self.form = form
         self._schemas, self._waiting = schemas, waiting
         # Known pairs of schema id and message; their number in `form`, or DECLINED and a reason.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
-from workers.events.json_parts import character, same
+from workers.events.json_scanner import character, same
 from workers.events.log import OTHER, REAL, START, STOP, TEXT
 
 REFUSED = -1
