@@ -392,39 +392,32 @@ class _Walk:
     def _default(self, value: Any, node: Node) -> list[Row]:
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
-        rows: list[Row] = []
+        if node.many and isinstance(value, dict):
+            slot = _opened(node).slot
+            if len(value) > MAP_NAMES_MAX:
+                raise Unsure
+            rows: list[Row] = [(slot, MAP, len(value), -1)]
+            for name, each in value.items():
+                rows += [(slot, TEXT, *self._program.text(name)), self._scalar(each, slot)]
+            return rows
+        if node.many and isinstance(value, list):
+            if node.elements is not None:
+                raise Unsure
+            items = [self._scalar(each, node.slot) for each in value]
+            return [(node.slot, LIST, len(value), -1), *items]
+        rows = [] if node.slot == NO_SLOT else [self._scalar(value, node.slot)]
         if isinstance(value, dict):
-            if node.many:
-                slot = _opened(node).slot
-                if len(value) > MAP_NAMES_MAX:
-                    raise Unsure
-                rows.append((slot, MAP, len(value), -1))
-                for name, each in value.items():
-                    rows += [(slot, TEXT, *self._program.text(name)), self._scalar(each, slot)]
-                return rows
-            if node.slot != NO_SLOT:
-                rows.append((node.slot, OTHER, -1, -1))
             for name, each in node.children.items():
                 if name in value:
                     rows += self._default(value[name], each)
-        elif isinstance(value, list) and node.many:
-            if node.elements is not None:
-                raise Unsure
-            rows.append((node.slot, LIST, len(value), -1))
-            rows += [self._scalar(each, node.slot) for each in value]
         elif isinstance(value, list) and node.elements is not None:
-            if node.slot != NO_SLOT:
-                rows.append((node.slot, OTHER, -1, -1))
             rows.append((node.list_slot, LIST, len(value), -1))
             for each in value:
                 if node.elements.children and not isinstance(each, dict):
                     raise Unsure
                 rows += self._default(each, node.elements)
-        else:
-            if value is not None and (node.children or node.elements is not None):
-                raise Unsure
-            if node.slot != NO_SLOT:
-                rows.append(self._scalar(value, node.slot))
+        elif value is not None and (node.children or node.elements is not None):
+            raise Unsure
         return rows
 
     def _scalar(self, value: Any, slot: int) -> Row:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,17 @@ def _shipped() -> list[str]:
 _GROUP = 10
 # A log row for a missing field; see `protobuf_scanner`.
 Missing = tuple[int, int, int, int, int, int]
+# By field type: kind, START and STOP of its default; 0 for other types.
+_DEFAULTS = MappingProxyType(
+    {
+        ops.ENUM: (TEXT, 0, 0),
+        ops.STRING: (TEXT, 0, 0),
+        ops.BYTES: (OTHER, -1, -1),
+        ops.BOOL: (FALSE, -1, -1),
+        ops.DOUBLE: (REAL, 0, -1),
+        ops.FLOAT: (REAL, 0, -1),
+    }
+)
 
 
 class ProtobufProgram(Program):
@@ -341,18 +353,9 @@ class _Walk:
             return [(-1, state, slot, kind, start, -1) for slot, kind, start in heads if slot >= 0]
         if field.has_presence or node.slot == NO_SLOT or field.type in (ops.MESSAGE, _GROUP):
             return []
-        start, stop, kind = 0, -1, VALUE
+        kind, start, stop = _DEFAULTS.get(field.type, (VALUE, 0, -1))
         if field.type == ops.ENUM:
-            kind = TEXT
             start, stop = self._program.text(field.enum_type.values_by_number[0].name)
-        elif field.type == ops.STRING:
-            kind, stop = TEXT, 0
-        elif field.type == ops.BYTES:
-            start, kind = -1, OTHER
-        elif field.type == ops.BOOL:
-            start, kind = -1, FALSE
-        elif field.type in (ops.DOUBLE, ops.FLOAT):
-            kind = REAL
         return [(row[ops.BIT], -1, node.slot, kind, start, stop)]
 
 
@@ -459,9 +462,7 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
     """Return the wanted fields of a message, or all; those with presence only if set."""
     fields = message.DESCRIPTOR.fields_by_name
     made: dict[str, object] = {}
-    for name in (
-        [field.name for field in message.DESCRIPTOR.fields] if node is None else node.children
-    ):
+    for name in fields if node is None else node.children:
         inner = node and node.children[name]
         field = fields.get(name)
         if field is None or (field.has_presence and not message.HasField(name)):
@@ -471,16 +472,14 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
             made[name] = _value(field, found, inner)
         elif field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
+            named = {_name(key): each for key, each in found.items()}
             made[name] = {
-                _name(key): _value(
-                    value, found[key], inner and inner.children.get(_name(key), Node())
-                )
-                for key in found
+                key: _value(value, each, inner and inner.children.get(key, UNWANTED))
+                for key, each in named.items()
             }
         else:
-            made[name] = [
-                _value(field, each, inner and (inner.elements or Node())) for each in found
-            ]
+            of = inner and (inner.elements or UNWANTED)
+            made[name] = [_value(field, each, of) for each in found]
     return made
 
 

@@ -86,12 +86,10 @@ class Decoders:
         self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
     ) -> None:
         self._name, self._tree = settings.events.format, reader.layout.tree
-        asked = settings.schema_registry
-        self._schema = None if asked is None else asked.reader_schema
-        self._url = "" if asked is None else asked.url
+        self._asked = asked = settings.schema_registry
         self._registry: Registry | None = None
         if self._name in ("avro", "protobuf") and asked is not None:
-            form_of(self._name, self._tree, self._schema)  # raises if packages are missing
+            form_of(self._name, self._tree, asked.reader_schema)  # raises if packages are missing
             access = Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000)
             self._registry = Registry(access, metrics)
 
@@ -103,11 +101,12 @@ class Decoders:
         tree = self._tree if tree is None else tree
         if self._name == "json_schema":
             return FramedJson(Json(tree))
-        if self._registry is None:
+        asked = self._asked
+        if self._registry is None or asked is None:
             return None
-        form = form_of(self._name, tree, self._schema)
+        form = form_of(self._name, tree, asked.reader_schema)
         if waiting is None:
-            refusal = SettingsError(f"schema_registry.url = {self._url!r}: it does not answer")
+            refusal = SettingsError(f"schema_registry.url = {asked.url!r}: it does not answer")
             waiting = CommandWait(_PATIENCE_S, refusal)
         return FormatReader(form, self._registry, waiting)
 
