@@ -6,18 +6,16 @@ counts; exit 1 at the first difference.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from tests.events.json_corpus import SPACES, Generator
+from tests.events.json_corpus import SPACES, Compared, Generator, long_run
 from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
 from workers.events.json import JsonDecoder, JsonTree, decimal
@@ -377,25 +375,12 @@ def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
             done += size
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+def compare(records: int, seed: int) -> Iterator[Compared]:
+    """Compare mutated records of all trees."""
     readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
-    begun, scanned, could, records = time.monotonic(), 0, 0, 0
-    for name, values in mutations(options.records, options.seed):
-        found, more, might = difference(*readers[name], values)
-        scanned, could, records = scanned + more, could + might, records + len(values)
-        if found is not None:
-            print(f"seed {options.seed}, tree {name!r}, after {records:,} records: {found}")
-            return 1
-    print(
-        f"{records:,} records, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; a log could say what "
-        f"{could / records:.1%} hold, and the scanner read {scanned / max(could, 1):.1%} of those"
-    )
-    return 0
+    for name, values in mutations(records, seed):
+        yield *difference(*readers[name], values), len(values)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run(compare))

@@ -1,22 +1,21 @@
 """Random settings and events on which the compiled, general and reference readers must agree.
 
-`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and prints the counts;
+`python -m tests.events.shapes_corpus [--records N] [--seed S]` reads N records and prints the counts;
 exit 1 at the first difference.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.events.json_corpus import Compared, long_run
 from tests.events.reading import one
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
 from tests.events.shapes_values import (
@@ -368,27 +367,13 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
     return None if fast_rejects == slow_rejects else said_both, scanned, events
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    maker, begun = Maker(options.seed), time.monotonic()
-    scanned = events = records = cases = 0
-    while records < options.events:
+def compare(records: int, seed: int) -> Iterator[Compared]:
+    """Compare events of random settings."""
+    maker = Maker(seed)
+    for _ in range(0, records, BATCH):
         case = maker.case()
-        found, more_scanned, more_events = difference(case, maker.batch(case))
-        scanned, events = scanned + more_scanned, events + more_events
-        records, cases = records + BATCH, cases + 1
-        if found is not None:
-            print(f"seed {options.seed}, after {records:,} records: {found}")
-            return 1
-    print(
-        f"{records:,} records of {cases:,} settings, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; "
-        f"{events / records:.1%} are events, the scanner read {scanned / records:.1%}"
-    )
-    return 0
+        yield *difference(case, maker.batch(case)), BATCH
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run(compare))

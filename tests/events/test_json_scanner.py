@@ -12,7 +12,16 @@ import pytest
 
 from tests.arrays.uncompiled import plain_python
 from tests.events.json_corpus import CONTROLS, ESCAPES, INSIDE, NOT_UTF8, UTF8, VALUES
-from tests.events.json_log_corpus import TREES, Row, Scanner, Shapes, difference, mutations, tree
+from tests.events.json_log_corpus import (
+    TREES,
+    Row,
+    Scanner,
+    Shapes,
+    compare,
+    difference,
+    mutations,
+    tree,
+)
 from workers.events import json_scanner, log
 from workers.events.json import Json, JsonDecoder
 from workers.events.log import (
@@ -192,14 +201,10 @@ def test_hostile_and_mutated_records_are_logged_as_they_are() -> None:
 
 def test_the_scanner_does_not_decline_what_a_log_can_say() -> None:
     """A scanner that declines everything would never be wrong."""
-    readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
-    scanned = could = 0
-    for name, values in mutations(40_000, 4):
-        said, more, might = difference(*readers[name], values)
-        assert said is None
-        scanned, could = scanned + more, could + might
-    assert could > 8_000
-    assert scanned > 0.65 * could
+    said, scanned, could, _ = zip(*compare(40_000, 4), strict=True)
+    assert set(said) == {None}
+    assert sum(could) > 8_000
+    assert sum(scanned) > 0.65 * sum(could)
 
 
 def test_the_scanner_as_plain_python_logs_the_same() -> None:
@@ -210,15 +215,9 @@ def test_the_scanner_as_plain_python_logs_the_same() -> None:
 # Defects to plant in the scanner: current source and its replacement.
 DEFECTS = {
     "a wanted name twice": ("if seen[child, SEEN]:", "if False:"),
-    "a name of items twice": (
-        "log[other, START], log[other, STOP]",
-        "log[other, START], log[other, START] - 1",
-    ),
+    "a name of items twice": ("other, STOP]", "other, START] - 1"),
     "half of a name decides": ("if same(data, start, stop, names, begin, end):", "if True:"),
-    "an expected name that only begins so": (
-        "NAME_STOP] + 1\n    behind",
-        "NAME_STOP]\n    behind",
-    ),
+    "an expected name that only begins so": ("NAME_STOP] + 1", "NAME_STOP]"),
     "-0": ("(REFUSED if zero and at > begin else end)", "end"),
     "leading zeros": (" or (zero and end > at + 1)", ""),
     "no digits": ("if end == at or (zero", "if (zero"),
@@ -227,44 +226,29 @@ DEFECTS = {
         "",
     ),
     "no digits of an exponent that is wanted": ("(end if end > at else REFUSED)", "end"),
-    "many digits of an exponent": (
-        "digits(data, at, stop, EXPONENT_DIGITS)",
-        "digits(data, at, stop, 3)",
-    ),
-    "any letter before an exponent": (
-        "byte != POINT and byte | LOWER != SMALL_E",
-        "byte != POINT and byte < 65",
-    ),
+    "many digits of an exponent": ("EXPONENT_DIGITS", "3"),
+    "any letter before an exponent": ("byte | LOWER != SMALL_E", "byte < 65"),
     "many digits before the point": ("end - at > POINT_DIGITS", "False"),
     "many digits": ("digits(data, at, stop, WHOLE_DIGITS)", "digits(data, at, stop, 20)"),
-    "many digits behind the point": (
-        "digits(data, at, stop, BEHIND_DIGITS)",
-        "digits(data, at, stop, 31)",
-    ),
-    "any bracket closes": (
-        "byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST)",
-        "byte not in (CLOSE_OBJECT, CLOSE_LIST)",
-    ),
+    "many digits behind the point": ("BEHIND_DIGITS", "31"),
+    "any bracket closes": ("!= (CLOSE_OBJECT if row == NONE else", "not in (CLOSE_OBJECT,"),
     "any bracket closes items": ("if byte == close:", "if byte in (CLOSE_OBJECT, CLOSE_LIST):"),
-    "any bracket opens": (
-        "byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST)",
-        "byte not in (OPEN_OBJECT, OPEN_LIST)",
-    ),
+    "any bracket opens": ("!= (OPEN_OBJECT if sort == OBJECT else", "not in (OPEN_OBJECT,"),
     "no comma": (
-        "if byte != COMMA:\n                return DECLINED, filled\n            at = space(data, at + 1, stop)",
-        "at = space(data, at + (byte == COMMA), stop)",
+        "if byte != COMMA:\n                return DECLINED, filled\n            at = space(data, at + 1,",
+        "at = space(data, at + (byte == COMMA),",
     ),
     "no comma between items": (
-        "if byte != COMMA:\n            return REFUSED, used, filled\n        at =",
-        "at =",
+        "if byte != COMMA:\n            return REFUSED, used, filled\n        ",
+        "",
     ),
     "no colon": (
-        "if look(data, at, stop) != COLON:\n            return DECLINED, filled\n        at =",
-        "at =",
+        "if look(data, at, stop) != COLON:\n            return DECLINED, filled\n        ",
+        "",
     ),
     "no colon in items": (
-        "if look(data, at, stop) != COLON:\n                return REFUSED, used, filled\n            at =",
-        "at =",
+        "if look(data, at, stop) != COLON:\n                return REFUSED, used, filled\n            ",
+        "",
     ),
     "something behind the record": ("space(data, at, stop) == stop", "True"),
     "items of several sorts": (" or sort == SEVERAL:", ":"),
@@ -286,15 +270,9 @@ DEFECTS = {
     "lead bytes beyond UTF-8": ("lead > 0xF4", "lead > 0xF7"),
     "third bytes of any kind": ("if not 0x80 <= data[place] <= 0xBF:", "if False:"),
     "any escape": ("ESCAPES[after] if after != END else REFUSED", "after"),
-    "digits that are none": (
-        "value << 4 | HEXADECIMAL[data[place]]",
-        "value << 4 | HEXADECIMAL[data[place]] & 15",
-    ),
+    "digits that are none": ("[place]]", "[place]] & 15"),
     "the first half of a pair": ("if HIGH <= found < LOW:", "if False:"),
-    "a pair of two first halves": (
-        "if not LOW <= second < SURROGATES_STOP:",
-        "if not HIGH <= second < SURROGATES_STOP:",
-    ),
+    "a pair of two first halves": ("if not LOW", "if not HIGH"),
     "a pair with any second half": ("if not LOW <= second < SURROGATES_STOP:", "if second < 0:"),
     "a pair of a half and a short escape": (" or look(data, at + 1, stop) != SMALL_U:", ":"),
     "the second half of a pair alone": (" or LOW <= found < SURROGATES_STOP", ""),
@@ -303,39 +281,30 @@ DEFECTS = {
     "characters of four bytes in three": ("if point < 0x10000:", "if point < 0x20000:"),
     "a control character behind an escape": ("byte < SPACE or length == 0", "length == 0"),
     "invalid UTF-8 behind an escape": ("or length == 0", "or (length := max(length, 1)) == 0"),
-    "an escaped name as it is written": (
-        "child_named(decoded, filled, more, walk.nodes",
-        "child_named(data, at + 1, end, walk.nodes",
-    ),
-    "an escaped name is no child": (
-        "child_named(decoded, filled, more, walk.nodes",
-        "NONE and (walk.nodes",
-    ),
+    "an escaped name as it is written": ("decoded, filled, more", "data, at + 1, end"),
+    "an escaped name is no child": ("child_named(decoded, filled, more, ", "NONE and ("),
     "an escaped name of items twice": (
-        "return same(decoded, behind, behind + length, decoded, beyond, beyond + length)",
-        "return False",
+        "same(decoded, behind, behind + length, decoded, beyond, beyond + length)",
+        "False",
     ),
     "a plain name behind the same escaped one": (
-        "if behind < 0:",
-        "if behind < 0:\n        return False\n    if False:",
+        "behind < 0",
+        "behind < 0:\n        return False\n    if False",
     ),
     "an escaped name behind the same plain one": (
-        "if beyond < 0:",
-        "if beyond < 0:\n        return False\n    if False:",
+        "beyond < 0",
+        "beyond < 0:\n        return False\n    if False",
     ),
     "texts of another record": ("used, filled = end, more", "used = end"),
     "leading zeros of what nobody wants": ("(data[at] == ZERO and at + 1 < end)", "False"),
     "no digits of what nobody wants": ("if at == end or", "if"),
     "no digits behind a point that nobody wants": (
-        "if at == end:\n            return REFUSED\n        byte",
-        "byte",
+        "if at == end:\n            return REFUSED\n        ",
+        "",
     ),
     "no digits of an exponent": ("end if at < end else REFUSED", "end"),
-    "too many digits for Python": ("NUMBER_DIGITS)\n    if at ==", "4_301)\n    if at =="),
-    "a vertical tab is space": (
-        "byte not in (SPACE, NEWLINE, TAB, RETURN)",
-        "byte not in (SPACE, NEWLINE, TAB, RETURN, 11)",
-    ),
+    "too many digits for Python": ("NUMBER_DIGITS)\n    if", "4_301)\n    if"),
+    "a vertical tab is space": (", RETURN", ", RETURN, 11"),
 }
 
 

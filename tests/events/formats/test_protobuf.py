@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2
 from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.protobuf_corpus import run
 from tests.events.formats.walking import Said, content, expected, unordered
+from tests.events.json_log_corpus import tree as tree_of
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import Refused
@@ -43,16 +44,16 @@ message Order {
 message Other { string shop = 1; }
 """
 PATHS = {
-    "shop": build([Wanted(("shop",), None, 0)]),
+    "shop": tree_of("shop"),
     "lines": build(
         [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
     ),
-    "tags": build([Wanted(("tags",), None, 0, True)]),
+    "tags": tree_of("tags", many=["tags"]),
     "sizes": build([Wanted(("sizes",), 1, 0, list_slot=1)]),
-    "counts": build([Wanted(("counts",), None, 0, True)]),
-    "count": build([Wanted(("counts", "a"), None, 0), Wanted(("kind",), None, 1)]),
-    "at": build([Wanted(("at", "seconds"), None, 0), Wanted(("user",), None, 1)]),
-    "how": build([Wanted(("cash",), None, 0), Wanted(("price",), None, 1)]),
+    "counts": tree_of("counts", many=["counts"]),
+    "count": tree_of("counts.a", "kind"),
+    "at": tree_of("at.seconds", "user"),
+    "how": tree_of("cash", "price"),
 }
 
 
@@ -239,27 +240,18 @@ def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
 @pytest.mark.parametrize(
     ("tree", "why"),
     [
-        (
-            build([Wanted(("shop", "x"), None, 0)]),
-            "field 'shop.x': 'shop' is of type string in the schema",
-        ),
+        (tree_of("shop.x"), "field 'shop.x': 'shop' is of type string in the schema"),
         (
             build([Wanted(("shop",), 1, 0, list_slot=1)]),
             r"field 'shop\[\]': 'shop' is no repeated field in the schema",
         ),
-        (
-            build([Wanted(("lines", "sku"), None, 0)]),
-            "field 'lines.sku': 'lines' is a repeated field in the schema",
-        ),
+        (tree_of("lines.sku"), "field 'lines.sku': 'lines' is a repeated field in the schema"),
         (
             build([Wanted(("lines", "sku", "x"), 1, 0, list_slot=1)]),
             r"field 'lines\[\].sku.x': 'lines\[\].sku' is of type string in the schema",
         ),
-        (
-            build([Wanted(("counts", "a", "b"), None, 0)]),
-            "field 'counts.a.b': 'counts.a' is of type int64 in the schema",
-        ),
-        (build([Wanted(("at",), None, 0, True)]), "field 'at' is a message in the schema"),
+        (tree_of("counts.a.b"), "field 'counts.a.b': 'counts.a' is of type int64 in the schema"),
+        (tree_of("at", many=["at"]), "field 'at' is a message in the schema"),
     ],
 )
 def test_what_cannot_be_in_a_schema_is_said_with_its_path(tree: Node, why: str) -> None:
