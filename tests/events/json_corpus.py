@@ -169,36 +169,15 @@ def record(**values: bytes) -> bytes:
     return b"{" + b",".join(b'"%b":%b' % pair for pair in fields.items()) + b"}"
 
 
+def single(values: bytes) -> list[bytes]:
+    return [bytes([value]) for value in values]
+
+
 def corpus() -> list[bytes]:
     """Return records that once broke some JSON reader, and some valid ones."""
     good = record()
-    before = (
-        b"\xef\xbb\xbf",
-        b"\x00",
-        b"\x0b",
-        b"\x1e",
-        b"x",
-        b"/**/",
-        b"[",
-        b'"',
-        b" \t\r\n",
-        good,
-        good + b"\n",
-    )
-    behind = (
-        b"\x00",
-        b"}",
-        b"]",
-        b"x",
-        b"\x0c",
-        b"\x1a",
-        b'"',
-        b",",
-        b"\n",
-        b" \t\r\n",
-        b"\xff",
-        b"," + good,
-    )
+    before = [b"\xef\xbb\xbf", b"/**/", b" \t\r\n", good, good + b"\n", *single(b'\x00\x0b\x1ex["')]
+    behind = [b" \t\r\n", b"," + good, *single(b'\x00}]x\x0c\x1a",\n\xff')]
     odd = [
         good,
         *(part + good for part in before),
@@ -209,10 +188,7 @@ def corpus() -> list[bytes]:
     odd += [good + b" " * (MAX_BYTES - len(good) + more) for more in (0, 1)]
     for n in range(len(good)):
         odd += [good[:n], good[n:]]
-        odd += [
-            good[:n] + byte + good[n:]
-            for byte in (b" ", b"\n", b"\x00", b"\xff", b"\\", b'"', b",")
-        ]
+        odd += [good[:n] + byte + good[n:] for byte in single(b' \n\x00\xff\\",')]
     for value in VALUES:
         odd += [record(**{name: value}) for name in (*NAMES, "x", "")]
         odd += [
@@ -234,15 +210,8 @@ def corpus() -> list[bytes]:
             b"{" + again + b"," + good[1:],
             good[:-1] + b',"%b":null}' % name,
         ]
-        others = (
-            b"y",
-            b"\\u00%02x" % name[0] + name[1:],
-            name.upper(),
-            name + b"\\n",
-            name[:-1],
-            name + b"s",
-            name + b"\x00",
-        )
+        others = [name + more for more in (b"\\n", b"s", b"\x00")]
+        others += [b"y", b"\\u00%02x" % name[0] + name[1:], name.upper(), name[:-1]]
         odd += [good.replace(b'"%b"' % name, b'"%b"' % other) for other in others]
         odd += [good.replace(b'"%b"' % name, name), good.replace(b'"%b"' % name, b"'%b'" % name)]
     for names in ODD_NAMES:
@@ -265,7 +234,7 @@ TOKENS = [
     *(b'"%b":' % name for name in FIELDS),
     b'"x":',
     b'"":',
-    *(bytes([byte]) for byte in b' \t\n\r"\\{}[]:,0129.-+eEu/\x80\xc3\xed\xff'),
+    *single(b' \t\n\r"\\{}[]:,0129.-+eEu/\x80\xc3\xed\xff'),
 ]
 TOKENS = [token for token in TOKENS if len(token) < 200]
 SPACES = [b""] * 30 + [b" ", b"  ", b"\t", b"\n", b"\r\n"]
@@ -395,15 +364,8 @@ def read_back(spans: EventSpans) -> list[Row]:
         for column in (spans.keys[0], spans.users)
     )
     rows = []
-    columns = (
-        spans.index.tolist(),
-        spans.times.tolist(),
-        keys,
-        users,
-        spans.first[0],
-        spans.number[0],
-    )
-    for *event, at, more in zip(*columns, strict=True):
+    events = zip(spans.index.tolist(), spans.times.tolist(), keys, users, strict=True)
+    for event, at, more in zip(events, spans.first[0], spans.number[0], strict=True):
         rows.append((*event, labels[at : at + more], amounts[at : at + more]))
     return rows
 

@@ -46,54 +46,30 @@ pytestmark = pytest.mark.slow
 EVENTS = tree("key", "items", "ts", many=["items"])
 # Positions for every value, hostile or not; it replaces @.
 PLACES = {
-    "flat": [
-        b"@",
-        b'{"items":@}',
-        b'{"items":[@]}',
-        b'{"items":["a",@,1]}',
-        b'{"items":{"a":@}}',
-        b'{"items":{"a":1,"b":@}}',
-        b'{"key":@,"ts":1}',
-        b'{"x":@,"ts":1}',
-        b'{"ts":[1,@]}',
-        b'{"ts":1,"key":"k",@}',
-        b'@{"ts":1}',
-        b'{"ts":1}@',
-        b'{"ts":1,@"key":2}',
-        b'{"key":1,"ts":@,"key":2}',
-        b'{"key"@:1}',
-        b'{"key":1@,"ts":2}',
-        b'{"items":["a"@]}',
-        b'{"items":{"a"@1}}',
-    ],
-    "nested": [
-        b'{"order":@,"ts":1}',
-        b'{"order":{"lines":@}}',
-        b'{"order":{"lines":[@]}}',
-        b'{"order":{"lines":[{"sku":"a"},@]}}',
-        b'{"order":{"lines":[{"qty":1,"sku":@},{"sku":"b","x":@}],"id":7},"ts":1}',
-        b'{"order":{"id":@,"shop":{"name":@}}}',
-        b'{"order":{"lines":[{"sku":"a"}@{"sku":"b"}]}}',
-        b'{"order":{"shop":{"name":1},@"id":2}}',
-        b'{"order":{"lines":[{"sku":1}@}}',
-        b'{"order":{"lines":[{},{"sku":@}],"lines":[]}}',
-        b'{"ts":@,"order":{"id":1}}',
-        b'{"order":{"shop":{"x":@}}@',
-    ],
-    "lists": [
-        b'{"tags":@}',
-        b'{"tags":[@,2],"meta":{"a":@}}',
-        b'{"a":{"b":[1,@]}}',
-        b'{"a":{"b":@},"meta":[@]}',
-        b'{"meta2":{"x":@}}',
-    ],
-    "itself and within": [
-        b'{"order":@}',
-        b'{"order":{"lines":@,"id":1}}',
-        b'{"order":{"lines":[{"sku":@}]},"ts":@}',
-        b'{"order":null@}',
-    ],
-    "several": [b'{"m":@,"ts":1}', b'{"l":@}', b'{"b":@}', b'{"m":null,"l":null,"b":null,"ts":@}'],
+    "flat": (
+        b'@ {"items":@} {"items":[@]} {"items":["a",@,1]} {"items":{"a":@}} {"items":{"a":1,"b":@}} '
+        b'{"key":@,"ts":1} {"x":@,"ts":1} {"ts":[1,@]} {"ts":1,"key":"k",@} @{"ts":1} {"ts":1}@ '
+        b'{"ts":1,@"key":2} {"key":1,"ts":@,"key":2} {"key"@:1} {"key":1@,"ts":2} {"items":["a"@]} '
+        b'{"items":{"a"@1}}'
+    ).split(),
+    "nested": (
+        b'{"order":@,"ts":1} {"order":{"lines":@}} {"order":{"lines":[@]}} '
+        b'{"order":{"lines":[{"sku":"a"},@]}} '
+        b'{"order":{"lines":[{"qty":1,"sku":@},{"sku":"b","x":@}],"id":7},"ts":1} '
+        b'{"order":{"id":@,"shop":{"name":@}}} {"order":{"lines":[{"sku":"a"}@{"sku":"b"}]}} '
+        b'{"order":{"shop":{"name":1},@"id":2}} {"order":{"lines":[{"sku":1}@}} '
+        b'{"order":{"lines":[{},{"sku":@}],"lines":[]}} {"ts":@,"order":{"id":1}} '
+        b'{"order":{"shop":{"x":@}}@'
+    ).split(),
+    "lists": (
+        b'{"tags":@} {"tags":[@,2],"meta":{"a":@}} {"a":{"b":[1,@]}} {"a":{"b":@},"meta":[@]} '
+        b'{"meta2":{"x":@}}'
+    ).split(),
+    "itself and within": (
+        b'{"order":@} {"order":{"lines":@,"id":1}} {"order":{"lines":[{"sku":@}]},"ts":@} '
+        b'{"order":null@}'
+    ).split(),
+    "several": (b'{"m":@,"ts":1} {"l":@} {"b":@} {"m":null,"l":null,"b":null,"ts":@}').split(),
 }
 NAMED = (
     b'{"@":1,"key":"k","items":["a"]} {"items":{"@":1}} {"items":{"a":1,"@":2}} '
