@@ -191,25 +191,16 @@ def corpus() -> list[bytes]:
         odd += [good[:n] + byte + good[n:] for byte in single(b' \n\x00\xff\\",')]
     for value in VALUES:
         odd += [record(**{name: value}) for name in (*NAMES, "x", "")]
-        odd += [
-            record(items=b'["a",' + value + b"]"),
-            record(items=b'{"a":' + value + b"}"),
-            record(items=b'{"a":1,"b":' + value + b"}"),
-        ]
-        odd += [record(x=b"[1," + value + b"]"), record(x=b'{"a":' + value + b"}"), value]
+        around = b'["a",%b]', b'{"a":%b}', b'{"a":1,"b":%b}'
+        odd += [record(items=each % value) for each in around]
+        odd += [record(x=b"[1,%b]" % value), record(x=b'{"a":%b}' % value), value]
     for inside in INSIDE:
-        odd += [
-            b'{"' + inside + b'":1,' + good[1:],
-            record(items=b'{"' + inside + b'":1}'),
-            record(x=b'{"' + inside + b'":1}'),
-        ]
+        named = b'{"%b":1}' % inside
+        odd += [named[:-1] + b"," + good[1:], record(items=named), record(x=named)]
     for name, value in FIELDS.items():
         again = b'"%b":%b' % (name, value)
-        odd += [
-            good[:-1] + b"," + again + b"}",
-            b"{" + again + b"," + good[1:],
-            good[:-1] + b',"%b":null}' % name,
-        ]
+        odd += [b"%b,%b}" % (good[:-1], more) for more in (again, b'"%b":null' % name)]
+        odd.append(b"{" + again + b"," + good[1:])
         others = [name + more for more in (b"\\n", b"s", b"\x00")]
         others += [b"y", b"\\u00%02x" % name[0] + name[1:], name.upper(), name[:-1]]
         odd += [good.replace(b'"%b"' % name, b'"%b"' % other) for other in others]
@@ -250,9 +241,7 @@ class Generator:
         kind = self._random.random()
         choice = self._random.choice
         if kind < 0.3 or depth > 3:
-            return choice(
-                (b"1", b"-2.5", b"true", b"false", b"null", b"0", b'""', b'"x"', b"12345")
-            )
+            return choice(b'1 -2.5 true false null 0 "" "x" 12345'.split())
         if kind < 0.5:
             return choice(STRINGS[:8])
         inner = [self.value(depth + 1) for _ in range(self._random.randrange(4))]
@@ -277,42 +266,27 @@ class Generator:
             return self.label()
         if kind < 0.6:
             return b"[" + b",".join(self.label() for _ in range(number)) + b"]"
-        pairs = (
-            self.label() + b":%d" % self._random.randrange(10 ** self._random.randrange(1, 14))
-            for _ in range(number)
-        )
-        return b"{" + b",".join(pairs) + b"}"
+        return b"{" + b",".join(self.label() + b":" + self.whole(14) for _ in range(number)) + b"}"
+
+    def whole(self, digits: int) -> bytes:
+        """Return a number of fewer than `digits` digits."""
+        return b"%d" % self._random.randrange(10 ** self._random.randrange(1, digits))
 
     def event(self, names: Sequence[bytes]) -> bytes:
         """Return an event whose fields have these names."""
         draw, choice = self._random.random, self._random.choice
-        parts = [
-            (names[0], self.label()),
-            (names[1], self.items()),
-            (names[2], b"%d" % self._random.randrange(10 ** self._random.randrange(1, 18))),
-            (
-                names[3],
-                self.label()
-                if draw() < 0.5
-                else b"%d" % self._random.randrange(10 ** self._random.randrange(1, 20)),
-            ),
-        ]
+        parts = [(names[0], self.label()), (names[1], self.items()), (names[2], self.whole(18))]
+        parts.append((names[3], self.label() if draw() < 0.5 else self.whole(20)))
         for _ in range(choice((0, 0, 1, 2))):
-            parts.append(
-                (choice((b"x", b"", "é".encode(), b"extra", b"k", b"itemss")), self.value())
-            )
+            other = choice((b"x", b"", "é".encode(), b"extra", b"k", b"itemss"))
+            parts.append((other, self.value()))
         if draw() < 0.5:
             self._random.shuffle(parts)
         comma, colon, around = (
             b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
         )
-        return (
-            around
-            + b"{"
-            + comma.join(b'"%b"%b%b' % (name, colon, value) for name, value in parts)
-            + b"}"
-            + around
-        )
+        fields = comma.join(b'"%b"%b%b' % (name, colon, value) for name, value in parts)
+        return b"%b{%b}%b" % (around, fields, around)
 
     def mutated(self, event: bytes, other: bytes) -> bytes:
         """Return an event with one mutation; `other` is spliced in."""
@@ -404,13 +378,10 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
 
 def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
     """Yield batches, `records` records in total, with the reader for each batch."""
-    makers = [(event_reader(*each), each[0]) for each in settings()]
-    generator, done = Generator(seed), 0
+    generator, makers, done = Generator(seed), readers(), 0
+    names_of = [NAMES] * (len(makers) - len(ODD_NAMES)) + [*ODD_NAMES]
     while done < records:
-        for number, (reader, _) in enumerate(makers):
-            names = (
-                NAMES if number < len(makers) - len(ODD_NAMES) else ODD_NAMES[number - len(makers)]
-            )
+        for reader, names in zip(makers, names_of, strict=True):
             size = min(BATCH, records - done)
             if size:
                 yield reader, generator.batch([name.encode() for name in names], size)
