@@ -40,6 +40,7 @@ NAMES = (
     "long" * 8,
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
+EDGES = ([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6])
 WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
 
@@ -75,18 +76,13 @@ class Maker:
 
     def path(self, most: int = 4) -> str:
         """Return a path of a few names."""
-        return ".".join(
-            self.name() for _ in range(self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2]))
-        )
+        number = self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2])
+        return ".".join(self.name() for _ in range(number))
 
     def name(self) -> str:
         name = self.choose.choice(NAMES) if self.choose.random() < 0.997 else 'q"'
-        needs_quotes = any(mark in name for mark in '. []"$')
-        return (
-            json.dumps(name, ensure_ascii=self.choose.random() < 0.5)
-            if needs_quotes or self.choose.random() < 0.1
-            else name
-        )
+        quoted = any(mark in name for mark in '. []"$') or self.choose.random() < 0.1
+        return json.dumps(name, ensure_ascii=self.choose.random() < 0.5) if quoted else name
 
     def looked(self) -> tuple[dict[str, Any], list[Role]]:
         """Return items, perhaps with a count and buckets, and their values in an event."""
@@ -94,10 +90,7 @@ class Maker:
         own: dict[str, Any] = {}
         one: One = a_label
         if choose.random() < 0.3:
-            own["buckets"] = choose.choice(
-                ([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6])
-            )
-            one = a_number
+            own["buckets"], one = choose.choice(EDGES), a_number
         kind, roles = choose.random(), []
         if kind < 0.45:
             where = self.path(2) + "[]"
@@ -201,9 +194,8 @@ class Maker:
         (name, many), *rest = steps
         if many:
             if not isinstance(value.get(name), list):
-                value[name] = [
-                    {} if rest else None for _ in range(self.choose.choice((0, 1, 2, 2, 3, 7)))
-                ]
+                number = self.choose.choice((0, 1, 2, 2, 3, 7))
+                value[name] = [{} if rest else None for _ in range(number)]
             for place, element in enumerate(value[name]):
                 if rest and isinstance(element, dict):
                     self._put(element, rest, one)
@@ -255,14 +247,9 @@ class Maker:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every place within a value, as its container and its name or index there."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for name, each in inner:
+    if not isinstance(value, dict | list):
+        return
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, name
         yield from _places(each)
 
