@@ -272,6 +272,11 @@ class Generator:
         """Return a number of fewer than `digits` digits."""
         return b"%d" % self._random.randrange(10 ** self._random.randrange(1, digits))
 
+    def marks(self) -> list[bytes]:
+        """Return a comma, a colon and nothing, each with spaces around."""
+        choice = self._random.choice
+        return [b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")]
+
     def event(self, names: Sequence[bytes]) -> bytes:
         """Return an event whose fields have these names."""
         draw, choice = self._random.random, self._random.choice
@@ -282,9 +287,7 @@ class Generator:
             parts.append((other, self.value()))
         if draw() < 0.5:
             self._random.shuffle(parts)
-        comma, colon, around = (
-            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
-        )
+        comma, colon, around = self.marks()
         fields = comma.join(b'"%b"%b%b' % (name, colon, value) for name, value in parts)
         return b"%b{%b}%b" % (around, fields, around)
 

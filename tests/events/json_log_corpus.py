@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.events.json_corpus import SPACES, Compared, Generator, long_run
+from tests.events.json_corpus import Compared, Generator, long_run
 from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
 from workers.events.json import JsonDecoder, JsonTree, decimal
@@ -100,9 +100,7 @@ class Shapes(Generator):
             parts.append((choice((b"x", b"xs", b"ke", b"field95", *known)), self.value()))
         if draw() < 0.3:
             self._random.shuffle(parts)
-        comma, colon, around = (
-            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
-        )
+        comma, colon, around = self.marks()
         quoted = (self.quoted(name.decode()) for name, _ in parts)
         fields = [name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)]
         return b"{%b%b}%b" % (around, comma.join(fields), around)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import numpy as np
 import pytest
@@ -97,24 +98,9 @@ def test_plain_events_are_not_declined() -> None:
 
 def test_utf8_is_what_cpython_says_it_is() -> None:
     """Covers every first two bytes, followed by all mixtures of valid and invalid ones."""
-    tails = [
-        b"",
-        b"\x80",
-        b"\x80\x80",
-        b"\xbf\xbf",
-        b"\x80a",
-        b"\xc0\x80",
-        b"\x80\xff",
-        b"a",
-        b"\x7f\x80",
-        b"\xbf\xbf\xbf",
-    ]
-    texts = [
-        bytes([first, second]) + tail
-        for first in range(256)
-        for second in range(256)
-        for tail in tails
-    ]
+    tails = b"\x80 \x80\x80 \xbf\xbf \x80a \xc0\x80 \x80\xff a \x7f\x80 \xbf\xbf\xbf".split()
+    heads = (bytes(pair) for pair in product(range(256), repeat=2))
+    texts = [head + tail for head, tail in product(heads, [b"", *tails])]
     generator = random.Random(1)
     texts += [
         bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)
@@ -138,13 +124,8 @@ def is_utf8(text: bytes) -> bool:
 def test_a_label_is_no_longer_than_a_label_may_be() -> None:
     """Both sides of the greatest length, and without a limit."""
     records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
-    assert json_scanner.are_texts(records.data, records.values, 1_024).tolist() == [
-        True,
-        False,
-        False,
-        True,
-        True,
-    ]
+    found = json_scanner.are_texts(records.data, records.values, 1_024)
+    assert found.tolist() == [True, False, False, True, True]
     assert log_values.LABEL_BYTES_MAX == LABEL_BYTES_MAX
     assert len(ESCAPES) > 20
 
@@ -166,22 +147,13 @@ def depth_of(value: bytes) -> int:
 
 def test_depth_is_that_of_brackets_outside_strings() -> None:
     """A string may be full of brackets and escaped quotes."""
-    generator = Generator(4)
-    values: list[bytes | None] = [
-        *VALUES,
-        *INSIDE,
-        *generator.batch([b"key", b"items", b"ts", b"user"], 2_000),
-        None,
-    ]
+    events = Generator(4).batch([b"key", b"items", b"ts", b"user"], 2_000)
+    values: list[bytes | None] = [*VALUES, *INSIDE, *events, None]
     records = Records.of(values)
     expected = [0 if value is None else depth_of(value) for value in values]
-    assert json_scanner.depths(records.data, records.values).tolist() == expected
-    assert (
-        plain_python([log, json_scanner])[json_scanner]["depths"](
-            records.data, records.values
-        ).tolist()
-        == expected
-    )
+    plain = plain_python([log, json_scanner])[json_scanner]["depths"]
+    for depths in (json_scanner.depths, plain):
+        assert depths(records.data, records.values).tolist() == expected
 
 
 def test_an_index_beyond_the_bytes_raises() -> None:

@@ -139,11 +139,8 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     assert [int(spans.number[0].sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
     most = log.DECLINED_BYTES // DECLINED_EACH
-    assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [
-        most,
-        2 * most,
-        2 * most + 1,
-    ]
+    nothing = Records.of([None] * (2 * most + 1))
+    assert [stop for *_, stop in reader.read(nothing)] == [most, 2 * most, 2 * most + 1]
 
 
 class Killed(Exception): ...
@@ -208,9 +205,8 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
     ]
     # Offsets with gaps, as in a compacted topic.
     offsets = [3 * i for i in range(60)]
-    batch = Batch(
-        0, 200, Records.of(values, times=[now_ms + i for i in range(60)], offsets=offsets)
-    )
+    times = [now_ms + i for i in range(60)]
+    batch = Batch(0, 200, Records.of(values, times=times, offsets=offsets))
     [(shard, messages, _)] = [next(shards(tmp_path))]
     shard.process(batch)
     expected = totals(messages)
@@ -230,9 +226,8 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
             shard.process(rest)
         everything += messages
         progress = [value or b"" for each in changes for key, value in each if key == PROGRESS]
-        committed += [
-            msgspec.json.decode(value, type=ContributeProgress).offset for value in progress
-        ]
+        decode_progress = msgspec.json.Decoder(ContributeProgress).decode
+        committed += [decode_progress(value).offset for value in progress]
     assert committed[-1] == 200
     assert committed == sorted(set(committed))
     assert len(committed) > owners > 2
@@ -255,9 +250,8 @@ def stop_after(shard: ContributeShard, parts: int) -> Any:
 
 def calls(edges: Sequence[float], numbers: int) -> int:
     """Return how many calls the general reader makes for a record with this many numbers."""
-    reader = EventReader(
-        Shape(MappingProxyType({"": View(ALL_KEYS, Path(("i",)), edges=tuple(edges))}))
-    )
+    view = View(ALL_KEYS, Path(("i",)), edges=tuple(edges))
+    reader = EventReader(Shape(MappingProxyType({"": view})))
     records = Records.of([b'{"i":[%b]}' % b",".join(b"%de100" % i for i in range(numbers))])
     number = 0
 
@@ -285,17 +279,10 @@ def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
 def test_a_bucket_is_how_many_edges_are_at_most_a_number() -> None:
     """Also covers infinities, signed zeros and numbers that no float64 holds."""
     edges = (-math.inf, -1e300, -1.0, 0.0, 5e-324, 0.1, 1.0, 2.0**53, 1e308, math.inf)
-    near = [
-        each
-        for edge in edges
-        for each in (edge, math.nextafter(edge, math.inf), math.nextafter(edge, -math.inf))
-    ]
+    near = [math.nextafter(edge, to) for edge in edges for to in (edge, math.inf, -math.inf)]
     odd = [-0.0, 10**400, -(10**400), 2**53 + 1, 0, 1]
-    numbers: list[float | Decimal] = [
-        *near,
-        *odd,
-        *map(Decimal, ("0.1", "0.10000000000000001", "1E-400")),
-    ]
+    decimals = map(Decimal, ("0.1", "0.10000000000000001", "1E-400"))
+    numbers: list[float | Decimal] = [*near, *odd, *decimals]
     for number in numbers:
         as_float = number_of(number)
         assert as_float is not None

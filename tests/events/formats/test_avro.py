@@ -26,25 +26,20 @@ from workers.runtime.errors import SettingsError
 pytestmark = pytest.mark.slow
 
 SHOP = tree_of("shop")
-LINE = {
-    "type": "record",
-    "name": "Line",
-    "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}],
-}
 LINES = build(
     [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
 )
 
 
 def record(*fields: tuple[str, Any] | dict[str, Any], name: str = "Event") -> dict[str, Any]:
-    return {
-        "type": "record",
-        "name": name,
-        "fields": [
-            each if isinstance(each, dict) else {"name": each[0], "type": each[1]}
-            for each in fields
-        ],
-    }
+    made = [
+        each if isinstance(each, dict) else {"name": each[0], "type": each[1]} for each in fields
+    ]
+    return {"type": "record", "name": name, "fields": made}
+
+
+LINE = record(("sku", "string"), ("qty", "int"), name="Line")
+TEXTS = {"type": "array", "items": "string"}
 
 
 def add(form: AvroFormat, schema: Any) -> int:
@@ -102,11 +97,9 @@ def test_a_list_of_records_with_counts() -> None:
 
 def test_blocks_with_sizes_are_read_as_one_list() -> None:
     form = AvroFormat(tree_of("a", many=["a"]))
-    number = add(form, record(("a", {"type": "array", "items": "string"})))
+    number = add(form, record(("a", TEXTS)))
     whole = b"\x03\x08\x02x\x02y" + b"\x02\x02z" + b"\x00"
-    assert said(form, number, whole) == {
-        0: [("list", 3), ("text", "x"), ("text", "y"), ("text", "z")]
-    }
+    assert said(form, number, whole) == {0: [("list", 3), *(("text", each) for each in "xyz")]}
     assert form.decode(number, whole) == {"a": ["x", "y", "z"]}
     # A block that is not as long as it says is broken, though fastavro does not look.
     for wrong in (b"\x03\x06\x02x\x02y\x00", b"\x03\x0a\x02x\x02y\x00", b"\x03\x09\x02x\x02y\x00"):
@@ -120,29 +113,21 @@ def test_logical_types_are_what_was_written() -> None:
         ("ts", {"type": "long", "logicalType": "timestamp-millis"}),
         ("id", {"type": "string", "logicalType": "uuid"}),
     )
-    tree = tree_of("ts", "id")
-    form = AvroFormat(tree)
-    number = add(form, schema)
-    payload = written(
-        record(("ts", "long"), ("id", "string")), {"ts": 1_800_000_000_123, "id": "no uuid"}
-    )
-    assert said(form, number, payload) == {
-        0: [("whole", 1_800_000_000_123)],
-        1: [("text", "no uuid")],
-    }
-    assert form.decode(number, payload) == {"ts": 1_800_000_000_123, "id": "no uuid"}
+    form = AvroFormat(tree_of("ts", "id"))
+    number, value = add(form, schema), {"ts": 1_800_000_000_123, "id": "no uuid"}
+    payload = written(record(("ts", "long"), ("id", "string")), value)
+    rows = {0: [("whole", 1_800_000_000_123)], 1: [("text", "no uuid")]}
+    assert said(form, number, payload) == rows
+    assert form.decode(number, payload) == value
 
 
 def test_counts_are_a_map_or_a_record() -> None:
     tree = tree_of("counts", many=["counts"])
-    for inner in (
-        {"type": "map", "values": "int"},
-        record(("apple", "int"), ("pear", "long"), name="Counts"),
-    ):
+    counts = record(("apple", "int"), ("pear", "long"), name="Counts")
+    rows = [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]
+    for inner in ({"type": "map", "values": "int"}, counts):
         found = read(tree, record(("counts", inner)), {"counts": {"apple": 3, "pear": 4}})
-        assert found == {
-            0: [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]
-        }
+        assert found == {0: rows}
 
 
 def test_enums_are_their_symbols_and_paths_go_through_maps() -> None:
@@ -151,10 +136,8 @@ def test_enums_are_their_symbols_and_paths_go_through_maps() -> None:
         ("kind", {"type": "enum", "name": "K", "symbols": ["buy", "sell"]}),
         ("tags", {"type": "map", "values": "string"}),
     )
-    assert read(tree, schema, {"kind": "sell", "tags": {"x": "y", "shop": "s"}}) == {
-        0: [("text", "sell")],
-        1: [("text", "s")],
-    }
+    found = read(tree, schema, {"kind": "sell", "tags": {"x": "y", "shop": "s"}})
+    assert found == {0: [("text", "sell")], 1: [("text", "s")]}
     assert read(tree, schema, {"kind": "buy", "tags": {}}) == {0: [("text", "buy")]}
 
 
@@ -171,7 +154,7 @@ READER = record(
     {"name": "shop", "type": "string", "aliases": ["store"]},
     {"name": "n", "type": "long"},
     {"name": "country", "type": "string", "default": "ch\u00e4"},
-    {"name": "tags", "type": {"type": "array", "items": "string"}, "default": ["x", "y"]},
+    {"name": "tags", "type": TEXTS, "default": ["x", "y"]},
 )
 
 
@@ -207,20 +190,17 @@ def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
 def test_schemas_of_several_writers_are_one_program() -> None:
     form = AvroFormat(SHOP)
     first = add(form, record(("shop", "string")))
-    second = add(
-        form, record(("x", "long"), ("shop", {"type": "enum", "name": "S", "symbols": ["s2"]}))
-    )
+    shop = {"type": "enum", "name": "S", "symbols": ["s2"]}
+    second = add(form, record(("x", "long"), ("shop", shop)))
     assert said(form, second, b"\x04\x00") == {0: [("text", "s2")]}
     assert said(form, first, b"\x04s1") == {0: [("text", "s1")]}
     assert form.decode(first, b"\x04s1") == {"shop": "s1"}
 
 
 def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
-    line, order = (
-        json.dumps(LINE),
-        record(("lines", {"type": "array", "items": "Line"}), name="Order"),
-    )
-    references = (Reference("Line", line), Reference("Order", json.dumps(order)))
+    order = record(("lines", {"type": "array", "items": "Line"}), name="Order")
+    named = (("Line", LINE), ("Order", order))
+    references = tuple(Reference(name, json.dumps(schema)) for name, schema in named)
     form = AvroFormat(LINES)
     number = form.add(Schema("AVRO", '["Order", "Line"]', references))
     payload = b"\x00\x02\x02a\x04\x00"
@@ -230,9 +210,7 @@ def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
 
 
 def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
-    schema = record(
-        ("shop", "bytes"), ("lines", LINE), ("tags", {"type": "array", "items": "string"})
-    )
+    schema = record(("shop", "bytes"), ("lines", LINE), ("tags", TEXTS))
     for tree, why in (
         (LINES, r"field 'lines\[\].sku': 'lines' is a record in the schema"),
         (tree_of("tags.x"), "field 'tags.x': 'tags' is a list in the schema"),
@@ -248,20 +226,13 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
     assert form.absent == ["nowhere.x"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "1",
-        "[]x",
-        '{"type": "record"}',
-        '"Unknown"',
-        '["null", ["null", "int"]]',
-        "[" * 5_000,
-        '{"type": {"type": {}}}',
-    ],
+NO_SCHEMAS = (
+    *("", "{", "1", "[]x", '{"type": "record"}', '"Unknown"', '["null", ["null", "int"]]'),
+    *("[" * 5_000, '{"type": {"type": {}}}'),
 )
+
+
+@pytest.mark.parametrize("text", NO_SCHEMAS)
 def test_a_schema_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="schema cannot be read"):
         AvroFormat(SHOP).add(Schema("AVRO", text))
@@ -330,7 +301,6 @@ def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch
     assert isinstance(form_of("avro", SHOP), AvroFormat)
     monkeypatch.delitem(sys.modules, "workers.events.formats.avro")
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(
-        SettingsError, match=r'^events.format = "avro": install quietcount\[formats\]: '
-    ):
+    missing = r'^events.format = "avro": install quietcount\[formats\]: '
+    with pytest.raises(SettingsError, match=missing):
         form_of("avro", SHOP)
