@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 
+from msgspec.structs import replace
+
 from tests.events.reading import event_reader
 from workers.events.reader import EventReader, EventSpans, Reject
 from workers.kafka.records import Records
@@ -25,6 +27,7 @@ Compared = tuple[str | None, int, int, int]
 
 BATCH = 4_000
 MAX_BYTES = 4_000
+PLAIN = EventsSettings(topic="t", key="key", items="items", max_bytes=MAX_BYTES)
 NAMES = ("key", "items", "ts", "user")
 # Names beyond ASCII, with odd characters, and some that are prefixes of others.
 ODD_NAMES = (
@@ -42,15 +45,9 @@ def settings() -> list[tuple[EventsSettings, str | None]]:
     )
     for names, key, has_time, user in [*kinds, *((names, "", True, "") for names in ODD_NAMES)]:
         key_field, items, time_field, user_field = (str(Path((name,))) for name in names)
-        field = None if user is None else user_field if user == "" else user
-        events = EventsSettings(
-            topic="t",
-            key=key or key_field,
-            items=items,
-            timestamp=time_field if has_time else None,
-            max_bytes=MAX_BYTES,
-        )
-        found.append((events, field))
+        timestamp = time_field if has_time else None
+        events = replace(PLAIN, key=key or key_field, items=items, timestamp=timestamp)
+        found.append((events, user_field if user == "" else user))
     return found
 
 
@@ -76,10 +73,7 @@ NUMBERS = [
     *b"1795296236471 \xd9\xa1\xd9\xa2 \xef\xbc\x91".split(),
 ]
 UTF8 = [
-    "é".encode(),
-    "žluť".encode(),
-    "語".encode(),
-    "\U0001f600".encode(),
+    *"é žluť 語 \U0001f600".encode().split(),
     *(
         b"\x7f \xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf "
         b"\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf \xef\xbb\xbf \xe2\x80\xa8"
@@ -405,11 +399,8 @@ def long_run(compare: Callable[[int, int], Iterator[Compared]]) -> int:
     options = parser.parse_args()
     begun, scanned, readable, records = time.monotonic(), 0, 0, 0
     for found, more_scanned, more_readable, more in compare(options.records, options.seed):
-        scanned, readable, records = (
-            scanned + more_scanned,
-            readable + more_readable,
-            records + more,
-        )
+        scanned, readable = scanned + more_scanned, readable + more_readable
+        records += more
         if found is not None:
             print(f"seed {options.seed}, after {records:,} records: {found}")
             return 1

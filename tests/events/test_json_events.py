@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -159,9 +160,7 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
 def test_an_index_beyond_the_bytes_raises() -> None:
     """A bug in our record positions must not read memory past the bytes."""
     records = Records.of([record()])
-    beyond = Records(
-        records.data[:-9], records.keys, records.values, records.times, records.offsets
-    )
+    beyond = replace(records, data=records.data[:-9])
     with pytest.raises(IndexError):
         one(event_reader(EVENTS).read(beyond))
     assert np.array_equal(records.values, [[0, len(records.data)]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -379,12 +380,8 @@ def test_what_is_not_plain_is_left_to_the_general_reader(value: bytes) -> None:
 
 def test_a_record_is_read_alone() -> None:
     """Scratch left by one record, even a hostile one, must not affect the next."""
-    values = [
-        b'{"m":1,"order":{"id":1',
-        b'{"order":{"id":2},"m":3}',
-        b'{"order":{"lines":[{"sku":1',
-        b'{"m":4}',
-    ] * 20
+    broken = b'{"m":1,"order":{"id":1', b'{"order":{"lines":[{"sku":1'
+    values = [broken[0], b'{"order":{"id":2},"m":3}', broken[1], b'{"m":4}'] * 20
     found = Scanner(ORDERS).read(Records.of(values))
     assert found == [rows(ORDERS, value) for value in values]
     assert found[1] == [(3, OTHER, None), (2, WHOLE, "2"), (5, WHOLE, "3")]
@@ -402,12 +399,8 @@ def test_a_log_without_room_is_no_log() -> None:
 
 def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
     """Only records that were read have decoded text; without any, bytes are not copied."""
-    values = [
-        b'{"m":"\\u0061\\u0062"}',
-        b'{"m":"\\u0063","x":}',
-        b'{"m":"d","x":"\\u00e9"}',
-        b'{"m":{"\\n":1,"e":2}}',
-    ]
+    values = [b'{"m":"\\u0061\\u0062"}', b'{"m":"\\u0063","x":}']
+    values += [b'{"m":"d","x":"\\u00e9"}', b'{"m":{"\\n":1,"e":2}}']
     records = Records.of(values)
     [logs] = Json(ORDERS).scan(records.data, records.values)
     assert logs.data.tobytes() == b"".join(values) + b"ab\n"
@@ -433,11 +426,8 @@ def test_records_that_share_bytes_are_decoded_too() -> None:
 def test_every_character_can_be_escaped() -> None:
     """Every UTF-16 unit except surrogate halves, and every edge of the pairs."""
     units = [f"\\u{unit:04{digits}}" for unit in range(1 << 16) for digits in "xX"]
-    edges = [
-        f"\\u{first:x}\\u{second:x}"
-        for first in (0xD7FF, 0xD800, 0xDBFF, 0xDC00)
-        for second in (0xDBFF, 0xDC00, 0xDFFF, 0xE000)
-    ]
+    firsts, seconds = (0xD7FF, 0xD800, 0xDBFF, 0xDC00), (0xDBFF, 0xDC00, 0xDFFF, 0xE000)
+    edges = [f"\\u{first:x}\\u{second:x}" for first in firsts for second in seconds]
     values = [b'{"m":"%b"}' % text.encode() for text in (*units, *edges)]
     for value, found in zip(values, Scanner(ORDERS).read(Records.of(values)), strict=True):
         text = json.loads(value)["m"]
@@ -448,8 +438,6 @@ def test_every_character_can_be_escaped() -> None:
 def test_an_index_beyond_the_bytes_raises() -> None:
     """A bug in our record positions must not read memory past the bytes."""
     records = Records.of([b'{"key":"k","items":["a"],"ts":12345678}'])
-    beyond = Records(
-        records.data[:-9], records.keys, records.values, records.times, records.offsets
-    )
+    beyond = replace(records, data=records.data[:-9])
     with pytest.raises(IndexError):
         Scanner(EVENTS).read(beyond)

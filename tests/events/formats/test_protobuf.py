@@ -243,18 +243,16 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path(tree: Node, why: str) 
         ProtobufFormat(tree).add(Schema("PROTOBUF", ORDER))
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        Schema("PROTOBUF", "message {"),
-        Schema("PROTOBUF", 'syntax = "proto3"; import "nowhere.proto"; message M {}'),
-        Schema(
-            "PROTOBUF", 'syntax = "proto3"; message M {}', (Reference("../x.proto", "message"),)
-        ),
-        Schema("PROTOBUF", base64.b64encode(b"\x0a\x01f\x22\x02\x0a\x00").decode()),
-        Schema("PROTOBUF", "message A {" * 50_000),
-    ],
+NO_SCHEMAS = [
+    *("message {", 'syntax = "proto3"; import "nowhere.proto"; message M {}'),
+    *(base64.b64encode(b"\x0a\x01f\x22\x02\x0a\x00").decode(), "message A {" * 50_000),
+]
+OUTSIDE = Schema(
+    "PROTOBUF", 'syntax = "proto3"; message M {}', (Reference("../x.proto", "message"),)
 )
+
+
+@pytest.mark.parametrize("schema", [*(Schema("PROTOBUF", text) for text in NO_SCHEMAS), OUTSIDE])
 def test_a_schema_that_is_none_is_refused(schema: Schema) -> None:
     with pytest.raises(Refused, match="schema cannot be read"):
         ProtobufFormat(PATHS["shop"]).add(schema)

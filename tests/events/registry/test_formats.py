@@ -20,14 +20,14 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 
 from tests.admin import admin_of
-from tests.events.formats.scanning import scanned
-from tests.events.formats.walking import Said
+from tests.events.formats.walking import Said, content, unordered
 from tests.events.registry.test_registry import Shard, in_thread, opened
 from tests.kafka.harness import wait_until
 from tests.registry_server import RegistryServer
+from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.avro import AvroFormat, parse
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
-from workers.events.formats.reader import FormatReader, json_payloads
+from workers.events.formats.reader import FormatReader, Prepared, json_payloads
 from workers.events.log import DECLINED
 from workers.events.schemas import Nobody, Reference, Schema
 from workers.events.tree import Wanted, build
@@ -90,6 +90,21 @@ def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
 
 def context(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
+
+
+def scanned(reader: FormatReader, prepared: Prepared) -> list[Said | None]:
+    """Return what the log of each record says; None where the scanner declines or it is refused."""
+    form, found = reader.form, list[Said | None]()
+    log, number = np.empty((1_000, 4), dtype=np.int64), np.empty(1, dtype=np.int64)
+    for i in range(len(prepared.roots)):
+        values, roots = prepared.payloads[i : i + 1], prepared.roots[i : i + 1]
+        scan = form.logs(
+            prepared.data, readonly_contiguous(values), readonly_contiguous(roots), prepared.base
+        )
+        assert scan(0, number, log) == 1
+        said = unordered(content(log[: max(int(number[0]), 0)], prepared.data))
+        found.append(None if number[0] == DECLINED else said)
+    return found
 
 
 def prepared(reader: FormatReader, records: Records) -> Any:
