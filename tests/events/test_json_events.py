@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
 
 from tests.arrays.uncompiled import plain_python
@@ -155,12 +153,3 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
     plain = plain_python([log, json_scanner])[json_scanner]["depths"]
     for depths in (json_scanner.depths, plain):
         assert depths(records.data, records.values).tolist() == expected
-
-
-def test_an_index_beyond_the_bytes_raises() -> None:
-    """A bug in our record positions must not read memory past the bytes."""
-    records = Records.of([record()])
-    beyond = replace(records, data=records.data[:-9])
-    with pytest.raises(IndexError):
-        one(event_reader(EVENTS).read(beyond))
-    assert np.array_equal(records.values, [[0, len(records.data)]])
