@@ -236,7 +236,8 @@ FORMS = {
     kinds.WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
     kinds.NUMBER: re.compile(INTEGER + BEHIND_POINT, re.ASCII),
     kinds.EXPONENT: re.compile(f"{INTEGER}({BEHIND_POINT})?[eE][+-]?[0-9]{{1,2}}", re.ASCII),
-    kinds.TRUE: re.compile("true"), kinds.FALSE: re.compile("false"),
+    kinds.TRUE: re.compile("true"),
+    kinds.FALSE: re.compile("false"),
     kinds.NULL: re.compile("null"),
 }
 

@@ -39,8 +39,8 @@ class JsonTree(Frozen):
     def __init__(self, root: Node) -> None:
         found = _Rows()
         found.add(root, b"")
-        found.fill(0, root)
-        # A record is an object, whatever fields are wanted.
+        # A record is an object, and so a level, whatever fields are wanted.
+        self.levels = max(1, found.fill(0, root))
         found.rows[0][scanner.SORT] = scanner.OBJECT
         names = np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
         self.names = readonly_contiguous(names)
@@ -54,7 +54,6 @@ class JsonTree(Frozen):
             bits = np.uint64(sum(1 << each for each in set(map(scanner.bit, signatures))))
             row[scanner.BITS] = bits.view(np.int64)
         self.nodes = read_only(nodes)
-        self.levels = max(1, _levels(root))
 
     def walk(self) -> scanner.Walk:
         """Return the scanner's arguments with scratch for one thread."""
@@ -88,7 +87,8 @@ class _Rows:
         self.rows.append(row)
         return len(self.rows) - 1
 
-    def fill(self, row: int, node: Node) -> None:
+    def fill(self, row: int, node: Node) -> int:
+        """Add the rows below a node; return how many levels deep they are."""
         first = len(self.rows)
         named = node.children.items()
         children = [(self.add(child, name.encode()), child) for name, child in named]
@@ -96,8 +96,7 @@ class _Rows:
         if node.elements is not None:
             self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
             children.append((self.rows[row][scanner.ELEMENTS], node.elements))
-        for at, child in children:
-            self.fill(at, child)
+        return 1 + max(self.fill(at, child) for at, child in children) if children else 0
 
 
 def _sort(node: Node) -> int:
@@ -106,13 +105,6 @@ def _sort(node: Node) -> int:
     if len(sorts) > 1:
         return scanner.SEVERAL
     return sorts[0] if sorts else scanner.ONE
-
-
-def _levels(node: Node) -> int:
-    below = [_levels(child) for child in node.children.values()]
-    if node.elements is not None:
-        below.append(_levels(node.elements))
-    return 1 + max(below) if below else 0
 
 
 class JsonDecoder(Frozen):

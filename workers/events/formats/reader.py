@@ -86,11 +86,11 @@ class Decoders:
         self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
     ) -> None:
         self._name, self._tree = settings.events.format, reader.layout.tree
-        self._asked = asked = settings.schema_registry
+        self._server = server = settings.schema_registry
         self._registry: Registry | None = None
-        if self._name in ("avro", "protobuf") and asked is not None:
-            form_of(self._name, self._tree, asked.reader_schema)  # raises if packages are missing
-            access = Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000)
+        if self._name in ("avro", "protobuf") and server is not None:
+            form_of(self._name, self._tree, server.reader_schema)  # raises if packages are missing
+            access = Access(server.url, server.client(), server.unknown_wait_ms / 1000)
             self._registry = Registry(access, metrics)
 
     def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
@@ -101,12 +101,12 @@ class Decoders:
         tree = self._tree if tree is None else tree
         if self._name == "json_schema":
             return FramedJson(Json(tree))
-        asked = self._asked
-        if self._registry is None or asked is None:
+        server = self._server
+        if self._registry is None or server is None:
             return None
-        form = form_of(self._name, tree, asked.reader_schema)
+        form = form_of(self._name, tree, server.reader_schema)
         if waiting is None:
-            refusal = SettingsError(f"schema_registry.url = {asked.url!r}: it does not answer")
+            refusal = SettingsError(f"schema_registry.url = {server.url!r}: it does not answer")
             waiting = CommandWait(_PATIENCE_S, refusal)
         return FormatReader(form, self._registry, waiting)
 
