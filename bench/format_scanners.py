@@ -25,8 +25,7 @@ from google.protobuf import message_factory
 
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.avro import AvroFormat
-from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.formats.reader import FormatReader
 from workers.events.schemas import Nobody, Schema, Waiting
 from workers.events.tree import Wanted, build

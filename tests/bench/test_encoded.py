@@ -18,7 +18,7 @@ from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.formats import expected, histograms
 from bench.throughput.producing import batches, blocks
 from tests.arrays.uncompiled import WAYS
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.protobuf import ProtobufSchema
 from workers.events.schemas import Schema
 
 NUMBER, END_MS, SCHEMA_ID = 3_000, 1_767_225_600_000, 70_001

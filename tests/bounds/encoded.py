@@ -14,7 +14,7 @@ import fastavro
 from google.protobuf import message_factory
 
 from tests.bounds.shapes import NOW_MS
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.protobuf import ProtobufSchema
 from workers.events.schemas import Schema, Waiting
 
 FORMS = ("avro", "protobuf", "json_schema")

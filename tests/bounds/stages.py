@@ -31,9 +31,9 @@ from workers.agents.topics import SourcePartition, Topics
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
-from workers.events.field_spans import Format
 from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
+from workers.events.log import Format
 from workers.events.schemas import Nobody
 from workers.events.tree import Node
 from workers.kafka.clients import Connection

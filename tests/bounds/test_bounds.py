@@ -19,8 +19,8 @@ import pytest
 from tests.bounds.search import MEMORY, TIME, Cell, Search, bound, cells, said
 from tests.bounds.shapes import Kind, Shape, begins, of, together
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans
 from workers.events.json import Json
+from workers.events.log import FieldSpans
 from workers.events.project import Event, Projection
 
 

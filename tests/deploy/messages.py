@@ -25,8 +25,8 @@ OURS = {"QuietcountError", "UsageError", "Difference", "_refused"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
-    "workers/events/formats/avro_program.py",
-    "workers/events/formats/protobuf_program.py",
+    "workers/events/formats/avro.py",
+    "workers/events/formats/protobuf.py",
     "workers/arrays/blake2b.py",
     "workers/mechanisms/ledger.py",
     "workers/arrays/tag_index.py",
@@ -35,7 +35,6 @@ INTERNAL = {
     "workers/pipeline/intake.py",
     "workers/dashboard/feed.py",
     "workers/events/json.py",  # reasons of rejects
-    "workers/events/json_objects.py",
     "workers/events/tree.py",
     "workers/commands/demo/generator.py",
     "workers/kafka/embedded.py",

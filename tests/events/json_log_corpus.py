@@ -6,36 +6,21 @@ counts; exit 1 at the first difference.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from tests.events.json_corpus import SPACES, Generator
+from tests.events.json_corpus import Compared, Generator, long_run
 from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
-from workers.events.json import JsonTree
-from workers.events.json_objects import JsonDecoder, decimal
-from workers.events.json_parts import depths
-from workers.events.log import (
-    DECLINED,
-    EXPONENT,
-    FALSE,
-    LIST,
-    MAP,
-    NULL,
-    NUMBER,
-    OTHER,
-    TEXT,
-    TRUE,
-    WHOLE,
-)
+from workers.events import log as kinds
+from workers.events.json import JsonDecoder, JsonTree, decimal
+from workers.events.json_scanner import depths
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
 
@@ -103,9 +88,7 @@ class Shapes(Generator):
             parts.append((choice((b"x", b"xs", b"ke", b"field95", *known)), self.value()))
         if draw() < 0.3:
             self._random.shuffle(parts)
-        comma, colon, around = (
-            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
-        )
+        comma, colon, around = self.marks()
         quoted = (self.quoted(name.decode()) for name, _ in parts)
         fields = [name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)]
         return b"{%b%b}%b" % (around, comma.join(fields), around)
@@ -193,12 +176,12 @@ def rows_of(node: Node, value: object) -> Iterator[Row]:
     """
     inner = bool(node.children) or node.elements is not None
     if node.many and not inner and isinstance(value, list):
-        yield node.slot, MAP if isinstance(value, Pairs) else LIST, len(value)
+        yield node.slot, kinds.MAP if isinstance(value, Pairs) else kinds.LIST, len(value)
         if isinstance(value, Pairs) and len({name for name, _ in value}) < len(value):
             raise NotPlainError
         for each in value:
             if isinstance(value, Pairs):
-                yield node.slot, TEXT, each[0]
+                yield node.slot, kinds.TEXT, each[0]
             yield one(node.slot, each[1] if isinstance(value, Pairs) else each)
         return
     if node.slot != NO_SLOT:
@@ -210,7 +193,7 @@ def rows_of(node: Node, value: object) -> Iterator[Row]:
     if node.elements is not None:
         if isinstance(value, Pairs) or not isinstance(value, list):
             raise NotPlainError
-        yield node.list_slot, LIST, len(value)
+        yield node.list_slot, kinds.LIST, len(value)
         for each in value:
             if each is None and (node.elements.children or node.elements.elements):
                 raise NotPlainError
@@ -234,21 +217,28 @@ def rows_of_object(node: Node, value: object) -> Iterator[Row]:
 def one(slot: int, value: object) -> Row:
     """Return the row of a single value."""
     if isinstance(value, Whole):
-        return slot, WHOLE, str(value)
+        return slot, kinds.WHOLE, str(value)
     if isinstance(value, Number):
-        return slot, EXPONENT if "e" in value.lower() else NUMBER, str(value)
+        return slot, kinds.EXPONENT if "e" in value.lower() else kinds.NUMBER, str(value)
     if isinstance(value, str):
-        return slot, TEXT, value
+        return slot, kinds.TEXT, value
     if value is None or isinstance(value, bool):
-        return slot, NULL if value is None else TRUE if value else FALSE, json.dumps(value)
-    return slot, OTHER, None
+        return (
+            slot,
+            {None: kinds.NULL, True: kinds.TRUE, False: kinds.FALSE}[value],
+            json.dumps(value),
+        )
+    return slot, kinds.OTHER, None
 
 
+INTEGER, BEHIND_POINT = r"-?(0|[1-9][0-9]{0,14})", r"\.[0-9]{1,30}"
 FORMS = {
-    WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
-    NUMBER: re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,30}", re.ASCII),
-    EXPONENT: re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?[eE][+-]?[0-9]{1,2}", re.ASCII),
-    **{kind: re.compile(word) for kind, word in ((TRUE, "true"), (FALSE, "false"), (NULL, "null"))},
+    kinds.WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
+    kinds.NUMBER: re.compile(INTEGER + BEHIND_POINT, re.ASCII),
+    kinds.EXPONENT: re.compile(f"{INTEGER}({BEHIND_POINT})?[eE][+-]?[0-9]{{1,2}}", re.ASCII),
+    kinds.TRUE: re.compile("true"),
+    kinds.FALSE: re.compile("false"),
+    kinds.NULL: re.compile("null"),
 }
 
 
@@ -274,7 +264,7 @@ class Scanner:
             content, left = records.data.tobytes() + decoded[:filled].tobytes(), iter(rows.tolist())
             for more in number[begin:done].tolist():
                 said = [row_back(content, *row) for row in islice(left, max(more, 0))]
-                found.append(None if more == DECLINED else said)
+                found.append(None if more == kinds.DECLINED else said)
             if done == len(records):
                 return found
             self._room *= 2
@@ -282,9 +272,9 @@ class Scanner:
 
 def row_back(content: bytes, slot: int, kind: int, start: int, stop: int) -> Row:
     """Return a row with the bytes at its positions; check that they are as the log promises."""
-    if kind in (LIST, MAP):
+    if kind in (kinds.LIST, kinds.MAP):
         return slot, kind, start
-    if kind == OTHER:
+    if kind == kinds.OTHER:
         return slot, kind, None
     text = content[start:stop].decode("utf-8", "surrogateescape")
     if kind in FORMS:
@@ -378,25 +368,12 @@ def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
             done += size
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+def compare(records: int, seed: int) -> Iterator[Compared]:
+    """Compare mutated records of all trees."""
     readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
-    begun, scanned, could, records = time.monotonic(), 0, 0, 0
-    for name, values in mutations(options.records, options.seed):
-        found, more, might = difference(*readers[name], values)
-        scanned, could, records = scanned + more, could + might, records + len(values)
-        if found is not None:
-            print(f"seed {options.seed}, tree {name!r}, after {records:,} records: {found}")
-            return 1
-    print(
-        f"{records:,} records, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; a log could say what "
-        f"{could / records:.1%} hold, and the scanner read {scanned / max(could, 1):.1%} of those"
-    )
-    return 0
+    for name, values in mutations(records, seed):
+        yield *difference(*readers[name], values), len(values)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run(compare))

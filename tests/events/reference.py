@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -17,22 +17,15 @@ from typing import Any, NamedTuple
 
 LONGEST = 1_024
 MOST = 1 << 40
-TIMES = {
-    "s": Fraction(1_000),
-    "ms": Fraction(1),
-    "us": Fraction(1, 1_000),
-    "ns": Fraction(1, 1_000_000),
-}
+# Milliseconds in a unit.
+TIMES = {unit: Fraction(1_000, 10**n) for unit, n in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))}
 NOTHING: Any = object()
 STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
 
 
 # With 0 for every digit: `datetime.fromisoformat` reads more, such as weeks.
-CLOCKS = [
-    "00:00",
-    "00:00:00",
-    *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10)),
-]
+FRACTIONS = [point + "0" * digits for point in ".," for digits in range(1, 10)]
+CLOCKS = ["00:00", "00:00:00", *("00:00:00" + fraction for fraction in FRACTIONS)]
 ISO = {
     f"0000-00-00{mark}{clock}{zone}"
     for mark in "T "
@@ -163,11 +156,8 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
         value = walk(element, rest)
         if empty and (value is None or value is NOTHING):
             continue
-        often = (
-            1
-            if count is None
-            else times(walk(element, [name for name, _ in steps_of(count)][lists[0] :]))
-        )
+        counted = [] if count is None else [name for name, _ in steps_of(count)][lists[0] :]
+        often = 1 if count is None else times(walk(element, counted))
         items.append((one(value, edges), often))
     return items
 
@@ -175,23 +165,15 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
 def time_of(value: Any, unit: str) -> int:
     found: int | Fraction = -1
     if unit == "iso":
-        if (
-            isinstance(value, str)
-            and re.sub("[0-9]", "0", value).upper() in ISO
-            and value[11:13] != "24"
-        ):
+        iso = isinstance(value, str) and re.sub("[0-9]", "0", value).upper() in ISO
+        if iso and value[11:13] != "24":
             try:
                 moment = datetime.fromisoformat(value[:10] + "T" + value[11:].upper())
             except ValueError:
                 raise Refused from None
-            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(
-                1970, 1, 1, tzinfo=UTC
-            )
-            found = (
-                Fraction(since.days * 86_400_000)
-                + Fraction(since.seconds * 1_000)
-                + Fraction(since.microseconds, 1_000)
-            )
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+            found = Fraction(since // timedelta(microseconds=1), 1_000)
     elif not isinstance(value, bool) and isinstance(value, int | Decimal if unit == "s" else int):
         found = Fraction(value) * TIMES[unit]
     if found < 0 or found // 1 > 2**53:
@@ -213,10 +195,8 @@ def views_of(
     """Return the fields of every histogram: its own settings, else those of [events]."""
     found = []
     for own in histograms:
-        view = {
-            name: own.get(name, events.get(name))
-            for name in ("key", "items", "count", "where", "buckets")
-        }
+        names = ("key", "items", "count", "where", "buckets")
+        view = {name: own.get(name, events.get(name)) for name in names}
         if "items" in own:
             view["count"] = own.get("count")
         found.append({name: value for name, value in view.items() if value is not None})

@@ -1,22 +1,21 @@
 """Random settings and events on which the compiled, general and reference readers must agree.
 
-`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and prints the counts;
+`python -m tests.events.shapes_corpus [--records N] [--seed S]` reads N records and prints the counts;
 exit 1 at the first difference.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.events.json_corpus import Compared, long_run
 from tests.events.reading import one
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
 from tests.events.shapes_values import (
@@ -41,6 +40,7 @@ NAMES = (
     "long" * 8,
 )
 UNITS = ("ms", "s", "us", "ns", "iso")
+EDGES = ([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6])
 WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
 
@@ -76,18 +76,13 @@ class Maker:
 
     def path(self, most: int = 4) -> str:
         """Return a path of a few names."""
-        return ".".join(
-            self.name() for _ in range(self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2]))
-        )
+        number = self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2])
+        return ".".join(self.name() for _ in range(number))
 
     def name(self) -> str:
         name = self.choose.choice(NAMES) if self.choose.random() < 0.997 else 'q"'
-        needs_quotes = any(mark in name for mark in '. []"$')
-        return (
-            json.dumps(name, ensure_ascii=self.choose.random() < 0.5)
-            if needs_quotes or self.choose.random() < 0.1
-            else name
-        )
+        quoted = any(mark in name for mark in '. []"$') or self.choose.random() < 0.1
+        return json.dumps(name, ensure_ascii=self.choose.random() < 0.5) if quoted else name
 
     def looked(self) -> tuple[dict[str, Any], list[Role]]:
         """Return items, perhaps with a count and buckets, and their values in an event."""
@@ -95,10 +90,7 @@ class Maker:
         own: dict[str, Any] = {}
         one: One = a_label
         if choose.random() < 0.3:
-            own["buckets"] = choose.choice(
-                ([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6])
-            )
-            one = a_number
+            own["buckets"], one = choose.choice(EDGES), a_number
         kind, roles = choose.random(), []
         if kind < 0.45:
             where = self.path(2) + "[]"
@@ -202,9 +194,8 @@ class Maker:
         (name, many), *rest = steps
         if many:
             if not isinstance(value.get(name), list):
-                value[name] = [
-                    {} if rest else None for _ in range(self.choose.choice((0, 1, 2, 2, 3, 7)))
-                ]
+                number = self.choose.choice((0, 1, 2, 2, 3, 7))
+                value[name] = [{} if rest else None for _ in range(number)]
             for place, element in enumerate(value[name]):
                 if rest and isinstance(element, dict):
                     self._put(element, rest, one)
@@ -256,14 +247,9 @@ class Maker:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every place within a value, as its container and its name or index there."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for name, each in inner:
+    if not isinstance(value, dict | list):
+        return
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, name
         yield from _places(each)
 
@@ -310,7 +296,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
 
     of = [layout.names.index(name) for name in case.names]
     views = []
-    for place, view in enumerate(spans.views):
+    for place in range(len(layout.names)):
         spanned = spans.columns[layout.column_of[place]]
         labels, amounts = spanned.labels.tolist(), spanned.amounts.tolist()
         bucketed = layout.items_of[layout.column_of[place]].edges is not None
@@ -320,7 +306,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         if column is not None:
             keys = [text(span) for span in column.tolist()]
         counted = list(zip(named, amounts, strict=True))
-        rows = zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
+        rows = zip(keys, spans.first[place].tolist(), spans.number[place].tolist(), strict=True)
         views.append([Looked(key, counted[at : at + n]) if n >= 0 else None for key, at, n in rows])
     users: list[str | None] = [None] * len(spans)
     if spans.users is not None:
@@ -368,27 +354,13 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
     return None if fast_rejects == slow_rejects else said_both, scanned, events
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    maker, begun = Maker(options.seed), time.monotonic()
-    scanned = events = records = cases = 0
-    while records < options.events:
+def compare(records: int, seed: int) -> Iterator[Compared]:
+    """Compare events of random settings."""
+    maker = Maker(seed)
+    for _ in range(0, records, BATCH):
         case = maker.case()
-        found, more_scanned, more_events = difference(case, maker.batch(case))
-        scanned, events = scanned + more_scanned, events + more_events
-        records, cases = records + BATCH, cases + 1
-        if found is not None:
-            print(f"seed {options.seed}, after {records:,} records: {found}")
-            return 1
-    print(
-        f"{records:,} records of {cases:,} settings, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; "
-        f"{events / records:.1%} are events, the scanner read {scanned / records:.1%}"
-    )
-    return 0
+        yield *difference(case, maker.batch(case)), BATCH
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(long_run(compare))

@@ -25,14 +25,8 @@ def dumped(value: Any, choose: random.Random) -> str:
         return str(value)
     if isinstance(value, dict):
         comma, colon = choose.choice(((",", ":"), (", ", ": "), (" ,", "\n:")))
-        return (
-            "{"
-            + comma.join(
-                dumped(name, choose) + colon + dumped(inner, choose)
-                for name, inner in value.items()
-            )
-            + "}"
-        )
+        fields = [dumped(name, choose) + colon + dumped(of, choose) for name, of in value.items()]
+        return "{" + comma.join(fields) + "}"
     if isinstance(value, list):
         return "[" + choose.choice((",", ", ")).join(dumped(inner, choose) for inner in value) + "]"
     return WRITERS[choose.random() < 0.005](value)
@@ -44,17 +38,9 @@ def a_label(choose: random.Random) -> Any:
         return choose.choice("abcdefgh") + str(choose.randrange(4))
     if kind < 0.985:
         return choose.choice((0, 1, -1, 17, 999_999_999_999_999_999, -123_456, True, False))
+    quoted, long = 'a "quoted" \\ one', ("x" * 1024, "é" * 512)
     return choose.choice(
-        (
-            "",
-            "é商\U0001f600",
-            "x" * 1024,
-            'a "quoted" \\ one',
-            "\x00\n",
-            "é" * 512,
-            10**18,
-            -(10**30),
-        )
+        ("", "é商\U0001f600", long[0], quoted, "\x00\n", long[1], 10**18, -(10**30))
     )
 
 
@@ -63,28 +49,20 @@ def a_number(choose: random.Random) -> Any:
     if kind < 0.4:
         return choose.choice((-5, 0, 1, 2, 9, 10, 11, 50, 99, 100, 101))
     if kind < 0.8:
-        return Raw(
-            choose.choice(("0.1", "-0.1", "9.99", "10.0", "10.000000000000001", "99.9999", "-0.0"))
-        )
+        usual = "0.1 -0.1 9.99 10.0 10.000000000000001 99.9999 -0.0"
+        return Raw(choose.choice(usual.split()))
     if kind < 0.83:
-        return Raw(
-            choose.choice(
-                ("1e2", "-0", "1E-9", "0.30000000000000004", "123456789.1234567", "1e400")
-            )
-        )
-    return Raw(
-        repr(choose.uniform(-20, 120))
-        if choose.random() < 0.1
-        else f"{choose.uniform(-20, 120):.2f}"
-    )
+        rare = "1e2 -0 1E-9 0.30000000000000004 123456789.1234567 1e400"
+        return Raw(choose.choice(rare.split()))
+    exact = choose.random() < 0.1
+    number = choose.uniform(-20, 120)
+    return Raw(repr(number) if exact else f"{number:.2f}")
 
 
 def a_count(choose: random.Random) -> int:
-    return (
-        choose.choice((40, 999_999_999_999, 2**40, 2**41, 2**70))
-        if choose.random() < 0.02
-        else choose.randrange(5)
-    )
+    if choose.random() < 0.02:
+        return choose.choice((40, 999_999_999_999, 2**40, 2**41, 2**70))
+    return choose.randrange(5)
 
 
 def a_time(unit: str) -> One:
@@ -93,28 +71,16 @@ def a_time(unit: str) -> One:
         if unit == "iso":
             rare = choose.random() < 0.03
             at = time.gmtime(min(ms // 1_000, 2**34))
-            text = (
-                time.strftime("%Y-%m-%d", at)
-                + choose.choice("t" if rare else "T ")
-                + time.strftime("%H:%M:%S", at)
-            )
-            text += choose.choice(
-                ("", "", ".5", ".123", ".999999", ".123456789", ",25")
-                if rare
-                else ("", "", ".5", ".123", ".999999")
-            )
-            return text + choose.choice(
-                ("z", "+02:00", "-0530", "-00:00") if rare else ("Z", "", "+00:00")
-            )
+            fractions = ("", "", ".5", ".123", ".999999", *((".123456789", ",25") if rare else ()))
+            zones = ("z", "+02:00", "-0530", "-00:00") if rare else ("Z", "", "+00:00")
+            mark = choose.choice("t" if rare else "T ")
+            text = time.strftime(f"%Y-%m-%d{mark}%H:%M:%S", at)
+            return text + choose.choice(fractions) + choose.choice(zones)
         if unit == "s":
-            return Raw(
-                choose.choice(
-                    (str(ms // 1_000), f"{ms / 1_000:.3f}", repr(ms / 1_000), f"{ms // 1_000}.9999")
-                )
-            )
-        return ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit] + choose.randrange(
-            1 if unit == "ms" else 1_000
-        )
+            s, whole = ms / 1_000, ms // 1_000
+            return Raw(choose.choice((str(whole), f"{s:.3f}", repr(s), f"{whole}.9999")))
+        below_ms = choose.randrange(1 if unit == "ms" else 1_000)
+        return ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit] + below_ms
 
     return drawn
 
@@ -124,45 +90,13 @@ def a_user(choose: random.Random) -> Any:
 
 
 ODD: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    5,
-    "5",
-    "",
-    "x",
-    [],
-    {},
-    [None],
-    ["x", 5],
-    [[]],
-    [{}],
-    {"a": 1},
-    {"a": -1},
-    {"a": 1.5},
-    {"5": 5, "": 0},
-    "x" * 1025,
-    Raw("1.0"),
-    Raw("1.5"),
-    Raw("1e3"),
-    Raw("-0"),
-    Raw("1e400"),
-    Raw("12345678901234567890"),
-    Raw("9007199254740993"),
-    Raw("-0.5"),
-    Raw('{"a":1,"a":2}'),
-    Raw("9007199254740992"),
-    Raw("9007199254740.9921"),
+    *(None, True, False, 0, -1, 5, "5", "", "x", [], {}, [None], ["x", 5], [[]], [{}]),
+    *({"a": 1}, {"a": -1}, {"a": 1.5}, {"5": 5, "": 0}, "x" * 1025),
+    *map(Raw, ("1.0", "1.5", "1e3", "-0", "1e400", "12345678901234567890", "9007199254740993")),
+    *map(Raw, ("-0.5", '{"a":1,"a":2}', "9007199254740992", "9007199254740.9921")),
     Raw("0.00000000000000000001"),
-    "2026-01-02T03:04:05Z",
-    "2026-02-30T00:00:00Z",
-    "1969-12-31T23:59:59Z",
-    "2026-01-02T03:04",
-    "2026-01-02T03:04:60Z",
-    "2024-02-29 23:59:59.999",
-    "0001-01-01T00:00:00+01:00",
+    *("2026-01-02T03:04:05Z", "2026-02-30T00:00:00Z", "1969-12-31T23:59:59Z", "2026-01-02T03:04"),
+    *("2026-01-02T03:04:60Z", "2024-02-29 23:59:59.999", "0001-01-01T00:00:00+01:00"),
     "9999-12-31T23:59:59-01:00",
 )
 

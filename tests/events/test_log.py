@@ -34,13 +34,8 @@ def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(wa
     )
     ends, status = np.empty(5, dtype=np.int64), np.empty(5, dtype=np.int8)
     second = 100 + DECLINED_EACH
-    for room, records in (
-        (1, 2),
-        (second, 2),
-        (second + 1, 4),
-        (second + 1 + DECLINED_EACH, 4),
-        (second + 2 + DECLINED_EACH, 5),
-    ):
+    third = second + 1 + DECLINED_EACH
+    for room, records in ((1, 2), (second, 2), (second + 1, 4), (third, 4), (third + 1, 5)):
         assert way(ended)(number, values, room, ends, status) == records
         assert ends[:records].tolist() == [2, 2, 5, 5, 5][:records]
 
@@ -55,17 +50,13 @@ def test_the_widest_text_is_found(way: Any) -> None:
         ([(0, 4), (4, 5)], 4),
         ([(1, 2), (9, 20)], 11),
     ):
-        assert (
-            way(widest)(readonly_contiguous(np.array(places, dtype=np.int64).reshape(-1, 2)))
-            == most
-        )
+        texts = np.array(places, dtype=np.int64).reshape(-1, 2)
+        assert way(widest)(readonly_contiguous(texts)) == most
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_outcomes_are_counted(way: Any) -> None:
     """Counts show whether all were read, and whether any is left to the general reader."""
-    status = np.array(
-        [READ, DECLINED, 1, READ, READ, DECLINED, DECLINED, DECLINED, 1], dtype=np.int8
-    )
+    status = np.array([READ, DECLINED, 1, READ, READ, *[DECLINED] * 3, 1], dtype=np.int8)
     assert way(outcomes)(status, READ) == (4, 3)
     assert way(outcomes)(status[:0], READ) == (0, 0)

@@ -19,7 +19,7 @@ from tests.agents.monitor.scene import Scene
 from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.events import field_spans
+from workers.events import log
 from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
 from workers.events.log import DECLINED_EACH
@@ -40,9 +40,9 @@ KEY = NoiseKey(bytes(32))
 
 def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -> None:
     """Limit a part to this many rows and this many bytes of declined records."""
-    monkeypatch.setattr(field_spans, "ROWS_FORESEEN", 0)
-    monkeypatch.setattr(field_spans, "ROWS_LEAST", rows)
-    monkeypatch.setattr(field_spans, "DECLINED_BYTES", declined)
+    monkeypatch.setattr(log, "ROWS_FORESEEN", 0)
+    monkeypatch.setattr(log, "ROWS_LEAST", rows)
+    monkeypatch.setattr(log, "DECLINED_BYTES", declined)
 
 
 def joined(
@@ -136,19 +136,11 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     parts = list(reader.read(Records.of([small_one, items, small_one, items, items, small_one])))
     # A small record may fit after a large one.
     assert [stop for *_, stop in parts] == [1, 3, 4, 6]
-    assert [int(spans.views[0].number.sum()) for spans, *_ in parts] == [
-        1,
-        490_001,
-        490_000,
-        490_001,
-    ]
+    assert [int(spans.number[0].sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
-    most = field_spans.DECLINED_BYTES // DECLINED_EACH
-    assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [
-        most,
-        2 * most,
-        2 * most + 1,
-    ]
+    most = log.DECLINED_BYTES // DECLINED_EACH
+    nothing = Records.of([None] * (2 * most + 1))
+    assert [stop for *_, stop in reader.read(nothing)] == [most, 2 * most, 2 * most + 1]
 
 
 class Killed(Exception): ...
@@ -213,9 +205,8 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
     ]
     # Offsets with gaps, as in a compacted topic.
     offsets = [3 * i for i in range(60)]
-    batch = Batch(
-        0, 200, Records.of(values, times=[now_ms + i for i in range(60)], offsets=offsets)
-    )
+    times = [now_ms + i for i in range(60)]
+    batch = Batch(0, 200, Records.of(values, times=times, offsets=offsets))
     [(shard, messages, _)] = [next(shards(tmp_path))]
     shard.process(batch)
     expected = totals(messages)
@@ -235,9 +226,8 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
             shard.process(rest)
         everything += messages
         progress = [value or b"" for each in changes for key, value in each if key == PROGRESS]
-        committed += [
-            msgspec.json.decode(value, type=ContributeProgress).offset for value in progress
-        ]
+        decode_progress = msgspec.json.Decoder(ContributeProgress).decode
+        committed += [decode_progress(value).offset for value in progress]
     assert committed[-1] == 200
     assert committed == sorted(set(committed))
     assert len(committed) > owners > 2
@@ -260,9 +250,8 @@ def stop_after(shard: ContributeShard, parts: int) -> Any:
 
 def calls(edges: Sequence[float], numbers: int) -> int:
     """Return how many calls the general reader makes for a record with this many numbers."""
-    reader = EventReader(
-        Shape(MappingProxyType({"": View(ALL_KEYS, Path(("i",)), edges=tuple(edges))}))
-    )
+    view = View(ALL_KEYS, Path(("i",)), edges=tuple(edges))
+    reader = EventReader(Shape(MappingProxyType({"": view})))
     records = Records.of([b'{"i":[%b]}' % b",".join(b"%de100" % i for i in range(numbers))])
     number = 0
 
@@ -290,17 +279,10 @@ def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
 def test_a_bucket_is_how_many_edges_are_at_most_a_number() -> None:
     """Also covers infinities, signed zeros and numbers that no float64 holds."""
     edges = (-math.inf, -1e300, -1.0, 0.0, 5e-324, 0.1, 1.0, 2.0**53, 1e308, math.inf)
-    near = [
-        each
-        for edge in edges
-        for each in (edge, math.nextafter(edge, math.inf), math.nextafter(edge, -math.inf))
-    ]
+    near = [math.nextafter(edge, to) for edge in edges for to in (edge, math.inf, -math.inf)]
     odd = [-0.0, 10**400, -(10**400), 2**53 + 1, 0, 1]
-    numbers: list[float | Decimal] = [
-        *near,
-        *odd,
-        *map(Decimal, ("0.1", "0.10000000000000001", "1E-400")),
-    ]
+    decimals = map(Decimal, ("0.1", "0.10000000000000001", "1E-400"))
+    numbers: list[float | Decimal] = [*near, *odd, *decimals]
     for number in numbers:
         as_float = number_of(number)
         assert as_float is not None

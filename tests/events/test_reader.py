@@ -11,9 +11,8 @@ import pytest
 from tests.events.json_corpus import read_back
 from tests.events.reading import event_reader, one
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans
 from workers.events.json import NESTED_MAX
-from workers.events.log import LIST, VALUE
+from workers.events.log import LIST, VALUE, FieldSpans
 from workers.events.reader import EventReader
 from workers.events.view_kernels import ITEMS
 from workers.kafka.records import Records
@@ -120,7 +119,7 @@ def test_many_labels_get_room() -> None:
         b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts
     ]
     spans, rejects = one(event_reader(SETTINGS).read(Records.of(values)))
-    assert (rejects, spans.declined, spans.views[0].number.tolist()) == ([], 0, counts)
+    assert (rejects, spans.declined, spans.number[0].tolist()) == ([], 0, counts)
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
 
 
@@ -140,12 +139,7 @@ def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
         assert (column.amounts.tolist(), column.once) == (amounts, max(amounts) == 1)
     many = [b'{"i":[%b]}' % b",".join([b'"a"'] * 1000)] * 140
     (column,) = one(reader.read(Records.of(many)))[0].columns
-    assert (len(column.amounts), column.amounts.min(), column.amounts.max(), column.once) == (
-        140_000,
-        1,
-        1,
-        True,
-    )
+    assert len(column.amounts) == 140_000 and (column.amounts == 1).all() and column.once
 
 
 class _Numbers:
@@ -153,21 +147,16 @@ class _Numbers:
 
     def __init__(self, reader: EventReader, lengths: list[int]) -> None:
         slot = int(reader.layout.program.columns[0, ITEMS])
-        rows = [
-            row
-            for length in lengths
-            for row in [
-                (slot, LIST, length, -1),
-                *[(slot, VALUE, -(10**17) - i, 0) for i in range(length)],
-            ]
-        ]
+        rows = []
+        for length in lengths:
+            rows.append((slot, LIST, length, -1))
+            rows += [(slot, VALUE, -(10**17) - i, 0) for i in range(length)]
         self._rows = np.array(rows, dtype=np.int64)
         self._ends = np.cumsum([1 + length for length in lengths])
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
-        yield FieldSpans(
-            0, data, self._rows, self._ends, np.zeros(len(values), dtype=np.int8), lambda _: None
-        )
+        status = np.zeros(len(values), dtype=np.int8)
+        yield FieldSpans(0, data, self._rows, self._ends, status, lambda _: None)
 
 
 @pytest.mark.parametrize("length", [1, 7, 60])
@@ -175,9 +164,8 @@ def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
     """Most rows are labels that need decoded text: both rooms are too small at first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     lengths = [length] * 30 + [1]
-    spans, rejects = one(
-        reader.read(Records.of([b"x"] * 31, [b"k"] * 31, range(31)), _Numbers(reader, lengths))
-    )
+    records = Records.of([b"x"] * 31, [b"k"] * 31, range(31))
+    spans, rejects = one(reader.read(records, _Numbers(reader, lengths)))
     assert (rejects, spans.declined) == ([], 0)
     wanted = [[b"%d" % (-(10**17) - i) for i in range(n)] for n in lengths]
     assert [row[4] for row in read_back(spans)] == wanted
@@ -186,16 +174,7 @@ def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
     """`$key` and a missing time field mean the record's own; errors in the value come first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
-    values = [
-        b'{"q":"a"}',
-        b"{",
-        b'{"q":"b"}',
-        b'{"q":"c"}',
-        b'{"q":"d"}',
-        b"{",
-        b'{"q":"e"}',
-        b'{"q":"\\u0066"}',
-    ]
+    values = b'{"q":"a"} { {"q":"b"} {"q":"c"} {"q":"d"} { {"q":"e"} {"q":"\\u0066"}'.split()
     keys = [b"k1", b"k2", None, b"\xff", b"k\x00\n5", None, b"k" * 1025, None]
     spans, rejects = one(reader.read(Records.of(values, keys, range(10, 90, 10))))
     assert read_back(spans) == [
@@ -203,23 +182,14 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
         (4, 50, b"k\x00\n5", None, [b"d"], [1]),
     ]
     assert len(spans.columns[0].labels) == 2
-    assert [(r.index, r.reason) for r in rejects] == [
-        (1, "not JSON"),
-        (2, "record key is no label"),
-        (3, "record key is no label"),
-        (5, "not JSON"),
-        (6, "record key is no label"),
-        (7, "record key is no label"),
-    ]
+    reasons = dict.fromkeys((1, 2, 3, 5, 6, 7), "record key is no label")
+    assert {r.index: r.reason for r in rejects} == reasons | {1: "not JSON", 5: "not JSON"}
 
 
 def test_one_histogram_for_everything_needs_no_key() -> None:
     """With `$all`, events have no stream key of their own."""
-    spans, _ = one(
-        event_reader(EventsSettings(topic="t", key="$all", items="q")).read(
-            Records.of([b'{"q":"a"}'])
-        )
-    )
+    reader = event_reader(EventsSettings(topic="t", key="$all", items="q"))
+    spans, _ = one(reader.read(Records.of([b'{"q":"a"}'])))
     assert spans.keys == (None,)
     assert read_back(spans) == [(0, 0, None, None, [b"a"], [1])]
 
@@ -227,38 +197,21 @@ def test_one_histogram_for_everything_needs_no_key() -> None:
 def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
     """A number names the same user as its decimal digits in a string."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
-    good = {
-        b'"ann"': b"ann",
-        b"17": b"17",
-        b'"17"': b"17",
-        b"-17": b"-17",
-        b"-0": b"0",
-        b"9" * 30: b"9" * 30,
-        b'""': b"",
-    }
+    good = {b'"ann"': b"ann", b"17": b"17", b'"17"': b"17", b"-17": b"-17"}
+    good |= {b"-0": b"0", b"9" * 30: b"9" * 30, b'""': b""}
     bad = [b"1.5", b"1e2", b"true", b"null", b"9" * 5_000]
     values = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in [*good, *bad]]
-    spans, rejects = one(
-        event_reader(events, "who").read(Records.of([*values, b'{"shop":"s","q":["a"]}']))
-    )
+    long = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in (b'"%bx"' % LONG, b"7" * 1025)]
+    records = Records.of([*values, b'{"shop":"s","q":["a"]}', *long])
+    spans, rejects = one(event_reader(events, "who").read(records))
     assert [row[3] for row in read_back(spans)] == [*good.values()]
-    reasons = ["field 'who' is not a string or a whole number"] * 4 + [
-        "not JSON",
-        "missing field 'who'",
-    ]
+    reasons = ["field 'who' is not a string or a whole number"] * 4
+    reasons += ["not JSON", "missing field 'who'", *["label too long"] * 2]
     assert [r.reason for r in rejects] == reasons
-    long = [
-        b'{"shop":"s","q":["a"],"who":%b}' % user for user in (b'"' + LONG + b'x"', b"7" * 1025)
-    ]
-    assert [r.reason for r in one(event_reader(events, "who").read(Records.of(long)))[1]] == [
-        "label too long"
-    ] * 2
     keyed = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
     spans, rejects = one(keyed.read(Records.of([values[0], values[0]], [b"bob", None])))
-    assert ([row[3] for row in read_back(spans)], [r.reason for r in rejects]) == (
-        [b"bob"],
-        ["record key is no label"],
-    )
+    assert [row[3] for row in read_back(spans)] == [b"bob"]
+    assert [r.reason for r in rejects] == ["record key is no label"]
 
 
 def test_how_deep_an_event_may_be_does_not_depend_on_the_interpreter() -> None:

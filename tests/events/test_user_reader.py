@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import MappingProxyType
 
 import msgspec
@@ -14,7 +15,7 @@ from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection
 from workers.events.reader import AHEAD
-from workers.events.user_reader import NO_TIME, RecordUsers, UserReader, whose
+from workers.events.user_reader import NO_TIME, RecordUsers, UserReader, read_users
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape, conditions
 from workers.settings.settings import EventsSettings, shape_of
@@ -41,7 +42,7 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
 ) -> None:
     """The scanner handles plain records only, so it must recognize them correctly."""
     if not compiled:
-        monkeypatch.setattr("workers.events.user_reader.whose", uncompiled(whose))
+        monkeypatch.setattr("workers.events.user_reader.read_users", uncompiled(read_users))
     values = corpus()
     looked = 0
     for user, timestamp in (("user", "ts"), ("user", None), ("key", "user"), ("user.name", "ts")):
@@ -56,13 +57,12 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
         whole = list(reader._whole.read(records))
         why = {reject.index: reject.reason for _, reasons, _ in whole for reject in reasons}
         names, said = users(found), dict(rejects(found))
-        for i, (value, name, time) in enumerate(
-            zip(values, names, found.times.tolist(), strict=True)
-        ):
-            try:
-                wanted, at = projection.whose(decode(i)) if len(value) <= 4_000 else (None, 0)
-            except ValueError:
-                wanted, at = None, 0
+        rows = zip(values, names, found.times.tolist(), strict=True)
+        for i, (value, name, time) in enumerate(rows):
+            wanted, at = None, 0
+            if len(value) <= 4_000:
+                with suppress(ValueError):
+                    wanted, at = projection.user_and_time(decode(i))
             assert name == (None if wanted is None else wanted.encode()), value
             if wanted is None:
                 assert said[i] == why[i], value
@@ -71,40 +71,25 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
                 assert time == (at if layout.time_slot >= 0 else 7), value
                 looked += 1
         for part, _, _ in whole:
-            mine = dict(
-                zip(
-                    part.index.tolist(),
-                    part.users.tolist() if part.users is not None else [],
-                    strict=False,
-                )
-            )
-            for i, (start, stop) in mine.items():
+            assert part.users is not None
+            for i, (start, stop) in zip(part.index.tolist(), part.users.tolist(), strict=True):
                 assert names[i] == part.data[start:stop].tobytes()
     assert looked > 500
 
 
 def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() -> None:
     """A heartbeat without a user is not a reject; its time advances the partition."""
-    events = EventsSettings(
-        topic="t",
-        key="key",
-        items="items",
-        timestamp="ts",
-        where_=conditions([{"field": "type", "in": ["buy"]}]),
-    )
+    where = conditions([{"field": "type", "in": ["buy"]}])
+    events = EventsSettings(topic="t", key="key", items="items", timestamp="ts", where_=where)
     reader = UserReader(shape_of(events, "user"), max_bytes=1_000)
-    found = reader.read(
-        Records.of(
-            [
-                b'{"type": "ping", "ts": 5}',
-                b'{"type": "buy", "key": "k", "items": "a", "ts": 6}',
-                b'{"type": "ping", "ts": 7, "user": "ann"}',
-                b'{"type": "buy", "ts": "x", "user": 12}',
-                b'{"type": "ping", "ts": 8, "user": true}',
-            ]
-        ),
-        FOREVER,
-    )
+    values = [
+        b'{"type": "ping", "ts": 5}',
+        b'{"type": "buy", "key": "k", "items": "a", "ts": 6}',
+        b'{"type": "ping", "ts": 7, "user": "ann"}',
+        b'{"type": "buy", "ts": "x", "user": 12}',
+        b'{"type": "ping", "ts": 8, "user": true}',
+    ]
+    found = reader.read(Records.of(values), FOREVER)
     assert users(found) == [None, None, b"ann", b"12", None]
     assert found.times.tolist() == [5, NO_TIME, 7, NO_TIME, 8]
     assert rejects(found) == [(1, "missing field 'user'")]
@@ -112,35 +97,24 @@ def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() ->
 
 def test_a_user_that_is_the_record_key() -> None:
     """A record without the key is a reject if a histogram selects it."""
-    reader = UserReader(
-        shape_of(EventsSettings(topic="t", key="key", items="items"), "$key"), max_bytes=1_000
-    )
-    good, long = b'{"key": "k", "items": "a"}', b"x" * 1_025
-    records = Records.of(
-        [good, good, good, b"broken", None],
-        [b"ann", None, long, b"ann", b"ann"],
-        [10, 10, 10, 10, 10],
-    )
+    events = EventsSettings(topic="t", key="key", items="items")
+    reader = UserReader(shape_of(events, "$key"), max_bytes=1_000)
+    good, keys = b'{"key": "k", "items": "a"}', [b"ann", None, b"x" * 1_025, b"ann", b"ann"]
+    records = Records.of([good, good, good, b"broken", None], keys, [10] * 5)
     found = reader.read(records, FOREVER)
     assert users(found) == [b"ann", None, None, None, None]
-    assert [why for _, why in rejects(found)] == ["record key is no label"] * 2 + [
-        "not JSON",
-        "no value",
-    ]
+    reasons = [*["record key is no label"] * 2, "not JSON", "no value"]
+    assert [why for _, why in rejects(found)] == reasons
     # Brokers take no record that is dated far ahead, so it is not sent on where its time counts.
-    late = Records.of([good, good], [b"ann", b"ann"], [100, 101])
-    assert rejects(reader.read(late, 100)) == [(1, AHEAD)] and users(reader.read(late, 100)) == [
-        b"ann",
-        None,
-    ]
+    late = reader.read(Records.of([good, good], [b"ann", b"ann"], [100, 101]), 100)
+    assert (rejects(late), users(late)) == ([(1, AHEAD)], [b"ann", None])
 
 
 def test_users_may_be_numbers_and_escaped() -> None:
     """As in the full reader: the same user must reach the same partition."""
     names = ["ann", "é", 'a"b', "\n", 0, -5, 10**18, 10**400, "x" * 1_024, "x" * 1_025]
-    records = Records.of(
-        [msgspec.json.encode({"key": "k", "items": "a", "ts": 1, "user": name}) for name in names]
-    )
+    event = {"key": "k", "items": "a", "ts": 1}
+    records = Records.of([msgspec.json.encode(event | {"user": name}) for name in names])
     found = UserReader(SHAPE, max_bytes=10_000).read(records, FOREVER)
     wanted = [str(name).encode() for name in names]
     wanted[-1] = None  # type: ignore[call-overload]  # too long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import product
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -45,12 +46,9 @@ def test_the_hash_is_siphash_1_3() -> None:
     k0, k1 = (int(half) for half in SECRET)
     for n in range(40):
         text = bytes(range(n))
-        v = [
-            k0 ^ 0x736F6D6570736575,
-            k1 ^ 0x646F72616E646F6D,
-            k0 ^ 0x6C7967656E657261,
-            k1 ^ 0x7465646279746573,
-        ]
+        magic = memoryview(b"somepseudorandomlygeneratedbytes")
+        words_of = [int.from_bytes(magic[at : at + 8], "big") for at in range(0, 32, 8)]
+        v = [k ^ word for k, word in zip((k0, k1, k0, k1), words_of, strict=True)]
         padded = text + bytes(7 - n % 8) + bytes([n % 256])
         for at in range(0, len(padded), 8):
             word = int.from_bytes(padded[at : at + 8], "little")
@@ -67,10 +65,8 @@ def test_the_hash_is_siphash_1_3() -> None:
             ):
                 for behind in (b"", b"\xff" * 9):  # what follows a text is read, and must not count
                     data = np.frombuffer(b"xy" + text + behind, dtype=np.uint8)
-                    assert (
-                        int(way(kernels.sip_hash)(data, 2, 2 + n, SECRET))
-                        == v[0] ^ v[1] ^ v[2] ^ v[3]
-                    )
+                    found = int(way(kernels.sip_hash)(data, 2, 2 + n, SECRET))
+                    assert found == v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,25 +99,14 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
     places = np.stack((column.ends - column.lengths, column.ends), axis=1)
     expected = dict[bytes, int]()
     wanted = [expected.setdefault(text, len(expected)) for text in texts]
+    parts = ("sip_hash", "sip_round", "guess_codes", "_same", "recent_place", "same_bytes")
+    plain = {name: uncompiled(getattr(kernels, name)) for name in (*parts, "word_at")}
     for large, same, alike in product((1, 1 << 30), (False, True), (False, True)):
+        hashed: dict[str, Any] = {"sip_hash": lambda *_: np.uint64(5)} if same else {}
+        placed: dict[str, Any] = {"recent_place": lambda *_: 5} if alike else {}
         with (
-            patch.object(kernels, "LARGE", large),
-            patch.object(
-                kernels,
-                "sip_hash",
-                (lambda *_: np.uint64(5)) if same else uncompiled(kernels.sip_hash),
-            ),
-            patch.object(kernels, "sip_round", uncompiled(kernels.sip_round)),
-            patch.object(kernels, "guess_codes", uncompiled(kernels.guess_codes)),
-            patch.object(kernels, "_same", uncompiled(kernels._same)),
-            patch.object(
-                kernels,
-                "recent_place",
-                (lambda *_: 5) if alike else uncompiled(kernels.recent_place),
-            ),
-            patch.object(kernels, "same_bytes", uncompiled(words.same_bytes)),
+            patch.multiple(kernels, LARGE=large, **plain | hashed | placed),
             patch.object(words, "word_at", uncompiled(words.word_at)),
-            patch.object(kernels, "word_at", uncompiled(words.word_at)),
             np.errstate(over="ignore"),
         ):
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
@@ -153,9 +138,8 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
     key, rng = NoiseKey(bytes(32)), np.random.default_rng(2)
     names, labels = Vocabulary(), Vocabulary()
     names.codes_of(Texts.of([b"a", "\u00e4".encode(), b""]))
-    column = [
-        hashlib.sha256(b"%d" % n).hexdigest().encode()[: n % 60] + b"%d" % n for n in range(400)
-    ]
+    digits = [b"%d" % n for n in range(400)]
+    column = [hashlib.sha256(n).hexdigest().encode()[: int(n) % 60] + n for n in digits]
     labels.codes_of(Texts.of(column))
     digests = PairDigests(key.tag_state, names, labels)
     for size in (5, 300, 40, 400, 400):
@@ -186,14 +170,8 @@ def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
 @pytest.mark.parametrize("behind", [b"", b"\xff" * 9])
 def test_texts_that_look_like_recent_ones_are_told_apart(behind: bytes) -> None:
     """Lookup starts at the last text with the same first and last bytes."""
-    like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)] + [
-        b"a\0",
-        b"a",
-        b"",
-        b"\0",
-        b"a\0\0",
-        b"12345678",
-    ]
+    like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)]
+    like += [b"a\0", b"a", b"", b"\0", b"a\0\0", b"12345678"]
     vocabulary, expected = Vocabulary(), dict[bytes, int]()
     for texts in (like, like[::-1], [like[0]] * 5, like):
         column = Texts.of(texts)

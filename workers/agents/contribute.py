@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
-from workers.events.field_spans import Format
+from workers.events.log import Format
 from workers.events.reader import EventReader
 from workers.events.schemas import Waiting
 from workers.events.source_reader import Declared, SourceReader

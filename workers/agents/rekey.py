@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
 from workers.arrays.types import Longs
-from workers.events.field_spans import Format
+from workers.events.log import Format
 from workers.events.reader import EARLIEST_MS, Reject
 from workers.events.schemas import Waiting
 from workers.events.tree import Node

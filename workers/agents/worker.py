@@ -25,7 +25,7 @@ from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.state import await_coordinator, check_states, key_of
 from workers.agents.topics import Topics, check_topics, connection_of, watching
-from workers.events.decoders import Decoders
+from workers.events.formats.reader import Decoders
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials
 from workers.kafka.handover import KAFKA_AWAY, Handover

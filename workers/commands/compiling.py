@@ -28,10 +28,10 @@ from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.commands.failures import log
-from workers.events.field_spans import FieldSpans, Format
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
 from workers.events.json import Json
+from workers.events.log import FieldSpans, Format
 from workers.events.reader import EARLIEST_MS, EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node
@@ -259,9 +259,9 @@ def _of_avro() -> None:
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
     columns = _longs(1, avro_scanner.COLUMNS)
     program = avro_scanner.Program(columns, roots, _longs(1, 3), _longs(1, 4))
-    avro_scanner.event(data, 0, 0, 0, 0, program, log, stack)
-    number = np.zeros(1, dtype=np.int64)
-    avro_scanner.logs(data, _longs(1, 2), roots, 0, program, stack, 0, number, log)
+    scan, number = avro_scanner.Scan(data, 0, program, stack), np.zeros(1, dtype=np.int64)
+    avro_scanner.event(scan, 0, 0, 0, log, 0)
+    avro_scanner.logs(scan, _longs(1, 2), roots, 0, number, log)
     zigzag(data, 0, 1)
     pairs, values = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
     for named in (False, True):
@@ -275,8 +275,9 @@ def _of_protobuf() -> None:
     messages = _longs(1, protobuf_scanner.MESSAGE_COLUMNS)
     fields = _longs(1, protobuf_scanner.FIELD_COLUMNS)
     program = protobuf_scanner.Program(messages, fields, _longs(1, 6), _longs(1, 3))
+    scan = protobuf_scanner.Scan(data, 0, program, stack, lists)
     number = np.zeros(1, dtype=np.int64)
-    protobuf_scanner.logs(data, _longs(1, 2), roots, 0, program, stack, lists, 0, number, log)
+    protobuf_scanner.logs(scan, _longs(1, 2), roots, 0, number, log)
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:

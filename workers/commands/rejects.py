@@ -25,7 +25,7 @@ from rich.console import Console
 
 from workers.agents.topics import connection_of, partitions_by_user, source_partitions
 from workers.commands.compiling import ensure_compiled
-from workers.events.decoders import Decoders
+from workers.events.formats.reader import Decoders
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
 from workers.kafka.reading import await_commits, read_partition

@@ -6,7 +6,7 @@ Digests tag rows, and track what users have used up.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,8 +64,6 @@ KEYS_HELD = 10_000
 
 Pairs = Words
 _KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
-
-
 _USER = start(b"", person=b"qc-user", digest_size=16)
 
 
@@ -197,15 +195,10 @@ class EventColumns:
     def select(self, events: Longs) -> EventColumns:
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
-        return EventColumns(
-            self.keys[events],
-            self.key_names,
-            np.cumsum(number),
-            self.labels[rows],
-            self.amounts[rows] if len(self.amounts) else self.amounts,
-            self.label_names,
-            None if self.seen is None else self.seen[events],
-        )
+        amounts = self.amounts[rows] if len(self.amounts) else self.amounts
+        seen, ends = None if self.seen is None else self.seen[events], np.cumsum(number)
+        keys, labels = self.keys[events], self.labels[rows]
+        return replace(self, keys=keys, ends=ends, labels=labels, amounts=amounts, seen=seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +230,9 @@ class Events:
         return found
 
     def select(self, events: Longs) -> Events:
-        return Events(
-            self.index[events],
-            self.times[events],
-            None if self.users is None else self.users[events],
-            {name: columns.select(events) for name, columns in self.views.items()},
-        )
+        users = None if self.users is None else self.users[events]
+        views = {name: columns.select(events) for name, columns in self.views.items()}
+        return Events(self.index[events], self.times[events], users, views)
 
 
 class Names:

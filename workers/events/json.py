@@ -1,20 +1,36 @@
-"""JSON format, one object per record: the node tree for the scanner, and the reader."""
+"""JSON format, one object per record: the node tree for the scanner, and the general reader.
+
+The general reader decodes with msgspec along the tree of wanted paths. A record of another shape is
+decoded completely, so that the reject can say what is wrong with it. Skipped values are checked
+less: an unwanted string may hold invalid UTF-8, and an unwanted integer more digits than Python
+reads (4,300). In decoded values both are "not JSON", as is an unpaired surrogate escape everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import compress
+from typing import Any, TypedDict
 
+import msgspec
 import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
-from workers.events.field_spans import FieldSpans, parts
-from workers.events.json_objects import JsonDecoder
-from workers.events.json_parts import depths
+from workers.events.json_scanner import depths
+from workers.events.log import FieldSpans, parts
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
+
+# Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
+# calls; which of msgspec's calls count differs by version. All versions allow this many.
+NESTED_MAX = 512
+# Beyond the range of a float, yet small enough that the integer stays short: without a limit, ten
+# bytes of JSON would fill the memory.
+EXPONENT_MAX = 400
 
 
 class JsonTree(Frozen):
@@ -23,27 +39,21 @@ class JsonTree(Frozen):
     def __init__(self, root: Node) -> None:
         found = _Rows()
         found.add(root, b"")
-        found.fill(0, root)
-        # A record is an object, whatever fields are wanted.
+        # A record is an object, and so a level, whatever fields are wanted.
+        self.levels = max(1, found.fill(0, root))
         found.rows[0][scanner.SORT] = scanner.OBJECT
-        self.names = readonly_contiguous(
-            np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
-        )
+        names = np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
+        self.names = readonly_contiguous(names)
         nodes = np.array(found.rows, dtype=np.int64)
         for row in nodes:
             row[scanner.SIGNATURE] = scanner.signature(
                 self.names, row[scanner.NAME_START], row[scanner.NAME_STOP]
             )
         for row in nodes:
-            bits = {
-                int(scanner.bit(int(child[scanner.SIGNATURE])))
-                for child in nodes[row[scanner.FIRST] : row[scanner.LAST]]
-            }
-            row[scanner.BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(
-                np.int64
-            )
+            signatures = nodes[row[scanner.FIRST] : row[scanner.LAST], scanner.SIGNATURE].tolist()
+            bits = np.uint64(sum(1 << each for each in set(map(scanner.bit, signatures))))
+            row[scanner.BITS] = bits.view(np.int64)
         self.nodes = read_only(nodes)
-        self.levels = max(1, _levels(root))
 
     def walk(self) -> scanner.Walk:
         """Return the scanner's arguments with scratch for one thread."""
@@ -68,67 +78,76 @@ class _Rows:
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [scanner.NONE] * scanner.NODE_COLUMNS
-        row[scanner.NODE_SLOT], row[scanner.SORT], row[scanner.LIST_SLOT] = (
-            node.slot,
-            _sort(node),
-            node.list_slot,
-        )
+        row[scanner.NODE_SLOT], row[scanner.LIST_SLOT] = node.slot, node.list_slot
+        row[scanner.SORT] = _sort(node)
         row[scanner.NAME_START], row[scanner.NAME_STOP] = start, start + len(name)
         # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
-        row[scanner.PLAIN] = int(
-            bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name)
-        )
+        odd = any(byte < 32 or byte in b'"\\' for byte in name)
+        row[scanner.PLAIN] = int(bool(name) and not odd)
         self.rows.append(row)
         return len(self.rows) - 1
 
-    def fill(self, row: int, node: Node) -> None:
+    def fill(self, row: int, node: Node) -> int:
+        """Add the rows below a node; return how many levels deep they are."""
         first = len(self.rows)
-        children = [
-            (self.add(child, name.encode()), child) for name, child in node.children.items()
-        ]
+        named = node.children.items()
+        children = [(self.add(child, name.encode()), child) for name, child in named]
         self.rows[row][scanner.FIRST], self.rows[row][scanner.LAST] = first, first + len(children)
         if node.elements is not None:
             self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
             children.append((self.rows[row][scanner.ELEMENTS], node.elements))
-        for at, child in children:
-            self.fill(at, child)
+        return 1 + max(self.fill(at, child) for at, child in children) if children else 0
 
 
 def _sort(node: Node) -> int:
-    sorts = (
-        (scanner.ITEMS, node.many),
-        (scanner.OBJECT, node.children),
-        (scanner.ELEMENTS_OF, node.elements),
-    )
-    wants = [sort for sort, wanted in sorts if wanted]
-    if len(wants) > 1:
+    wanted = node.many, node.children, node.elements
+    sorts = [*compress((scanner.ITEMS, scanner.OBJECT, scanner.ELEMENTS_OF), wanted)]
+    if len(sorts) > 1:
         return scanner.SEVERAL
-    return wants[0] if wants else scanner.ONE
+    return sorts[0] if sorts else scanner.ONE
 
 
-def _levels(node: Node) -> int:
-    below = [_levels(child) for child in node.children.values()]
-    if node.elements is not None:
-        below.append(_levels(node.elements))
-    return 1 + max(below) if below else 0
+class JsonDecoder(Frozen):
+    """Decodes one record at a time; raises ValueError("not JSON"). Shared by all threads."""
+
+    def __init__(self, tree: Node) -> None:
+        wanted: Any = msgspec.json.Decoder(_type(tree), float_hook=decimal)
+        anything: Any = msgspec.json.Decoder(float_hook=decimal)
+        self._wanted: Callable[[bytes], Any] = wanted.decode
+        self._anything: Callable[[bytes], Any] = anything.decode
+
+    def decode(self, value: bytes) -> object:
+        """Return a record as dict, list, str, int, bool and None, with `decimal` for other numbers.
+
+        Unwanted fields are left out, unless the record has another shape. The last value of a
+        repeated name wins.
+        """
+        _check_depth(value)
+        try:
+            return self._wanted(value)
+        except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+            return self.whole(value)
+
+    def whole(self, value: bytes) -> object:
+        """As `decode`, with every field of the record."""
+        _check_depth(value)
+        try:
+            return self._anything(value)
+        except (ValueError, RecursionError):
+            raise ValueError("not JSON") from None
 
 
-# Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
-# calls; which of msgspec's calls count differs by version. All versions allow this many.
-NESTED_MAX = 512
-
-
-class Json(Frozen):
+class Json(JsonDecoder):
     """JSON reader, shared by all threads of a worker. See `Format`."""
 
     def __init__(self, tree: Node) -> None:
-        self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
+        super().__init__(tree)
+        self._tree = JsonTree(tree)
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         bytes_of = readonly_contiguous(data)
-        places = readonly_contiguous(
-            values if plain is None else np.where(plain[:, None], values, -1)
-        )
+        scanned = values if plain is None else np.where(plain[:, None], values, -1)
+        places = readonly_contiguous(scanned)
         walk = self._tree.walk()
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
@@ -146,15 +165,6 @@ class Json(Frozen):
 
         return decode
 
-    def decode(self, value: bytes) -> object:
-        """Return a record as plain objects; raises ValueError with the reject reason."""
-        _check_depth(value)
-        return self._decoder.decode(value)
-
-    def whole(self, value: bytes) -> object:
-        _check_depth(value)
-        return self._decoder.whole(value)
-
 
 def _check_depth(value: bytes) -> None:
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
@@ -162,3 +172,27 @@ def _check_depth(value: bytes) -> None:
     record, whole = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
     if depths(readonly_contiguous(record), readonly_contiguous(whole))[0] > NESTED_MAX:
         raise ValueError("not JSON")
+
+
+def decimal(text: str) -> Decimal | float:
+    """Return a number exactly as written; beyond EXPONENT_MAX, as a float, 0 or infinite."""
+    try:
+        found = Decimal(text)
+    except ArithmeticError:  # an exponent of many digits
+        return float(text)
+    return found if abs(found.adjusted()) <= EXPONENT_MAX else float(text)
+
+
+def _type(node: Node) -> Any:
+    if node.many or (node.children and node.elements is not None):
+        return Any
+    if node.elements is not None:
+        return list[_type(node.elements)] | None  # type: ignore[misc]
+    if node.children:
+        if not all(map(str.isascii, node.children)):
+            # msgspec does not find names beyond ASCII in a TypedDict (its #1126; so in 0.22).
+            return dict[str, Any] | None
+        fields = {name: _type(child) for name, child in node.children.items()}
+        made: Any = TypedDict
+        return made("Wanted", fields, total=False) | None
+    return Any

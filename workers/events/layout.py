@@ -30,35 +30,6 @@ NOWHERE, RECORD_KEY_SLOT = -1, -2
 _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
 
-class _Slots:
-    def __init__(self) -> None:
-        self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
-        self.lists: dict[tuple[str, ...], int] = {}
-        self.number = 0
-
-    def _new(self) -> int:
-        self.number += 1
-        return self.number - 1
-
-    def of(self, path: Path, *, many: bool = False) -> int:
-        """Return the slot of a field; with `many`, a list or object there is opened."""
-        list_at = path.list_at
-        if list_at == len(path.steps):
-            list_at = None
-        place = path.steps, list_at
-        list_slot = NO_SLOT if list_at is None else self.of_list(path.steps[:list_at])
-        known = self.wanted.get(place)
-        slot = self._new() if known is None else known.slot
-        many |= known is not None and known.many
-        self.wanted[place] = Wanted(path.steps, list_at, slot, many, list_slot)
-        return slot
-
-    def of_list(self, steps: tuple[str, ...]) -> int:
-        if steps not in self.lists:
-            self.lists[steps] = self._new()
-        return self.lists[steps]
-
-
 @dataclass(frozen=True, slots=True)
 class Items:
     """The source of labels, independent of the views that count them; see `View`."""
@@ -81,109 +52,113 @@ class Layout(Frozen):
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        slots = _Slots()
+        rows, views = _Rows(), shape.views.values()
         self.names = tuple(shape.views)
-        self.keys = tuple(dict.fromkeys(view.key for view in shape.views.values()))
-        self.key_of = tuple(self.keys.index(view.key) for view in shape.views.values())
-        key_slots = np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64)
-        self.time_slot = NO_SLOT if shape.time is None else slots.of(shape.time)
+        self.keys = tuple(dict.fromkeys(view.key for view in views))
+        self.key_of = tuple(self.keys.index(view.key) for view in views)
+        key_slots = np.array([rows.slot_of(key) for key in self.keys], dtype=np.int64)
+        self.time_slot = NO_SLOT if shape.time is None else rows.slot_of(shape.time)
         self.unit = _UNITS[shape.unit]
-        self.user_slot = NO_SLOT if shape.user is None else _slot_of(slots, shape.user)
-        asked = _Conditions(slots)
-        edges: list[float] = []
-        columns: dict[Items, list[int]] = {}
-        rows = [
-            _row(view, key, slots, columns, asked, edges)
-            for view, key in zip(shape.views.values(), self.key_of, strict=True)
-        ]
-        self.items_of = tuple(columns)
-        self.column_of = tuple(row[kernels.COLUMN] for row in rows)
-        lengths = np.array([len(word) for word in asked.words], dtype=np.int64)
+        self.user_slot = NO_SLOT if shape.user is None else rows.slot_of(shape.user)
+        of_views = [rows.of_view(*each) for each in zip(views, self.key_of, strict=True)]
+        self.items_of = tuple(rows.columns)
+        self.column_of = tuple(row[kernels.COLUMN] for row in of_views)
+        lengths = np.array([len(word) for word in rows.words], dtype=np.int64)
         ends = np.cumsum(lengths)
         # Padding lets the last word be compared a machine word at a time as well.
-        text = np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8)
+        text = np.frombuffer(b"".join(rows.words) + bytes(WORD), dtype=np.uint8)
         self.program = kernels.Program(
             self.time_slot,
             self.unit,
             self.user_slot,
             read_only(key_slots),
-            _rows(rows, kernels.VIEW_COLUMNS),
-            _rows(list(columns.values()), kernels.COLUMN_COLUMNS),
-            _rows(asked.rows, 4),
+            _table(of_views, kernels.VIEW_COLUMNS),
+            _table(list(rows.columns.values()), kernels.COLUMN_COLUMNS),
+            _table(rows.conditions, 4),
             text,
             read_only(np.stack((ends - lengths, ends), axis=1)),
-            read_only(np.array(asked.reals, dtype=np.float64)),
-            read_only(np.array(edges, dtype=np.float64)),
+            read_only(np.array(rows.reals, dtype=np.float64)),
+            read_only(np.array(rows.edges, dtype=np.float64)),
             shape.empty,
         )
-        self.tree = build(list(slots.wanted.values()))
-        self.slots = slots.number
+        self.tree = build(list(rows.wanted.values()))
+        self.slots = rows.slots
 
 
-def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
+def _table(rows: Sequence[Sequence[int]], width: int) -> Longs:
     return read_only(np.array(rows or np.empty((0, width)), dtype=np.int64))
 
 
-class _Conditions:
-    def __init__(self, slots: _Slots) -> None:
-        self._slots = slots
-        self.rows: list[tuple[int, int, int, int]] = []
+class _Rows:
+    """The rows of a program, view by view."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
+        self._lists: dict[tuple[str, ...], int] = {}
+        self.columns: dict[Items, list[int]] = {}
+        self.conditions: list[tuple[int, int, int, int]] = []
         self.words: list[bytes] = []
         self.reals: list[float] = []
+        self.edges: list[float] = []
 
-    def add(self, condition: Condition) -> None:
-        field = self._slots.of(parse(condition.field))
+    @property
+    def slots(self) -> int:
+        return len(self.wanted) + len(self._lists)
+
+    def slot_of(self, field: Path | str, *, many: bool = False) -> int:
+        """Return the slot of a field; with `many`, a list or object there is opened."""
+        if not isinstance(field, Path):
+            return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
+        list_at = None if field.list_at == len(field.steps) else field.list_at
+        list_slot = NO_SLOT if list_at is None else self._list_slot(field.steps[:list_at])
+        place = field.steps, list_at
+        known = self.wanted.get(place)
+        slot = self.slots if known is None else known.slot
+        many |= known is not None and known.many
+        self.wanted[place] = Wanted(field.steps, list_at, slot, many, list_slot)
+        return slot
+
+    def _list_slot(self, steps: tuple[str, ...]) -> int:
+        return self._lists.setdefault(steps, self.slots)
+
+    def of_view(self, view: View, key: int) -> list[int]:
+        items = Items(view.items, view.count, view.edges)
+        if items not in self.columns:
+            self.columns[items] = self._of_column(items)
+        row = [NOWHERE] * kernels.VIEW_COLUMNS
+        row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(self.columns).index(items)
+        row[kernels.CONDITION] = len(self.conditions)
+        for condition in view.where:
+            self._add(condition)
+        row[kernels.CONDITIONS_STOP] = len(self.conditions)
+        return row
+
+    def _of_column(self, items: Items) -> list[int]:
+        path = items.path
+        within = path.list_at is not None and path.list_at < len(path.steps)
+        row = [NOWHERE] * kernels.COLUMN_COLUMNS
+        row[kernels.ITEMS] = self.slot_of(path, many=not within)
+        if within:
+            row[kernels.ELEMENTS] = self._list_slot(path.steps[: path.list_at])
+        if items.count is not None:
+            row[kernels.COUNT] = self.slot_of(items.count)
+        row[kernels.ONLY_LIST] = int(path.list_at == len(path.steps))
+        row[kernels.BUCKETS] = int(items.edges is not None)
+        row[kernels.EDGE] = len(self.edges)
+        self.edges += items.edges or ()
+        row[kernels.EDGES_STOP] = len(self.edges)
+        return row
+
+    def _add(self, condition: Condition) -> None:
+        field = self.slot_of(parse(condition.field))
         for asks, given in ((kernels.IN, condition.in_), (kernels.NOT_IN, condition.not_in)):
             if given is not None:
                 first = len(self.words)
                 self.words += [word.encode() for word in given]
-                self.rows.append((field, asks, first, len(self.words)))
+                self.conditions.append((field, asks, first, len(self.words)))
         for asks, bound in ((kernels.AT_LEAST, condition.min), (kernels.AT_MOST, condition.max)):
             if bound is not None:
-                self.rows.append((field, asks, len(self.reals), 0))
+                self.conditions.append((field, asks, len(self.reals), 0))
                 self.reals.append(bound)
         if condition.exists is not None:
-            self.rows.append((field, kernels.EXISTS, int(condition.exists), 0))
-
-
-def _slot_of(slots: _Slots, field: Path | str) -> int:
-    if isinstance(field, Path):
-        return slots.of(field)
-    return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
-
-
-def _row(
-    view: View,
-    key: int,
-    slots: _Slots,
-    columns: dict[Items, list[int]],
-    asked: _Conditions,
-    edges: list[float],
-) -> list[int]:
-    items = Items(view.items, view.count, view.edges)
-    if items not in columns:
-        columns[items] = _column(items, slots, edges)
-    row = [NOWHERE] * kernels.VIEW_COLUMNS
-    row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(columns).index(items)
-    row[kernels.CONDITION] = len(asked.rows)
-    for condition in view.where:
-        asked.add(condition)
-    row[kernels.CONDITIONS_STOP] = len(asked.rows)
-    return row
-
-
-def _column(items: Items, slots: _Slots, edges: list[float]) -> list[int]:
-    path = items.path
-    within = path.list_at is not None and path.list_at < len(path.steps)
-    row = [NOWHERE] * kernels.COLUMN_COLUMNS
-    row[kernels.ITEMS] = slots.of(path, many=not within)
-    if within:
-        row[kernels.ELEMENTS] = slots.of_list(path.steps[: path.list_at])
-    if items.count is not None:
-        row[kernels.COUNT] = slots.of(items.count)
-    row[kernels.ONLY_LIST] = int(path.list_at == len(path.steps))
-    row[kernels.BUCKETS] = int(items.edges is not None)
-    row[kernels.EDGE] = len(edges)
-    edges += items.edges or ()
-    row[kernels.EDGES_STOP] = len(edges)
-    return row
+            self.conditions.append((field, kernels.EXISTS, int(condition.exists), 0))

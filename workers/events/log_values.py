@@ -10,7 +10,7 @@ from workers.arrays.compiled import checked_inline, checked_part, kernel_inline
 from workers.arrays.types import Bytes, Longs
 from workers.arrays.words import WORD, digits_at
 from workers.events import log as kinds
-from workers.events.json_parts import PLUS, SMALL_E, ZERO, byte_at
+from workers.events.json_scanner import PLUS, SMALL_E, ZERO, byte_at
 from workers.events.log import KIND, START, STOP
 
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.

@@ -37,15 +37,6 @@ _MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
 _LABEL_BITS_MAX = 3_410
 # The field is absent; None means null.
 _ABSENT: Any = object()
-_TIMES = MappingProxyType(
-    {
-        "s": "a time in s",
-        "ms": "a time in ms",
-        "us": "a time in us",
-        "ns": "a time in ns",
-        "iso": "an ISO time",
-    }
-)
 
 
 class Seen(NamedTuple):
@@ -90,7 +81,7 @@ class Projection(Frozen):
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
-    def whose(self, record: object) -> tuple[str | None, int]:
+    def user_and_time(self, record: object) -> tuple[str | None, int]:
         """Return user and time: None and -1 if unreadable, "" and 0 if not a field."""
         if not isinstance(record, Mapping):
             return None, -1
@@ -108,7 +99,8 @@ class Projection(Frozen):
             value = _there(record, path)
             time = time_ms(value, unit)
             if time is None:
-                raise _Wrong(f"field {_name(path)} is not {_TIMES[unit]}" + _likely_unit(value))
+                kind = "an ISO time" if unit == "iso" else f"a time in {unit}"
+                raise _Wrong(f"field {_name(path)} is not {kind}" + _likely_unit(value))
         except _Wrong:
             if wanted:
                 raise
@@ -149,11 +141,7 @@ class _ViewOf(Frozen):
             if not isinstance(given, str | int):
                 raise _Wrong(f"field {_name(key)} is not a string, whole number or boolean")
             name = _text(given)
-        values, amounts = self._items(record)
-        if self._view.edges is None:
-            return Seen(name, values, amounts)
-        edges = self._view.edges
-        return Seen(name, [bucket(edges, value) for value in values], amounts)
+        return Seen(name, *self._items(record))
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items, count = self._view.items, self._view.count
@@ -231,7 +219,8 @@ class _ViewOf(Frozen):
         return number_of(value) is not None
 
     def _label(self, value: Any) -> Any:
-        return _text(value) if self._view.edges is None else value
+        edges = self._view.edges
+        return _text(value) if edges is None else bucket(edges, value)
 
 
 def holds(condition: Condition, value: object) -> bool:
@@ -250,7 +239,9 @@ def holds(condition: Condition, value: object) -> bool:
 
 def number_of(value: object) -> float | None:
     """Return a number as the nearest float64, possibly infinite; None if not a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or _is_nan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if isinstance(value, float) and math.isnan(value):
         return None
     try:
         return float(value)
@@ -351,10 +342,6 @@ def _text(value: str | int) -> str:
 def _digits(value: int) -> str:
     # Python refuses to print huge integers; this text is longer than any label.
     return str(value) if value.bit_length() <= _LABEL_BITS_MAX else "9" * (LABEL_BYTES_MAX + 1)
-
-
-def _is_nan(value: float | Decimal) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _name(path: Path) -> str:

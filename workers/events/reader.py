@@ -19,11 +19,10 @@ import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans, Format
 from workers.events.json import Json
-from workers.events.json_parts import are_texts
+from workers.events.json_scanner import are_texts
 from workers.events.layout import Layout
-from workers.events.log import DECLINED, longest_log, outcomes, widest
+from workers.events.log import DECLINED, FieldSpans, Format, longest_log, outcomes, widest
 from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
 from workers.events.view_kernels import READ, UNSEEN, Logs, Output, project_views
 from workers.kafka.records import Records
@@ -36,17 +35,6 @@ EARLIEST_MS = PLAUSIBLE_MS[0]
 EARLY = "dated before 2000"
 AHEAD = "dated too far ahead"
 BEHIND = "dated too far behind"
-NO_RECORD_TIME = "record without a time"
-
-# Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
-_NO_RECORD_TIME_MAX = 1
-
-
-def early(time_ms: int, unit: str, *, of_record: bool) -> str:
-    """Return the reject reason for an early event; `of_record` if it has the record's timestamp."""
-    if of_record and time_ms <= _NO_RECORD_TIME_MAX:
-        return NO_RECORD_TIME
-    return with_unit(EARLY, time_ms, unit)
 
 
 def with_unit(reason: str, time_ms: int, unit: str) -> str:
@@ -76,14 +64,6 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ViewSpans:
-    """Per event, int64 (n,): first label in the view's column, and label count or UNSEEN."""
-
-    first: Longs
-    number: Longs
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class LabelSpans:
     """A column of labels, used by one or more views.
 
@@ -109,7 +89,8 @@ class EventSpans:
         times: int64 (n,), ms since 1970.
         keys: per distinct stream key of the layout, int64 (n, 2), start and stop; None for `$all`.
         users: int64 (n, 2), start and stop; integers as decimal digits. None if not read.
-        views, columns: in layout order.
+        first, number: int64 (v, n), first label in the view's column, and label count or UNSEEN.
+        columns: in layout order.
         declined: number of records that went to the general reader.
     """
 
@@ -118,7 +99,8 @@ class EventSpans:
     times: Longs
     keys: tuple[Longs | None, ...]
     users: Longs | None
-    views: tuple[ViewSpans, ...]
+    first: Longs
+    number: Longs
     columns: tuple[LabelSpans, ...]
     declined: int
 
@@ -128,10 +110,8 @@ class EventSpans:
     @property
     def looked_at(self) -> Bools:
         """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
-        found = np.zeros(len(self), dtype=np.bool_)
-        for view in self.views:
-            found |= view.number != UNSEEN
-        return found
+        seen: Bools = (self.number != UNSEEN).any(axis=0)
+        return seen
 
 
 #: Events, rejects (both in order), and the number of batch records read, including this part.
@@ -320,8 +300,8 @@ class _PartReader:
         whole = self._all_valid or bool((out.status == READ).all())
         events = np.arange(len(out.status)) if whole else np.flatnonzero(out.status == READ)
 
-        def kept(column: Longs) -> Longs:
-            return column if whole else column[events]
+        def kept(column: Longs, axis: int = 0) -> Longs:
+            return column if whole else column.take(events, axis)
 
         def key(place: int) -> Longs | None:
             if layout.keys[place] == ALL_KEYS:
@@ -335,7 +315,8 @@ class _PartReader:
             kept(out.times if layout.time_slot >= 0 else record_times),
             tuple(key(place) for place in range(len(layout.keys))),
             None if user is None else kept(record_keys if user == RECORD_KEY else out.users),
-            tuple(map(ViewSpans, map(kept, out.first), map(kept, out.number))),
+            kept(out.first, 1),
+            kept(out.number, 1),
             tuple(self._column(column, used) for column, used in enumerate(self._used)),
             self.declined,
         )

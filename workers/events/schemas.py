@@ -218,10 +218,13 @@ class Registry:
             self._away.setdefault(schema_id, time.monotonic())
         if first:
             self._waits.inc()
+            # Brief, and without text that a server may have sent.
+            status = getattr(error, "http_status_code", None)
+            what = f"{type(error).__name__}: {error}"[:200] if status is None else f"HTTP {status}"
             logger.warning(
                 "the schema registry at %s does not answer (%s): records of schemas not seen yet wait for it",
                 self._url,
-                _what(error),
+                what,
             )
 
     def _answers(self, schema_id: int) -> None:
@@ -245,9 +248,3 @@ class Registry:
             self._unknown[schema_id] = now + _FORGOTTEN_S
         logger.warning("the schema registry knows no schema %d: its records are rejects", schema_id)
         return True
-
-
-def _what(error: Exception) -> str:
-    """Describe an error briefly, without text that a server may have sent."""
-    status = getattr(error, "http_status_code", None)
-    return f"HTTP {status}" if status is not None else f"{type(error).__name__}: {error}"[:200]

@@ -18,7 +18,7 @@ from workers.events.columns import (
     Names,
     user_digests,
 )
-from workers.events.field_spans import Format
+from workers.events.log import Format
 from workers.events.reader import (
     AHEAD,
     EARLIEST_MS,
@@ -27,7 +27,6 @@ from workers.events.reader import (
     EventSpans,
     Part,
     Reject,
-    early,
     with_unit,
 )
 from workers.events.view_kernels import UNSEEN
@@ -39,6 +38,9 @@ from workers.settings.settings import ALL_STREAM_KEY
 
 MISPLACED = "user's records belong in another partition"
 NOT_DECLARED = "key not declared"
+NO_RECORD_TIME = "record without a time"
+# Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
+_NO_RECORD_TIME_MAX = 1
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
 # No reject: the event is not counted, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
@@ -156,18 +158,18 @@ class SourceReader:
         if latest_ms is not None and int(spans.times.max(initial=0)) > latest_ms:
             late = (spans.times > latest_ms) & (refused == 0)
             refused[late] = np.where(spans.looked_at[late], 2, _PASSED_OVER)
-        for view, key in zip(spans.views, self._reader.layout.key_of, strict=True):
+        for number, key in zip(spans.number, self._reader.layout.key_of, strict=True):
             declared = self._declared[key]
             if declared is not None:
                 # Declared keys have the first codes.
-                refused[(view.number != UNSEEN) & (keys[key] >= declared) & (refused == 0)] = 3
+                refused[(number != UNSEEN) & (keys[key] >= declared) & (refused == 0)] = 3
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
-        shape = self._reader.layout.shape
-        if _REASONS[why] == EARLY:
-            return early(time_ms, shape.unit, of_record=shape.time is None)
-        return with_unit(AHEAD, time_ms, shape.unit) if _REASONS[why] == AHEAD else _REASONS[why]
+        shape, reason = self._reader.layout.shape, _REASONS[why]
+        if reason == EARLY and shape.time is None and time_ms <= _NO_RECORD_TIME_MAX:
+            return NO_RECORD_TIME
+        return with_unit(reason, time_ms, shape.unit) if reason in (EARLY, AHEAD) else reason
 
     def _columns(
         self,
@@ -180,8 +182,8 @@ class SourceReader:
         """Yield the columns of views that share labels, which are deduplicated once for all."""
         layout, given = self._reader.layout, spans.columns[column]
         views = [view for view, of in enumerate(layout.column_of) if of == column]
-        firsts = [_kept(spans.views[view].first, good) for view in views]
-        numbers = [_kept(spans.views[view].number, good) for view in views]
+        firsts = [_kept(spans.first[view], good) for view in views]
+        numbers = [_kept(spans.number[view], good) for view in views]
         first, number = firsts[0], numbers[0]
         for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
             if int(number.min(initial=0)) > UNSEEN:

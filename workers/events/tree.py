@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 
 NO_SLOT = -1
@@ -50,35 +51,8 @@ class Node:
     list_slot: int = NO_SLOT
 
 
-@dataclass(slots=True)
-class _Open:
-    """A node under construction; `path` is for error messages."""
-
-    path: str
-    slot: int = NO_SLOT
-    many: bool = False
-    children: dict[str, _Open] = field(default_factory=dict)
-    elements: _Open | None = None
-    list_slot: int = NO_SLOT
-
-    def child(self, name: str) -> _Open:
-        return self.children.setdefault(name, _Open(f"{self.path}.{name}"))
-
-    def element(self, slot: int) -> _Open:
-        self.list_slot = _same(self.list_slot, slot, f"{self.path}[]")
-        if self.elements is None:
-            self.elements = _Open(f"{self.path}[]")
-        return self.elements
-
-    def complete(self) -> Node:
-        children = {name: child.complete() for name, child in self.children.items()}
-        elements = None if self.elements is None else self.elements.complete()
-        return Node(self.slot, self.many, MappingProxyType(children), elements, self.list_slot)
-
-
 def build(wanted: Sequence[Wanted]) -> Node:
     """Return the tree of wanted fields below the record; raise ValueError if they conflict."""
-    root = _Open("")
     for each in wanted:
         if not each.steps:
             raise ValueError(f"{each}: no names")
@@ -86,17 +60,30 @@ def build(wanted: Sequence[Wanted]) -> Node:
             raise ValueError(f"{each}: [] behind no such name")
         if each.list_at is not None and (each.list_slot == NO_SLOT or each.many):
             raise ValueError(f"{each}: a list needs a slot, and items in it are one label each")
-        at = root
-        for step, name in enumerate(each.steps, 1):
-            at = at.child(name)
-            if step == each.list_at:
-                at = at.element(each.list_slot)
-        at.slot = _same(at.slot, each.slot, at.path)
-        at.many |= each.many
-    return root.complete()
+    return _node("", wanted, 0)
 
 
-def _same(slot: int, other: int, path: str) -> int:
-    if slot not in (NO_SLOT, other):
-        raise ValueError(f"{path}: slots {slot} and {other} for the same place")
-    return other
+def _node(path: str, wanted: Sequence[Wanted], depth: int, *, of_list: bool = False) -> Node:
+    """Return the node that `depth` names lead to; with `of_list`, the elements of its list."""
+    listed = [each for each in wanted if each.list_at == depth and not of_list]
+    here = [each for each in wanted if each.list_at != depth or of_list]
+    ends = [each for each in here if len(each.steps) == depth]
+    below: dict[str, list[Wanted]] = {}
+    for each in here:
+        if len(each.steps) > depth:
+            below.setdefault(each.steps[depth], []).append(each)
+    children = {name: _node(f"{path}.{name}", of, depth + 1) for name, of in below.items()}
+    return Node(
+        _same([each.slot for each in ends], path),
+        any(each.many for each in ends),
+        MappingProxyType(children),
+        _node(f"{path}[]", listed, depth, of_list=True) if listed else None,
+        _same([each.list_slot for each in listed], f"{path}[]"),
+    )
+
+
+def _same(slots: Sequence[int], path: str) -> int:
+    for slot, other in pairwise(slots):
+        if slot != other:
+            raise ValueError(f"{path}: slots {slot} and {other} for the same place")
+    return slots[0] if slots else NO_SLOT

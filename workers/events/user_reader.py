@@ -15,15 +15,14 @@ import numpy as np
 from workers.arrays.compiled import checked_kernel
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import Format
 from workers.events.json import Json
-from workers.events.json_parts import are_texts
+from workers.events.json_scanner import are_texts
 from workers.events.layout import Layout
-from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE, Flags
+from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE, Flags, Format
 from workers.events.log_values import WRITTEN_MAX, label, time_of
 from workers.events.project import Projection
 from workers.events.reader import AHEAD, EventReader, Reject, with_unit
-from workers.events.view_kernels import READ
+from workers.events.view_kernels import READ, Logs, Program
 from workers.kafka.records import Records, varint
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import RECORD_KEY, Shape
@@ -35,25 +34,16 @@ HAS_KEY = 1
 
 
 @checked_kernel
-def whose(
-    data: Bytes,
-    log: Longs,
-    ends: Longs,
-    time_slot: int,
-    unit: int,
-    user_slot: int,
-    made: Bytes,
-    status: Flags,
-    times: Longs,
-    users: Longs,
-) -> int:
-    """Write the user and time of each event; return the number of bytes used in `made`.
+def read_users(logs: Logs, program: Program, status: Flags, times: Longs, users: Longs) -> int:
+    """Write the user and time of each event; return the number of bytes used in `logs.made`.
 
     Args:
-        made: uint8, WRITTEN_MAX bytes per event; positions from len(data) on index it.
+        logs: with WRITTEN_MAX bytes per event in `made`.
         status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
         times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
     """
+    data, log, ends, made = logs
+    time_slot, unit, user_slot = program.time_slot, program.unit, program.user_slot
     used, row = int(np.int64(0)), 0  # a literal 0 would compile `label` a second time
     for event in range(len(ends)):
         time, user = -1, -1
@@ -173,18 +163,9 @@ class UserReader(Frozen):
         for logs in (form or self._json).scan(records.data, records.values, plain):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
             made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
-            used = whose(
-                readonly_contiguous(logs.data),
-                readonly_contiguous(logs.rows),
-                readonly_contiguous(logs.ends),
-                layout.time_slot,
-                layout.unit,
-                layout.user_slot,
-                made,
-                status,
-                times[part],
-                users[part],
-            )
+            rows, ends = readonly_contiguous(logs.rows), readonly_contiguous(logs.ends)
+            read = Logs(readonly_contiguous(logs.data), rows, ends, made)
+            used = read_users(read, layout.program, status, times[part], users[part])
             of_part = users[part]
             of_part[of_part[:, 0] >= len(records.data)] += end - len(records.data)
             behind += [logs.data[len(records.data) :], made[:used]]
@@ -194,7 +175,7 @@ class UserReader(Frozen):
             texts = bytearray()
             for row in declined[plain[part][declined]].tolist():
                 try:
-                    user, time = self._projection.whose(logs.decode(logs.begin + row))
+                    user, time = self._projection.user_and_time(logs.decode(logs.begin + row))
                 except ValueError:
                     continue
                 if not of_record:

@@ -18,7 +18,7 @@ import numpy as np
 from workers.arrays.compiled import kernel, kernel_inline, kernel_part
 from workers.arrays.types import Bytes, Floats, Longs
 from workers.events import log as kinds
-from workers.events.json_parts import same
+from workers.events.json_scanner import same
 from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags
 from workers.events.log_values import (
     WRITTEN_MAX,
@@ -107,8 +107,7 @@ class Output(NamedTuple):
 
 class Target(NamedTuple):
     column: Longs
-    edges: Floats
-    empty: bool
+    program: Program
     labels: Longs
     amounts: Longs
     uneven: Longs
@@ -188,9 +187,10 @@ def add(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> i
         to.amounts[used] = times
     if column[BUCKETS]:
         low, high, is_number = number(logs.data, logs.rows, row)
-        found = bucket_of(low, to.edges, column[EDGE], column[EDGES_STOP])
+        edges, first, last = to.program.edges, column[EDGE], column[EDGES_STOP]
+        found = bucket_of(low, edges, first, last)
         labels[used, 0] = found
-        sure = low == high or found == bucket_of(high, to.edges, column[EDGE], column[EDGES_STOP])
+        sure = low == high or found == bucket_of(high, edges, first, last)
         return done if is_number and sure and times >= 0 else DECLINED
     labels[used, 0], labels[used, 1], done = label(logs.data, logs.made, done, logs.rows, row)
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
@@ -221,7 +221,7 @@ def of_elements(
             count += 1
         if item == stop:
             return DECLINED, used
-        if log[item, KIND] != kinds.NULL or not to.empty:
+        if log[item, KIND] != kinds.NULL or not to.program.empty:
             done = add(logs, done, item, times, to, used)
             if done < 0:
                 return DECLINED, used
@@ -241,7 +241,7 @@ def of_value(
         if column[COUNT] >= 0 or log[row, START] > stop - row - 1:
             return DECLINED, used
         for item in range(row + 1, row + 1 + log[row, START]):
-            if log[item, KIND] == kinds.NULL and to.empty:
+            if log[item, KIND] == kinds.NULL and to.program.empty:
                 continue
             # A literal 1 would compile `add` a second time.
             done = add(logs, done, item, int(np.int64(1)), to, used)
@@ -332,14 +332,8 @@ def project_views(
                 number[view, event] = found[column]
                 continue
             of = columns[column]
-            to = Target(
-                of,
-                program.edges,
-                program.empty,
-                labels[column],
-                amounts[column],
-                uneven[column : column + 1],
-            )
+            is_uneven = uneven[column : column + 1]
+            to = Target(of, program, labels[column], amounts[column], is_uneven)
             opened = of[ELEMENTS]
             place = at[opened] if opened >= 0 else at[of[ITEMS]]
             now = used[column]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from workers.events.field_spans import Format
+from workers.events.log import Format
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from workers.agents.topics import check_events, connection_of
 from workers.arrays.types import Longs
 from workers.events.columns import Events
-from workers.events.decoders import Decoders
+from workers.events.formats.reader import Decoders
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.reading import EVENTS, bounds_of, reader, take

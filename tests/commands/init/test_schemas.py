@@ -17,7 +17,7 @@ from tests.commands.init.topics import draft_of, sample_of
 from tests.registry_server import RegistryServer, registry_server
 from workers.commands.init import formats
 from workers.commands.init.formats import CannotGuess, decode_sample
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.protobuf import ProtobufSchema
 from workers.events.schemas import Access, Schema
 from workers.runtime.errors import SettingsError
 

@@ -15,8 +15,7 @@ import fastavro
 
 from tests.events.formats import corpus
 from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
-from workers.events.formats.avro import AvroFormat
-from workers.events.formats.avro_program import AvroSchema, parse
+from workers.events.formats.avro import AvroFormat, AvroSchema, parse
 from workers.events.formats.fitting import Refused
 from workers.events.schemas import Schema
 from workers.events.tree import Node
@@ -25,6 +24,15 @@ FLAT = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 TEXTS = ("", "a", "\u00e4\u20ac", "\U0001f600", "x" * 70, "b\u0000c", "shop")
 WHOLES = (0, 1, -1, 63, 64, -64, -65, 2**31 - 1, -(2**31))
 LONGS = (*WHOLES, 2**63 - 1, -(2**63), 1_800_000_000_000)
+# Fields that only the reader's schema has.
+ADDED: tuple[dict[str, Any], ...] = (
+    {"name": "new", "type": "string", "default": "x"},
+    {"name": "more", "type": {"type": "array", "items": "int"}, "default": [1, 2]},
+    {"name": "most", "type": {"type": "map", "values": "long"}, "default": {"a": 1}},
+    {"name": "less", "type": ["null", "string"], "default": None},
+    {"name": "real", "type": "double", "default": 1.5},
+    {"name": "missing", "type": "int"},
+)
 
 
 class Generator(corpus.Draw):
@@ -45,6 +53,9 @@ class Generator(corpus.Draw):
     def _name(self) -> str:
         return f"N{len(self._named)}"
 
+    def _named_type(self, name: str) -> Any:
+        return next((each for each in self._named if each["name"] == name), {"type": name})
+
     def _record(self, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {"type": "record", "name": self._name(), "fields": []}
         self._named.append(made)
@@ -63,15 +74,13 @@ class Generator(corpus.Draw):
         if draw < 0.75:
             return self._record(depth)
         if draw < 0.8:
-            symbols = self.random.sample(
-                ["red", "green", "blue", "BLACK_1"], self.random.randint(1, 4)
-            )
+            colors = ["red", "green", "blue", "BLACK_1"]
+            symbols = self.random.sample(colors, self.random.randint(1, 4))
             self._named.append({"type": "enum", "name": self._name(), "symbols": symbols})
             return self._named[-1]
         if draw < 0.83:
-            self._named.append(
-                {"type": "fixed", "name": self._name(), "size": self.random.randint(0, 5)}
-            )
+            size = self.random.randint(0, 5)
+            self._named.append({"type": "fixed", "name": self._name(), "size": size})
             return self._named[-1]
         branches: list[Any] = [self.type(5)]
         if self.random.random() < 0.3:
@@ -86,17 +95,11 @@ class Generator(corpus.Draw):
         """Return a value of a type; unions as (name, value) where it is needed."""
         draw = self.random
         if isinstance(schema, list):
-            branch = (
-                draw.choice(schema)
-                if depth < 5
-                else schema["null" not in schema[:1] and "null" in schema]
-            )
+            branch = draw.choice(schema) if depth < 5 else schema[0]
             if depth >= 5 and "null" in schema:
                 branch = "null"
             if isinstance(branch, str) and branch not in FLAT:
-                return branch, self.value(
-                    next(each for each in self._named if each["name"] == branch), depth + 1
-                )
+                return branch, self.value(self._named_type(branch), depth + 1)
             if isinstance(branch, dict) and branch["type"] in ("record", "enum", "fixed"):
                 return branch["name"], self.value(branch, depth + 1)
             return self.value(branch, depth + 1)
@@ -104,10 +107,8 @@ class Generator(corpus.Draw):
         if kind == "record":
             return {each["name"]: self.value(each["type"], depth + 1) for each in schema["fields"]}
         if kind == "array":
-            return [
-                self.value(schema["items"], depth + 1)
-                for _ in range(draw.choice((0, 1, 2, 2, 3, 5)))
-            ]
+            number = draw.choice((0, 1, 2, 2, 3, 5))
+            return [self.value(schema["items"], depth + 1) for _ in range(number)]
         if kind == "map":
             return {
                 draw.choice((*TEXTS, *NAMES)): self.value(schema["values"], depth + 1)
@@ -140,9 +141,7 @@ class Generator(corpus.Draw):
     ) -> None:
         """Add the paths to values, and whether they have to be opened there."""
         if isinstance(schema, str):
-            schema = next(
-                (each for each in self._named if each["name"] == schema), {"type": schema}
-            )
+            schema = self._named_type(schema)
         if depth > 4:
             return
         if isinstance(schema, list):
@@ -166,20 +165,15 @@ class Generator(corpus.Draw):
         """Return a schema that reads what `schema` writes, mostly."""
         draw = self.random
         if isinstance(schema, list):
-            return [
-                branch if isinstance(branch, str) else self.evolved(branch) for branch in schema
-            ]
+            return [each if isinstance(each, str) else self.evolved(each) for each in schema]
         if isinstance(schema, str):
             promoted = {
                 "int": ("long", "double", ["null", "int"]),
                 "float": ("double",),
                 "string": (["null", "string"], "bytes"),
             }
-            return (
-                draw.choice(promoted[schema])
-                if schema in promoted and draw.random() < 0.15
-                else schema
-            )
+            changed = schema in promoted and draw.random() < 0.15
+            return draw.choice(promoted[schema]) if changed else schema
         made = dict(schema)
         for name in ("items", "values"):
             if name in made:
@@ -187,27 +181,14 @@ class Generator(corpus.Draw):
         if made["type"] == "enum" and draw.random() < 0.3:
             made["symbols"] = draw.choice((made["symbols"] + ["more"], made["symbols"][:1]))
         if made["type"] == "record":
-            fields = [
-                {**each, "type": self.evolved(each["type"])}
-                for each in made["fields"]
-                if draw.random() < 0.9
-            ]
+            kept = (each for each in made["fields"] if draw.random() < 0.9)
+            fields = [{**each, "type": self.evolved(each["type"])} for each in kept]
             for each in fields:
                 if draw.random() < 0.15:
                     each["aliases"], each["name"] = [each["name"]], "new_" + each["name"]
-            for name, kind, default in (
-                ("new", "string", "x"),
-                ("more", {"type": "array", "items": "int"}, [1, 2]),
-                ("most", {"type": "map", "values": "long"}, {"a": 1}),
-                ("less", ["null", "string"], None),
-                ("real", "double", 1.5),
-                ("missing", "int", ...),
-            ):
+            for added in ADDED:
                 if draw.random() < 0.1:
-                    fields.append(
-                        {"name": name, "type": kind}
-                        | ({} if default is ... else {"default": default})
-                    )
+                    fields.append(dict(added))
             draw.shuffle(fields)
             made["fields"] = fields
         return made

@@ -12,9 +12,8 @@ import numpy as np
 
 from tests.events.formats.walking import content, expected, unordered
 from workers.arrays.texts import readonly_contiguous
-from workers.events.field_spans import parts
 from workers.events.formats.fitting import SchemaFormat
-from workers.events.log import DECLINED
+from workers.events.log import DECLINED, parts
 from workers.events.tree import Node, Wanted, build
 
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")
@@ -71,7 +70,7 @@ class Draw:
 
 
 def difference(
-    form: SchemaFormat, number: int, tree: Node, payloads: Sequence[bytes], way: Any = None
+    form: SchemaFormat[Any], number: int, tree: Node, payloads: Sequence[bytes], way: Any = None
 ) -> Outcome:
     """Compare scanner and general reader; `way` replaces the compiled scanner."""
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
@@ -108,7 +107,7 @@ class Case(NamedTuple):
     """One random schema with records; `shown` describes it."""
 
     shown: str
-    form: SchemaFormat
+    form: SchemaFormat[Any]
     number: int
     tree: Node
     payloads: list[bytes]

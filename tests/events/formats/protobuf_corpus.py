@@ -13,21 +13,15 @@ from google.protobuf import descriptor_pb2, message_factory
 from tests.events.formats import corpus
 from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
 from workers.events.formats.fitting import Refused
-from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.schemas import Schema
 from workers.events.tree import Node
 
 Field = descriptor_pb2.FieldDescriptorProto
 FLAT = [number for number in range(1, 19) if number not in (Field.TYPE_GROUP, Field.TYPE_MESSAGE)]
 TEXTS = ("", "a", "\u00e4\u20ac", "\U0001f600", "x" * 70, "shop")
-_BITS_32 = (
-    Field.TYPE_INT32,
-    Field.TYPE_UINT32,
-    Field.TYPE_SINT32,
-    Field.TYPE_FIXED32,
-    Field.TYPE_SFIXED32,
-)
+_BITS_32 = [getattr(Field, f"TYPE_{name}INT32") for name in ("", "U", "S")]
+_BITS_32 += [Field.TYPE_FIXED32, Field.TYPE_SFIXED32]
 _UNSIGNED = (Field.TYPE_UINT32, Field.TYPE_UINT64, Field.TYPE_FIXED32, Field.TYPE_FIXED64)
 
 
@@ -39,9 +33,8 @@ class Generator(corpus.Draw):
     def schema(self) -> Schema:
         """Return a file whose first message is of a few fields, as Python producers register it."""
         draw = self.random
-        file = descriptor_pb2.FileDescriptorProto(
-            name="f.proto", syntax=draw.choice(("proto2", "proto3"))
-        )
+        syntax = draw.choice(("proto2", "proto3"))
+        file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax=syntax)
         kinds = file.enum_type.add(name="Kind")
         for number in dict.fromkeys([0, draw.randint(1, 5), draw.randint(-2, 300)]):
             kinds.value.add(name=f"K_{number}".replace("-", "M"), number=number)
@@ -62,15 +55,12 @@ class Generator(corpus.Draw):
             what = draw.random()
             if what < 0.3:
                 field.label = Field.LABEL_REPEATED
-                if (
-                    field.type not in (Field.TYPE_STRING, Field.TYPE_BYTES, Field.TYPE_MESSAGE)
-                    and draw.random() < 0.5
-                ):
+                unpacked = (Field.TYPE_STRING, Field.TYPE_BYTES, Field.TYPE_MESSAGE)
+                if field.type not in unpacked and draw.random() < 0.5:
                     field.options.packed = draw.random() < 0.5
             elif what < 0.45:
-                entry = message.nested_type.add(
-                    name=f"{name.capitalize()}Entry", options={"map_entry": True}
-                )
+                entry_name = f"{name.capitalize()}Entry"
+                entry = message.nested_type.add(name=entry_name, options={"map_entry": True})
                 key = draw.choice([Field.TYPE_STRING] * 4 + [Field.TYPE_INT32, Field.TYPE_BOOL])
                 entry.field.add(name="key", number=1, label=Field.LABEL_OPTIONAL, type=key)
                 value = entry.field.add(name="value", number=2, label=Field.LABEL_OPTIONAL)
@@ -85,11 +75,8 @@ class Generator(corpus.Draw):
             del message.oneof_decl[:]
         if file.syntax == "proto3":
             for field in message.field:
-                if (
-                    field.label == Field.LABEL_OPTIONAL
-                    and not field.HasField("oneof_index")
-                    and draw.random() < 0.3
-                ):
+                single = field.label == Field.LABEL_OPTIONAL and not field.HasField("oneof_index")
+                if single and draw.random() < 0.3:
                     field.proto3_optional = True
                     field.oneof_index = len(message.oneof_decl)
                     message.oneof_decl.add(name=f"_{field.name}")
@@ -112,11 +99,8 @@ class Generator(corpus.Draw):
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
                 for _ in range(draw.choice((1, 2, 3))):
-                    name = (
-                        draw.choice((*TEXTS, *NAMES))
-                        if key.type == Field.TYPE_STRING
-                        else draw.choice((0, 1))
-                    )
+                    texts = key.type == Field.TYPE_STRING
+                    name = draw.choice((*TEXTS, *NAMES) if texts else (0, 1))
                     name = bool(name) if key.type == Field.TYPE_BOOL else name
                     if value.message_type is not None:
                         self.fill(getattr(message, field.name)[name], depth + 1)
@@ -149,9 +133,8 @@ class Generator(corpus.Draw):
             return draw.choice((0.0, -0.0, 1.5, float("inf"), float("nan"), 1e-44, 0.1))
         unsigned, bits = kind in _UNSIGNED, 32 if kind in _BITS_32 else 64
         most = 2 ** (bits if unsigned else bits - 1) - 1
-        return draw.choice(
-            (0, 1, 5, 127, 128, most, 0 if unsigned else -most - 1, 1 if unsigned else -1)
-        )
+        negative = (0, 1) if unsigned else (-most - 1, -1)
+        return draw.choice((0, 1, 5, 127, 128, most, *negative))
 
     def tree(self, message: Any) -> Node:
         """Return a tree of some paths through a message type, and now and then of no such path."""

@@ -13,9 +13,9 @@ import pytest
 from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.avro_corpus import difference, run, written
 from tests.events.formats.walking import Said, content
+from tests.events.json_log_corpus import tree as tree_of
 from workers.events.formats import avro_scanner
-from workers.events.formats.avro import AvroFormat, read_reader_schema
-from workers.events.formats.avro_program import parse
+from workers.events.formats.avro import AvroFormat, parse, read_reader_schema
 from workers.events.formats.fitting import Refused
 from workers.events.formats.reader import form_of
 from workers.events.log import DECLINED
@@ -25,26 +25,25 @@ from workers.runtime.errors import SettingsError
 
 pytestmark = pytest.mark.slow
 
-SHOP = build([Wanted(("shop",), None, 0)])
-LINE = {
-    "type": "record",
-    "name": "Line",
-    "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}],
-}
+SHOP = tree_of("shop")
 LINES = build(
     [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
 )
 
 
 def record(*fields: tuple[str, Any] | dict[str, Any], name: str = "Event") -> dict[str, Any]:
-    return {
-        "type": "record",
-        "name": name,
-        "fields": [
-            each if isinstance(each, dict) else {"name": each[0], "type": each[1]}
-            for each in fields
-        ],
-    }
+    made = [
+        each if isinstance(each, dict) else {"name": each[0], "type": each[1]} for each in fields
+    ]
+    return {"type": "record", "name": name, "fields": made}
+
+
+LINE = record(("sku", "string"), ("qty", "int"), name="Line")
+TEXTS = {"type": "array", "items": "string"}
+
+
+def add(form: AvroFormat, schema: Any) -> int:
+    return form.add(Schema("AVRO", json.dumps(schema)))
 
 
 def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said | None:
@@ -53,7 +52,8 @@ def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said
     log = np.empty((64, 4), dtype=np.int64)
     stack = np.empty((depth, avro_scanner.FRAME), dtype=np.int64)
     end, root = len(payload), form.roots[number]
-    used = avro_scanner.event(data, 0, end, root, end, form.program, log, stack)
+    scan = avro_scanner.Scan(data, end, form.program, stack)
+    used = avro_scanner.event(scan, 0, end, root, log, 0)
     return None if used == DECLINED else content(log[:used], data)
 
 
@@ -61,7 +61,7 @@ def read(tree: Node, schema: Any, value: Any, reader: Any = None) -> Said | None
     """What the scanner says of a value of a schema; fastavro has to say the same."""
     text = None if reader is None else parse(json.dumps(reader))
     form = AvroFormat(tree, text)
-    found = said(form, form.add(Schema("AVRO", json.dumps(schema))), written(schema, value))
+    found = said(form, add(form, schema), written(schema, value))
     assert difference(tree, schema, [written(schema, value)], text)[0] is None
     return found
 
@@ -96,14 +96,10 @@ def test_a_list_of_records_with_counts() -> None:
 
 
 def test_blocks_with_sizes_are_read_as_one_list() -> None:
-    form = AvroFormat(build([Wanted(("a",), None, 0, True)]))
-    number = form.add(
-        Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "string"}))))
-    )
+    form = AvroFormat(tree_of("a", many=["a"]))
+    number = add(form, record(("a", TEXTS)))
     whole = b"\x03\x08\x02x\x02y" + b"\x02\x02z" + b"\x00"
-    assert said(form, number, whole) == {
-        0: [("list", 3), ("text", "x"), ("text", "y"), ("text", "z")]
-    }
+    assert said(form, number, whole) == {0: [("list", 3), *(("text", each) for each in "xyz")]}
     assert form.decode(number, whole) == {"a": ["x", "y", "z"]}
     # A block that is not as long as it says is broken, though fastavro does not look.
     for wrong in (b"\x03\x06\x02x\x02y\x00", b"\x03\x0a\x02x\x02y\x00", b"\x03\x09\x02x\x02y\x00"):
@@ -117,47 +113,37 @@ def test_logical_types_are_what_was_written() -> None:
         ("ts", {"type": "long", "logicalType": "timestamp-millis"}),
         ("id", {"type": "string", "logicalType": "uuid"}),
     )
-    tree = build([Wanted(("ts",), None, 0), Wanted(("id",), None, 1)])
-    form = AvroFormat(tree)
-    number = form.add(Schema("AVRO", json.dumps(schema)))
-    payload = written(
-        record(("ts", "long"), ("id", "string")), {"ts": 1_800_000_000_123, "id": "no uuid"}
-    )
-    assert said(form, number, payload) == {
-        0: [("whole", 1_800_000_000_123)],
-        1: [("text", "no uuid")],
-    }
-    assert form.decode(number, payload) == {"ts": 1_800_000_000_123, "id": "no uuid"}
+    form = AvroFormat(tree_of("ts", "id"))
+    number, value = add(form, schema), {"ts": 1_800_000_000_123, "id": "no uuid"}
+    payload = written(record(("ts", "long"), ("id", "string")), value)
+    rows = {0: [("whole", 1_800_000_000_123)], 1: [("text", "no uuid")]}
+    assert said(form, number, payload) == rows
+    assert form.decode(number, payload) == value
 
 
 def test_counts_are_a_map_or_a_record() -> None:
-    tree = build([Wanted(("counts",), None, 0, True)])
-    for inner in (
-        {"type": "map", "values": "int"},
-        record(("apple", "int"), ("pear", "long"), name="Counts"),
-    ):
+    tree = tree_of("counts", many=["counts"])
+    counts = record(("apple", "int"), ("pear", "long"), name="Counts")
+    rows = [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]
+    for inner in ({"type": "map", "values": "int"}, counts):
         found = read(tree, record(("counts", inner)), {"counts": {"apple": 3, "pear": 4}})
-        assert found == {
-            0: [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]
-        }
+        assert found == {0: rows}
 
 
 def test_enums_are_their_symbols_and_paths_go_through_maps() -> None:
-    tree = build([Wanted(("kind",), None, 0), Wanted(("tags", "shop"), None, 1)])
+    tree = tree_of("kind", "tags.shop")
     schema = record(
         ("kind", {"type": "enum", "name": "K", "symbols": ["buy", "sell"]}),
         ("tags", {"type": "map", "values": "string"}),
     )
-    assert read(tree, schema, {"kind": "sell", "tags": {"x": "y", "shop": "s"}}) == {
-        0: [("text", "sell")],
-        1: [("text", "s")],
-    }
+    found = read(tree, schema, {"kind": "sell", "tags": {"x": "y", "shop": "s"}})
+    assert found == {0: [("text", "sell")], 1: [("text", "s")]}
     assert read(tree, schema, {"kind": "buy", "tags": {}}) == {0: [("text", "buy")]}
 
 
 def test_a_name_twice_in_a_map_is_left_to_fastavro() -> None:
-    form = AvroFormat(build([Wanted(("m",), None, 0, True)]))
-    number = form.add(Schema("AVRO", json.dumps(record(("m", {"type": "map", "values": "int"})))))
+    form = AvroFormat(tree_of("m", many=["m"]))
+    number = add(form, record(("m", {"type": "map", "values": "int"})))
     twice = b"\x04\x02a\x02\x02a\x04\x00"
     assert said(form, number, twice) is None
     assert form.decode(number, twice) == {"m": {"a": 2}}
@@ -168,19 +154,12 @@ READER = record(
     {"name": "shop", "type": "string", "aliases": ["store"]},
     {"name": "n", "type": "long"},
     {"name": "country", "type": "string", "default": "ch\u00e4"},
-    {"name": "tags", "type": {"type": "array", "items": "string"}, "default": ["x", "y"]},
+    {"name": "tags", "type": TEXTS, "default": ["x", "y"]},
 )
 
 
 def test_a_readers_schema_renames_promotes_and_fills_in() -> None:
-    tree = build(
-        [
-            Wanted(("shop",), None, 0),
-            Wanted(("n",), None, 1),
-            Wanted(("country",), None, 2),
-            Wanted(("tags",), None, 3, True),
-        ]
-    )
+    tree = tree_of("shop", "n", "country", "tags", many=["tags"])
     assert read(tree, WRITER, {"store": "s1", "n": 5, "gone": "x"}, READER) == {
         0: [("text", "s1")],
         1: [("whole", 5)],
@@ -190,19 +169,19 @@ def test_a_readers_schema_renames_promotes_and_fills_in() -> None:
 
 
 def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
-    tree = build([Wanted(("n",), None, 0)])
+    tree = tree_of("n")
     reader = record(("n", "double"))
     form = AvroFormat(tree, parse(json.dumps(reader)))
-    number = form.add(Schema("AVRO", json.dumps(WRITER)))
+    number = add(form, WRITER)
     payload = written(WRITER, {"store": "s", "n": 5, "gone": None})
     assert said(form, number, payload) is None
     assert form.decode(number, payload) == {"n": 5.0}
     kinds = [{"type": "enum", "name": "K", "symbols": symbols} for symbols in (["a", "b"], ["a"])]
     form = AvroFormat(tree, parse(json.dumps(record(("n", {**kinds[1], "default": "a"})))))
-    number = form.add(Schema("AVRO", json.dumps(record(("n", kinds[0])))))
+    number = add(form, record(("n", kinds[0])))
     assert form.decode(number, b"\x02") == {"n": "a"}
     form = AvroFormat(tree, parse(json.dumps(record(("n", kinds[1])))))
-    number = form.add(Schema("AVRO", json.dumps(record(("n", kinds[0])))))
+    number = add(form, record(("n", kinds[0])))
     assert form.decode(number, b"\x00") == {"n": "a"}
     with pytest.raises(ValueError, match="not what the reader schema says"):
         form.decode(number, b"\x02")
@@ -210,26 +189,18 @@ def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
 
 def test_schemas_of_several_writers_are_one_program() -> None:
     form = AvroFormat(SHOP)
-    first = form.add(Schema("AVRO", json.dumps(record(("shop", "string")))))
-    second = form.add(
-        Schema(
-            "AVRO",
-            json.dumps(
-                record(("x", "long"), ("shop", {"type": "enum", "name": "S", "symbols": ["s2"]}))
-            ),
-        )
-    )
+    first = add(form, record(("shop", "string")))
+    shop = {"type": "enum", "name": "S", "symbols": ["s2"]}
+    second = add(form, record(("x", "long"), ("shop", shop)))
     assert said(form, second, b"\x04\x00") == {0: [("text", "s2")]}
     assert said(form, first, b"\x04s1") == {0: [("text", "s1")]}
     assert form.decode(first, b"\x04s1") == {"shop": "s1"}
 
 
 def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
-    line, order = (
-        json.dumps(LINE),
-        record(("lines", {"type": "array", "items": "Line"}), name="Order"),
-    )
-    references = (Reference("Line", line), Reference("Order", json.dumps(order)))
+    order = record(("lines", {"type": "array", "items": "Line"}), name="Order")
+    named = (("Line", LINE), ("Order", order))
+    references = tuple(Reference(name, json.dumps(schema)) for name, schema in named)
     form = AvroFormat(LINES)
     number = form.add(Schema("AVRO", '["Order", "Line"]', references))
     payload = b"\x00\x02\x02a\x04\x00"
@@ -239,41 +210,29 @@ def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
 
 
 def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
-    schema = record(
-        ("shop", "bytes"), ("lines", LINE), ("tags", {"type": "array", "items": "string"})
-    )
+    schema = record(("shop", "bytes"), ("lines", LINE), ("tags", TEXTS))
     for tree, why in (
         (LINES, r"field 'lines\[\].sku': 'lines' is a record in the schema"),
-        (build([Wanted(("tags", "x"), None, 0)]), "field 'tags.x': 'tags' is a list in the schema"),
-        (
-            build([Wanted(("lines", "sku", "x"), None, 0)]),
-            r"field 'lines.sku.x': 'lines.sku' is a string in the schema",
-        ),
+        (tree_of("tags.x"), "field 'tags.x': 'tags' is a list in the schema"),
+        (tree_of("lines.sku.x"), r"field 'lines.sku.x': 'lines.sku' is a string in the schema"),
     ):
         with pytest.raises(Refused, match=f"^{why}$"):
-            AvroFormat(tree).add(Schema("AVRO", json.dumps(schema)))
+            add(AvroFormat(tree), schema)
     # Whether a record is there may be a condition; whether it is a label, each event says.
     value = {"shop": b"", "lines": {"sku": "a", "qty": 1}, "tags": []}
-    assert read(build([Wanted(("lines",), None, 0)]), schema, value) == {0: [("other",)]}
-    form = AvroFormat(build([Wanted(("nowhere", "x"), None, 0)]))
-    form.add(Schema("AVRO", json.dumps(schema)))
+    assert read(tree_of("lines"), schema, value) == {0: [("other",)]}
+    form = AvroFormat(tree_of("nowhere.x"))
+    add(form, schema)
     assert form.absent == ["nowhere.x"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "1",
-        "[]x",
-        '{"type": "record"}',
-        '"Unknown"',
-        '["null", ["null", "int"]]',
-        "[" * 5_000,
-        '{"type": {"type": {}}}',
-    ],
+NO_SCHEMAS = (
+    *("", "{", "1", "[]x", '{"type": "record"}', '"Unknown"', '["null", ["null", "int"]]'),
+    *("[" * 5_000, '{"type": {"type": {}}}'),
 )
+
+
+@pytest.mark.parametrize("text", NO_SCHEMAS)
 def test_a_schema_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="schema cannot be read"):
         AvroFormat(SHOP).add(Schema("AVRO", text))
@@ -287,17 +246,13 @@ def test_a_schema_of_another_format_is_refused() -> None:
 def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
     """fastavro would build a list of 2^62 nulls, or descend until the process has no stack left."""
     nulls = AvroFormat(SHOP)
-    number = nulls.add(
-        Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "null"}))))
-    )
+    number = add(nulls, record(("a", {"type": "array", "items": "null"})))
     many = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     assert said(nulls, number, many + b"\x00") is None
     with pytest.raises(ValueError, match="not Avro"):
         nulls.decode(number, many + b"\x00")
     chain = AvroFormat(SHOP)
-    number = chain.add(
-        Schema("AVRO", json.dumps(record(("shop", "string"), ("next", ["null", "Event"]))))
-    )
+    number = add(chain, record(("shop", "string"), ("next", ["null", "Event"])))
     link = b"\x02s\x02"
     assert said(chain, number, link * 30 + b"\x02s\x00") == {0: [("text", "s")]}
     # Deeper than the scanner goes: fastavro's; deeper than that: nobody's.
@@ -307,7 +262,7 @@ def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
         with pytest.raises(ValueError, match="not Avro"):
             chain.decode(number, link * depth + b"\x02s\x00")
     endless = AvroFormat(SHOP)
-    number = endless.add(Schema("AVRO", json.dumps(record(("next", "Event")))))
+    number = add(endless, record(("next", "Event")))
     with pytest.raises(ValueError, match="not Avro"):
         endless.decode(number, b"")
 
@@ -318,7 +273,7 @@ def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
 def test_bytes_that_are_no_record_are_rejected(payload: bytes) -> None:
     """Too short, too long, a length that is not in its shortest form or negative, no UTF-8."""
     form = AvroFormat(SHOP)
-    number = form.add(Schema("AVRO", json.dumps(record(("shop", "string")))))
+    number = add(form, record(("shop", "string")))
     assert said(form, number, payload) is None
     with pytest.raises(ValueError, match="not Avro"):
         form.decode(number, payload)
@@ -330,11 +285,7 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
     assert read_reader_schema(path, SHOP).text["name"] == "Event"
     for tree, text, why in (
         (LINES, None, "it has no field 'lines\\[\\].sku'"),
-        (
-            build([Wanted(("shop", "x"), None, 0)]),
-            None,
-            "field 'shop.x': 'shop' is a string in the schema",
-        ),
+        (tree_of("shop.x"), None, "field 'shop.x': 'shop' is a string in the schema"),
         (SHOP, "{", "no Avro schema"),
         (SHOP, '["null", ["null", "int"]]', "no Avro schema"),
     ):
@@ -348,10 +299,8 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
 
 def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(form_of("avro", SHOP), AvroFormat)
-    for name in ("workers.events.formats.avro", "workers.events.formats.avro_program"):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "workers.events.formats.avro")
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(
-        SettingsError, match=r'^events.format = "avro": install quietcount\[formats\]: '
-    ):
+    missing = r'^events.format = "avro": install quietcount\[formats\]: '
+    with pytest.raises(SettingsError, match=missing):
         form_of("avro", SHOP)

@@ -11,11 +11,11 @@ from google.protobuf import descriptor_pb2
 from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.protobuf_corpus import run
 from tests.events.formats.walking import Said, content, expected, unordered
+from tests.events.json_log_corpus import tree as tree_of
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import Refused
-from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_program import indexes_of
+from workers.events.formats.protobuf import ProtobufFormat, indexes_of
 from workers.events.log import DECLINED
 from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
@@ -44,17 +44,21 @@ message Order {
 message Other { string shop = 1; }
 """
 PATHS = {
-    "shop": build([Wanted(("shop",), None, 0)]),
+    "shop": tree_of("shop"),
     "lines": build(
         [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
     ),
-    "tags": build([Wanted(("tags",), None, 0, True)]),
+    "tags": tree_of("tags", many=["tags"]),
     "sizes": build([Wanted(("sizes",), 1, 0, list_slot=1)]),
-    "counts": build([Wanted(("counts",), None, 0, True)]),
-    "count": build([Wanted(("counts", "a"), None, 0), Wanted(("kind",), None, 1)]),
-    "at": build([Wanted(("at", "seconds"), None, 0), Wanted(("user",), None, 1)]),
-    "how": build([Wanted(("cash",), None, 0), Wanted(("price",), None, 1)]),
+    "counts": tree_of("counts", many=["counts"]),
+    "count": tree_of("counts.a", "kind"),
+    "at": tree_of("at.seconds", "user"),
+    "how": tree_of("cash", "price"),
 }
+
+
+# An entry of `counts`: "a" and a number.
+ENTRY = b"\x22\x05\x0a\x01a\x10%c"
 
 
 def both(tree: Node, payload: bytes, schema: Schema | None = None) -> Said | None:
@@ -100,11 +104,7 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
         ("at", b"", {}),
         ("at", b"\x3a\x00\x32\x00", {0: [("whole", 0)], 1: [("text", "")]}),
         ("count", b"", {1: [("text", "BUY")]}),
-        (
-            "count",
-            b"\x28\x01\x22\x05\x0a\x01a\x10\x05",
-            {0: [("whole", 5)], 1: [("text", "RETURN")]},
-        ),
+        ("count", b"\x28\x01" + ENTRY % 5, {0: [("whole", 5)], 1: [("text", "RETURN")]}),
         # Lists, packed or not, in one piece.
         ("tags", b"", {0: [("list", 0)]}),
         ("tags", b"\x1a\x01x\x1a\x01y", {0: [("list", 2), ("text", "x"), ("text", "y")]}),
@@ -121,7 +121,7 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
         ("counts", b"", {0: [("map", 0)]}),
         (
             "counts",
-            b"\x22\x05\x0a\x01a\x10\x02\x22\x00",
+            ENTRY % 2 + b"\x22\x00",
             {0: [("map", 2), ("text", ""), ("whole", 0), ("text", "a"), ("whole", 2)]},
         ),
         ("how", b"\x50\x01", {0: [("bool", True)], 1: [("real", bytes(8))]}),
@@ -139,12 +139,9 @@ def test_what_a_message_says(path: str, payload: bytes, said: Said) -> None:
         ("shop", b"\x0a\x01a\x0a\x01b", {"shop": "b"}),  # the last one wins
         ("at", b"\x3a\x02\x08\x05\x3a\x02\x10\x07", {"at": {"seconds": 5}}),  # merged
         ("how", b"\x50\x01\x4a\x01x", {"price": 0.0}),  # another of the oneof takes its place
-        (
-            "tags",
-            b"\x1a\x01x\x0a\x01s\x1a\x01y",
-            {"tags": ["x", "y"]},
-        ),  # decided by the order alone
-        ("counts", b"\x22\x05\x0a\x01a\x10\x02\x22\x05\x0a\x01a\x10\x03", {"counts": {"a": 3}}),
+        # Decided by the order alone.
+        ("tags", b"\x1a\x01x\x0a\x01s\x1a\x01y", {"tags": ["x", "y"]}),
+        ("counts", ENTRY % 2 + ENTRY % 3, {"counts": {"a": 3}}),
         ("count", b"\x28\x07", {"counts": {}, "kind": 7}),  # an enum without a name for it
         ("shop", b"\x8a\x00\x01s", {"shop": "s"}),  # a number in a long form
         ("shop", b"\x9b\x06\x9c\x06\x0a\x01s", {"shop": "s"}),  # a group
@@ -158,18 +155,13 @@ def test_what_is_left_to_upb(path: str, payload: bytes, found: object) -> None:
     assert form.decode(number, payload) == found
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"\x0a",
-        b"\x0a\x02s",
-        b"\x0a\x01\xff",
-        b"\x00\x01",
-        b"\x0b",
-        b"\x3a\x02\x08",
-        b"\x12\x03\x0a\x05x",
-    ],
+NO_MESSAGES = (
+    *(b"\x0a", b"\x0a\x02s", b"\x0a\x01\xff", b"\x00\x01", b"\x0b", b"\x3a\x02\x08"),
+    b"\x12\x03\x0a\x05x",
 )
+
+
+@pytest.mark.parametrize("payload", NO_MESSAGES)
 def test_bytes_that_are_no_message_are_rejected(payload: bytes) -> None:
     assert both(PATHS["shop"], payload) is None
     form = ProtobufFormat(PATHS["shop"])
@@ -190,9 +182,8 @@ def test_deep_messages_are_upbs_and_then_nobodys() -> None:
         payload += b"\x12\x01t"
         form = ProtobufFormat(PATHS["shop"])
         number = form.add(Schema("PROTOBUF", text))
-        assert both(PATHS["shop"], payload, Schema("PROTOBUF", text)) == (
-            {0: [("text", "t")]} if depth == 50 else None
-        )
+        rows = {0: [("text", "t")]} if depth == 50 else None
+        assert both(PATHS["shop"], payload, Schema("PROTOBUF", text)) == rows
         if readable:
             assert form.decode(number, payload) == {"shop": "t"}
         else:
@@ -221,46 +212,30 @@ def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
     """Java registers text, Python base64; a subject may hold both."""
     line = 'syntax = "proto3"; package p; message Line { string sku = 1; int32 qty = 2; }'
     text = 'syntax = "proto3"; package p; import "p/line.proto"; message Order { repeated Line lines = 2; }'
-    descriptor = descriptor_pb2.FileDescriptorProto(
-        name="other.proto", package="p", syntax="proto3"
-    )
+    names = {"name": "other.proto", "package": "p", "syntax": "proto3"}
+    descriptor = descriptor_pb2.FileDescriptorProto(**names)
     message = descriptor.message_type.add(name="Line")
     message.field.add(name="sku", number=1, label=1, type=9)
     message.field.add(name="qty", number=2, label=1, type=5)
     encoded = base64.b64encode(descriptor.SerializeToString()).decode()
     for reference in (line, encoded):
         schema = Schema("PROTOBUF", text, (Reference("p/line.proto", reference),))
-        assert both(PATHS["lines"], b"\x12\x05\x0a\x01a\x10\x02", schema) == {
-            2: [("list", 1)],
-            0: [("text", "a")],
-            1: [("whole", 2)],
-        }
+        found = both(PATHS["lines"], b"\x12\x05\x0a\x01a\x10\x02", schema)
+        assert found == {2: [("list", 1)], 0: [("text", "a")], 1: [("whole", 2)]}
 
 
 @pytest.mark.parametrize(
     ("tree", "why"),
     [
+        (tree_of("shop.x"), "field 'shop.x': 'shop' is of type string in the schema"),
+        (tree_of("shop[]"), r"field 'shop\[\]': 'shop' is no repeated field in the schema"),
+        (tree_of("lines.sku"), "field 'lines.sku': 'lines' is a repeated field in the schema"),
         (
-            build([Wanted(("shop", "x"), None, 0)]),
-            "field 'shop.x': 'shop' is of type string in the schema",
-        ),
-        (
-            build([Wanted(("shop",), 1, 0, list_slot=1)]),
-            r"field 'shop\[\]': 'shop' is no repeated field in the schema",
-        ),
-        (
-            build([Wanted(("lines", "sku"), None, 0)]),
-            "field 'lines.sku': 'lines' is a repeated field in the schema",
-        ),
-        (
-            build([Wanted(("lines", "sku", "x"), 1, 0, list_slot=1)]),
+            tree_of("lines[].sku.x"),
             r"field 'lines\[\].sku.x': 'lines\[\].sku' is of type string in the schema",
         ),
-        (
-            build([Wanted(("counts", "a", "b"), None, 0)]),
-            "field 'counts.a.b': 'counts.a' is of type int64 in the schema",
-        ),
-        (build([Wanted(("at",), None, 0, True)]), "field 'at' is a message in the schema"),
+        (tree_of("counts.a.b"), "field 'counts.a.b': 'counts.a' is of type int64 in the schema"),
+        (tree_of("at", many=["at"]), "field 'at' is a message in the schema"),
     ],
 )
 def test_what_cannot_be_in_a_schema_is_said_with_its_path(tree: Node, why: str) -> None:
@@ -268,18 +243,16 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path(tree: Node, why: str) 
         ProtobufFormat(tree).add(Schema("PROTOBUF", ORDER))
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        Schema("PROTOBUF", "message {"),
-        Schema("PROTOBUF", 'syntax = "proto3"; import "nowhere.proto"; message M {}'),
-        Schema(
-            "PROTOBUF", 'syntax = "proto3"; message M {}', (Reference("../x.proto", "message"),)
-        ),
-        Schema("PROTOBUF", base64.b64encode(b"\x0a\x01f\x22\x02\x0a\x00").decode()),
-        Schema("PROTOBUF", "message A {" * 50_000),
-    ],
+NO_SCHEMAS = [
+    *("message {", 'syntax = "proto3"; import "nowhere.proto"; message M {}'),
+    *(base64.b64encode(b"\x0a\x01f\x22\x02\x0a\x00").decode(), "message A {" * 50_000),
+]
+OUTSIDE = Schema(
+    "PROTOBUF", 'syntax = "proto3"; message M {}', (Reference("../x.proto", "message"),)
 )
+
+
+@pytest.mark.parametrize("schema", [*(Schema("PROTOBUF", text) for text in NO_SCHEMAS), OUTSIDE])
 def test_a_schema_that_is_none_is_refused(schema: Schema) -> None:
     with pytest.raises(Refused, match="schema cannot be read"):
         ProtobufFormat(PATHS["shop"]).add(schema)

@@ -39,15 +39,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_ids_and_payloads(way: Any) -> None:
-    values = [
-        b"\0\0\0\1\2abc",
-        b"\0\xff\xff\xff\xff",
-        None,
-        b"",
-        b"\1\0\0\1\2abc",
-        b"\0\0\0\1",
-        b"\0\0\0\1\2",
-    ]
+    values = [b"\0\0\0\1\2abc", b"\0\xff\xff\xff\xff", None, b""]
+    values += [b"\1\0\0\1\2abc", b"\0\0\0\1", b"\0\0\0\1\2"]
     done, ids, payloads, numbers = cut(way, values, [(2**32 - 1, 0), (258, 0)])
     assert done == len(values)
     assert numbers == [1, 0, NO_VALUE, NO_ID, NO_ID, NO_ID, 1]
@@ -73,17 +66,8 @@ def test_protobuf_says_which_message_it_is(way: Any) -> None:
     assert [known[number] for number in numbers] == known
     assert [stop - start for start, stop in payloads] == [3] * len(values)
     # Cut short, negative, in a long form, longer than any schema's.
-    for wrong in (
-        b"",
-        b"\2",
-        b"\1",
-        b"\4\0",
-        b"\2\1",
-        b"\x80\0\0",
-        b"\2\x80",
-        b"\x0e\2\2\2\2\2\2\2",
-        b"\xff" * 12,
-    ):
+    short = b"", b"\2", b"\1", b"\4\0", b"\2\1", b"\2\x80"
+    for wrong in (*short, b"\x80\0\0", b"\x0e\2\2\2\2\2\2\2", b"\xff" * 12):
         assert cut(way, [b"\0\0\0\0\7" + wrong], known, named=True)[3] == [NO_ID]
 
 

@@ -25,7 +25,7 @@ from workers.arrays.types import Longs
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import walk
 from workers.events.columns import EventColumns, Events, rows_of
-from workers.events.decoders import Decoders
+from workers.events.formats.reader import Decoders
 from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader

@@ -11,7 +11,6 @@ import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -19,19 +18,18 @@ import numpy as np
 
 from workers.events.formats.fitting import Refused
 from workers.events.formats.wire import HEADER, REFUSED, message
-from workers.events.json_objects import JsonDecoder
+from workers.events.json import JsonDecoder
 from workers.events.schemas import AVRO, JSON, PROTOBUF, Access, CommandWait, Registry
-from workers.events.tree import Node, build
+from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
 
 FORMATS = MappingProxyType({AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_schema"})
 _PATIENCE_S = 15.0
 # The written settings reject longer values.
 VALUE_BYTES_MAX = 1_000_000
-# Maximum depth of nested lists and objects, as in the worker's reader.
-_NESTED_MAX = 512
 # Minimum share of the values that are framed, or that are objects.
 _MOST = 0.5
+_JSON = JsonDecoder(Node())
 
 
 class CannotGuess(SettingsError):
@@ -65,7 +63,7 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
         if value is None or len(value) > VALUE_BYTES_MAX:
             continue
         try:
-            name, record = by_schema.decode(value) if by_schema else ("json", decode_json(value))
+            name, record = by_schema.decode(value) if by_schema else ("json", _JSON.whole(value))
         except ValueError:
             continue
         if isinstance(record, dict):
@@ -107,7 +105,7 @@ class SchemaDecoder:
             raise ValueError
         name, start = FORMATS[schema.kind], HEADER
         if schema.kind == JSON:
-            return name, decode_json(value[HEADER:])
+            return name, _JSON.whole(value[HEADER:])
         if schema.kind == PROTOBUF:
             _, start = message(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
             if start == REFUSED:
@@ -126,18 +124,3 @@ class SchemaDecoder:
 
 def is_framed(value: bytes) -> bool:
     return len(value) >= HEADER and value[0] == 0
-
-
-def decode_json(value: bytes) -> object:
-    brackets = value.count(b"[") + value.count(b"{")
-    if brackets > _NESTED_MAX and _depth(value) > _NESTED_MAX:
-        raise ValueError
-    return _JSON.whole(value)
-
-
-_JSON = JsonDecoder(build([]))
-
-
-def _depth(value: bytes) -> int:
-    """Return an upper bound on the nesting depth: brackets within texts count."""
-    return max(accumulate((byte in b"[{") - (byte in b"]}") for byte in value))

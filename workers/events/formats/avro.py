@@ -1,24 +1,442 @@
-"""Avro format: the scanner's input for a batch, and the general reader of one record."""
+"""Avro format: the scanner's program and input, and the general reader of one record.
+
+A writer's schema and the wanted paths are compiled into a program for `avro_scanner`. With a
+reader's schema, paths use its names and its defaults become constants of the program. Where
+resolution requires more than that, the program declines. Logical types are ignored: a timestamp is
+the number as written.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fastavro
 import numpy as np
 
 from workers.arrays.types import Bytes, Longs
-from workers.events.formats import avro_scanner
-from workers.events.formats.avro_program import AvroProgram, AvroSchema, parse
-from workers.events.formats.fitting import NOT_OF_FORMAT, UNREADABLE, Logging, Refused, SchemaFormat
-from workers.events.log import DECLINED
+from workers.events.formats import avro_scanner as ops
+from workers.events.formats.fitting import (
+    NOT_OF_FORMAT,
+    ROOT,
+    UNREADABLE,
+    UNWANTED,
+    Fit,
+    Logging,
+    Program,
+    Refused,
+    SchemaFormat,
+    child,
+    element,
+    longs,
+    paths_of,
+    wants,
+)
+from workers.events.log import (
+    DECLINED,
+    FALSE,
+    LIST,
+    MAP,
+    MAP_NAMES_MAX,
+    NULL,
+    OTHER,
+    REAL,
+    TEXT,
+    TRUE,
+    VALUE,
+)
 from workers.events.schemas import AVRO, Schema
-from workers.events.tree import Node
+from workers.events.tree import NO_SLOT, Node
+from workers.mechanisms.config.views import Path
 from workers.runtime.errors import SettingsError
+from workers.runtime.frozen import read_only
 from workers.settings.files import read_file
+
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_NAMED = frozenset(("record", "error", "enum", "fixed"))
+_PROMOTED = MappingProxyType(
+    {
+        "int": ("long", "float", "double"),
+        "long": ("float", "double"),
+        "float": ("double",),
+        "string": ("bytes",),
+        "bytes": ("string",),
+    }
+)
+
+
+class Unsure(Exception):
+    """A case that schema resolution here does not cover; fastavro decides record by record."""
+
+
+@dataclass(frozen=True)
+class AvroSchema:
+    """A parsed schema in fastavro's form; `names` has all named types, including references."""
+
+    text: Any
+    names: Mapping[str, Any] = field(repr=False)
+
+    def as_field(self) -> Any:
+        """Wrap the type in an equally encoded record: fastavro drops a bare type's references."""
+        value = {"name": "value", "type": self.text}
+        record = {"type": "record", "name": "QuietcountEvent", "fields": [value]}
+        return fastavro.parse_schema(record, named_schemas=dict(self.names))
+
+    def type_of(self, written: Any) -> Any:
+        """Resolve a type: a list for a union, else an object with a `type`."""
+        while not isinstance(written, list):
+            if isinstance(written, str):
+                if written in PRIMITIVES:
+                    return {"type": written}
+                written = self.names[written]
+            elif isinstance(written["type"], str) and written["type"] not in self.names:
+                return written
+            else:
+                written = written["type"]
+        return written
+
+
+def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
+    """Parse a schema in JSON and the referenced schemas, dependencies first.
+
+    Raises ValueError if it is invalid; the message shows none of its content.
+    """
+    names: dict[str, Any] = {}
+    try:
+        for reference in references:
+            fastavro.parse_schema(_plain(json.loads(reference)), named_schemas=names)
+        parsed = fastavro.parse_schema(_plain(json.loads(text)), named_schemas=names)
+    except RecursionError:
+        raise ValueError("no Avro schema: nested too deeply") from None
+    except Exception as error:  # noqa: BLE001
+        # fastavro can raise any exception for a malformed schema.
+        raise ValueError(f"no Avro schema: {type(error).__name__}") from None
+    return AvroSchema(parsed, names)
+
+
+def _plain(schema: Any) -> Any:
+    """Remove logical types, and replace every primitive `{"type": name}` by its name."""
+    if isinstance(schema, list):
+        return [_plain(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    logical = ("logicalType", "precision", "scale")
+    made = {name: value for name, value in schema.items() if name not in logical}
+    for name in ("type", "items", "values"):
+        if name in made:
+            made[name] = _plain(made[name])
+    if isinstance(made.get("fields"), list):
+        made["fields"] = [_plain(each) for each in made["fields"]]
+    if isinstance(made.get("type"), str) and made["type"] in PRIMITIVES and "name" not in made:
+        return made["type"]
+    return made
+
+
+def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
+    """Return whether fastavro accepts `written` as `read`; raise Unsure if their kinds differ."""
+    w, r = writer.type_of(written), reader.type_of(read)
+    if isinstance(w, list) or isinstance(r, list):
+        return True
+    kind, other = w["type"], r["type"]
+    if kind in _NAMED and other in _NAMED:
+        name, aliases = w["name"], r.get("aliases", ())
+        short = name.rsplit(".", 1)[-1]
+        if short != r["name"].rsplit(".", 1)[-1] and name not in aliases and short not in aliases:
+            return False
+        if kind != other or (kind == "fixed" and w["size"] != r["size"]):
+            raise Unsure
+        return True
+    if kind == other == "map":
+        return matches(writer, w["values"], reader, r["values"])
+    if kind == other == "array":
+        return matches(writer, w["items"], reader, r["items"])
+    return bool(kind == other or other in _PROMOTED.get(kind, ()))
+
+
+def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> Any:
+    """Return the branch of `read` that a non-union type `written` becomes; raise Unsure if none."""
+    options = reader.type_of(read)
+    for option in options if isinstance(options, list) else [options]:
+        if matches(writer, written, reader, option):
+            return reader.type_of(option)
+    raise Unsure
+
+
+def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the reader's field for each of the writer's, None if dropped; and the reader's others.
+
+    Raises Unsure if two fields would become the same one.
+    """
+    left = {each["name"]: each for each in r["fields"]}
+    aliases = {alias: each for each in r["fields"] for alias in each.get("aliases", ())}
+    found: list[Any] = []
+    for each in w["fields"]:
+        taken = left.get(each["name"], aliases.get(each["name"]))
+        if taken is not None and left.pop(taken["name"], None) is None:
+            raise Unsure
+        found.append(taken)
+    return found, list(left.values())
+
+
+# By type name: the scanner's code, and the words for a reject.
+_FLAT: Mapping[str, tuple[int, str]] = MappingProxyType(
+    {
+        "null": (ops.NULL_OP, "null"),
+        "boolean": (ops.BOOLEAN, "a boolean"),
+        "int": (ops.INT, "an int"),
+        "long": (ops.LONG, "a long"),
+        "float": (ops.FLOAT, "a float"),
+        "double": (ops.DOUBLE, "a double"),
+        "string": (ops.STRING, "a string"),
+        "bytes": (ops.BYTES, "bytes"),
+        "fixed": (ops.FIXED, "fixed bytes"),
+        "enum": (ops.ENUM, "an enum"),
+    }
+)
+_LEAST, _MOST = -(2**63), 2**63 - 1
+Row = tuple[int, int, int, int]
+
+
+class AvroProgram(Program):
+    def __init__(self, tree: Node) -> None:
+        super().__init__(tree)
+        self._rows: list[list[int]] = []
+        self._parts: list[int] = []
+        self._constants: list[Row] = []
+
+    def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
+        """Add a schema; return its start row, another that only checks every byte, and the fit."""
+        fit, read = Fit(self.tree), None if reader is None else reader.text
+        root = _Walk(self, fit, writer, reader).place(writer.text, read, self.tree)
+        return root, _Walk(self, Fit(UNWANTED), writer).place(writer.text, None, UNWANTED), fit
+
+    def complete(self) -> ops.Program:
+        return ops.Program(
+            longs(self._rows, ops.COLUMNS),
+            read_only(np.array(self._parts, dtype=np.int64)),
+            longs(self._names, 3),
+            longs(self._constants, 4),
+        )
+
+    def row(self, *columns: int) -> int:
+        self._rows.append([])
+        return self.fill(len(self._rows) - 1, *columns)
+
+    def fill(self, row: int, *columns: int) -> int:
+        self._rows[row] = [*columns, *([0] * (ops.COLUMNS - len(columns)))]
+        return row
+
+    def declining(self) -> int:
+        return self.row(ops.DECLINE, NO_SLOT)
+
+    def parts(self, rows: list[int]) -> tuple[int, int]:
+        first = len(self._parts)
+        self._parts += rows
+        return first, len(rows)
+
+    def constants(self, rows: list[Row]) -> int:
+        first = len(self._constants)
+        self._constants += rows
+        return self.row(ops.CONSTANT, NO_SLOT, first, len(rows))
+
+
+class _Walk:
+    """A walk of one schema along one tree. Every type at every place gets one row."""
+
+    def __init__(
+        self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None = None
+    ) -> None:
+        self._program, self._fit, self._writer = program, fit, writer
+        self._reader = writer if reader is None else reader
+        self._made: dict[tuple[int, int, int], int] = {}
+        # Keeps objects alive while `_made` has their ids as keys.
+        self._alive: list[object] = []
+
+    def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
+        """Return the row of a value of type `written`, read as type `read` (None: as written)."""
+        w = self._writer.type_of(written)
+        if not wants(node):
+            node = UNWANTED
+        r = None if read is None else self._reader.type_of(read)
+        key = (id(w), id(r), id(node))
+        if key in self._made:
+            return self._made[key]
+        row = self._program.declining()
+        if isinstance(w, list) or w["type"] not in PRIMITIVES:
+            self._alive += (w, r, node)
+            self._made[key] = row
+        try:
+            if isinstance(w, list):
+                rows = [self._branch(branch, read, node, path) for branch in w]
+                self._program.fill(row, ops.UNION, NO_SLOT, *self._program.parts(rows))
+            else:
+                if r is not None:
+                    r = chosen(self._writer, w, self._reader, r)
+                several = {"array": self._array, "map": self._map}
+                fill = several.get(w["type"], self._flat if w["type"] in _FLAT else self._record)
+                fill(row, w, r, node, path)
+        except Unsure:
+            self._program.fill(row, ops.DECLINE, NO_SLOT)
+        return row
+
+    def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
+        """Return a union branch's row; a flat value on a wanted path goes to the general reader."""
+        w = self._writer.type_of(written)
+        if (node.children or node.elements) and w["type"] in _FLAT and w["type"] != "null":
+            self._fit.possible(node)
+            self._fit.within(node, path, _FLAT[w["type"]][1])
+            return self._program.declining()
+        return self.place(written, read, node, path)
+
+    def _flat(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        kind: str = w["type"]
+        if kind != "null":
+            self._fit.possible(node)
+            self._fit.within(node, path, _FLAT[kind][1])
+        equal = r is None or node.slot == NO_SLOT or kind == r["type"]
+        if not equal and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
+            raise Unsure
+        a = b = 0
+        if kind == "fixed":
+            a = w["size"]
+        elif kind == "enum":
+            if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
+                raise Unsure
+            a, b = self._program.names([(symbol, 0) for symbol in w["symbols"]])
+        self._program.fill(row, _FLAT[kind][0], node.slot, a, b)
+
+    def _inner_type(self, w: Any, r: Any, name: str) -> Any:
+        if r is None:
+            return None
+        if not matches(self._writer, w[name], self._reader, r[name]):
+            raise Unsure
+        return r[name]
+
+    def _array(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        of = self._inner_type(w, r, "items")
+        self._fit.possible(node)
+        self._fit.impossible(Node(children=node.children), path, "a list")
+        slot, head, inner = node.slot, node.list_slot, node.elements or UNWANTED
+        if node.many:
+            slot, head, inner = NO_SLOT, node.slot, _opened(node)
+        items = self._element(w["items"], of, inner, element(path))
+        self._program.fill(row, ops.ARRAY, slot, items, head)
+
+    def _element(self, written: Any, read: Any, node: Node, path: Path) -> int:
+        """Return the row of an element; a null declines if its fields are wanted."""
+        w = self._writer.type_of(written)
+        if not node.children or not isinstance(w, list):
+            return self.place(written, read, node, path)
+        rows = [
+            self._program.declining()
+            if self._writer.type_of(branch) == {"type": "null"}
+            else self._branch(branch, read, node, path)
+            for branch in w
+        ]
+        return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
+
+    def _map(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        of = self._inner_type(w, r, "values")
+        self._fit.possible(node)
+        self._fit.impossible(Node(elements=node.elements), path, "a map")
+        slot, head, inner = node.slot, NO_SLOT, UNWANTED
+        if node.many:
+            slot, head, inner = NO_SLOT, node.slot, _opened(node)
+        if len(node.children) > ops.CHILDREN_MAX:
+            raise Unsure
+        rows = [
+            (name, self.place(w["values"], of, each, child(path, name)))
+            for name, each in node.children.items()
+        ]
+        first, number = self._program.names(rows)
+        values = self.place(w["values"], of, inner, path)
+        self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
+
+    def _record(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+        read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
+        self._fit.possible(node)
+        self._fit.impossible(Node(elements=node.elements), path, "a record")
+        if node.many and (len(w["fields"]) > MAP_NAMES_MAX or r is not None):
+            raise Unsure
+        rows: list[int] = []
+        opened = _opened(node) if node.many else None
+        if opened is not None:
+            rows.append(self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)]))
+        for each, becomes in zip(w["fields"], read, strict=True):
+            name = each["name"] if becomes is None else becomes["name"]
+            of = None if becomes is None else becomes["type"]
+            inner = UNWANTED
+            if opened is not None:
+                text = self._program.text(name)
+                rows.append(self._program.constants([(opened.slot, TEXT, *text)]))
+                inner = opened
+            elif r is None or becomes is not None:
+                inner = node.children.get(name, UNWANTED)
+            rows.append(self.place(each["type"], of, inner, child(path, name)))
+        for each in left:
+            if "default" not in each:
+                raise Unsure
+            inner = node.children.get(each["name"], UNWANTED)
+            if wants(inner):
+                rows.append(self._program.constants(self._default(each["default"], inner)))
+        slot = NO_SLOT if node.many else node.slot
+        self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
+
+    def _default(self, value: Any, node: Node) -> list[Row]:
+        for slot, _ in paths_of(node):
+            self._fit.possible(Node(slot))
+        if node.many and isinstance(value, dict):
+            slot = _opened(node).slot
+            if len(value) > MAP_NAMES_MAX:
+                raise Unsure
+            rows: list[Row] = [(slot, MAP, len(value), -1)]
+            for name, each in value.items():
+                rows += [(slot, TEXT, *self._program.text(name)), self._scalar(each, slot)]
+            return rows
+        if node.many and isinstance(value, list):
+            if node.elements is not None:
+                raise Unsure
+            items = [self._scalar(each, node.slot) for each in value]
+            return [(node.slot, LIST, len(value), -1), *items]
+        rows = [] if node.slot == NO_SLOT else [self._scalar(value, node.slot)]
+        if isinstance(value, dict):
+            for name, each in node.children.items():
+                if name in value:
+                    rows += self._default(value[name], each)
+        elif isinstance(value, list) and node.elements is not None:
+            rows.append((node.list_slot, LIST, len(value), -1))
+            for each in value:
+                if node.elements.children and not isinstance(each, dict):
+                    raise Unsure
+                rows += self._default(each, node.elements)
+        elif value is not None and (node.children or node.elements is not None):
+            raise Unsure
+        return rows
+
+    def _scalar(self, value: Any, slot: int) -> Row:
+        if isinstance(value, str):
+            return (slot, TEXT, *self._program.text(value))
+        if value is None or isinstance(value, bool):
+            return slot, NULL if value is None else TRUE if value else FALSE, -1, -1
+        if isinstance(value, int) and _LEAST <= value <= _MOST:
+            return slot, VALUE, value, -1
+        if isinstance(value, float) and not math.isnan(value):
+            return slot, REAL, int(np.float64(value).view(np.int64)), -1
+        return slot, OTHER, -1, -1
+
+
+def _opened(node: Node) -> Node:
+    if node.children or node.elements is not None:
+        raise Unsure
+    return Node(node.slot)
+
 
 NOT_AVRO = "not Avro"
 NOT_OF_READER = "not what the reader schema says"
@@ -28,7 +446,7 @@ NESTED_MAX = 512
 STACK = 64
 
 
-def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
+def read_reader_schema(path: pathlib.Path, tree: Node) -> AvroSchema:
     """Return the reader schema at `path`; raise SettingsError if it is invalid or lacks fields."""
     where = f"schema_registry.reader_schema: {path}"
     try:
@@ -45,7 +463,7 @@ def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
     return found
 
 
-class AvroFormat(SchemaFormat):
+class AvroFormat(SchemaFormat[AvroProgram]):
     """The writer schemas of records read by one thread.
 
     `reader` defines the names in `tree`; None means every record's own schema.
@@ -54,30 +472,28 @@ class AvroFormat(SchemaFormat):
     names_messages = False
 
     def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
-        self._program = AvroProgram(tree)
-        super().__init__(self._program)
+        super().__init__(AvroProgram(tree))
         self._reader = reader
         # By number: the writer's schema, and the program row that only checks every byte.
         self._writers: list[tuple[AvroSchema, int]] = []
-        self.program = self._program.complete()
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
         if schema.kind != AVRO:
             raise Refused(NOT_OF_FORMAT)
         try:
             writer = parse(schema.text, [reference.text for reference in schema.references])
-            root, whole, fit = self._program.add(writer, self._reader)
+            root, whole, fit = self._source.add(writer, self._reader)
         except Exception:  # noqa: BLE001
             # fastavro accepts malformed schemas, such as a union in a union.
             raise Refused(UNREADABLE) from None
         number = self._accept(root, fit)
         self._writers.append((writer, whole))
-        self.program = self._program.complete()
         return number
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        stack = np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
-        return partial(avro_scanner.logs, data, values, roots, base, self.program, stack)
+        stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
+        scan = ops.Scan(data, base, self.program, stack)
+        return partial(ops.logs, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> Any:
         """Return a record as Python objects; raise ValueError with the reject reason.
@@ -86,10 +502,10 @@ class AvroFormat(SchemaFormat):
         without limit, and ignore trailing bytes.
         """
         (writer, whole), reader = self._writers[number], self._reader
-        stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
+        stack = np.empty((NESTED_MAX, ops.FRAME), dtype=np.int64)
         data, log = np.frombuffer(payload, dtype=np.uint8), np.empty((0, 4), dtype=np.int64)
-        used = avro_scanner.event(data, 0, len(data), whole, 0, self.program, log, stack)
-        if used == DECLINED:
+        scan = ops.Scan(data, 0, self.program, stack)
+        if ops.event(scan, 0, len(data), whole, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
         bare = isinstance(writer.text, dict) and (reader is None or isinstance(reader.text, dict))
         try:

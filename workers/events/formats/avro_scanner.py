@@ -1,6 +1,6 @@
 """Compiled scanner that writes the event log (`events.log`) of Avro records.
 
-A writer's schema and the wanted paths become a program (`events.formats.avro_program`): a row for
+A writer's schema and the wanted paths become a program (`events.formats.avro`): a row for
 every type at every place, int64 (rows, 6):
 
     OP      the type
@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workers.arrays.compiled import checked_kernel, checked_part
+from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
-from workers.events.formats.wire import REFUSED, fixed, is_nan, is_text, widened, zigzag
-from workers.events.json_parts import same
-from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, STOP, put
+from workers.events.formats.wire import REFUSED, delimited, real, repeated, zigzag
+from workers.events.json_scanner import same
+from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
 OP, SLOT, A, B, C, D = range(6)
 COLUMNS = 6
@@ -46,19 +46,39 @@ INT_MAX = 2**31 - 1
 CHILDREN_MAX = 60
 
 
-@checked_part
-def flat(
-    data: Bytes, at: int, stop: int, base: int, op: int, a: int, b: int, names: Longs
-) -> tuple[int, int, int, int]:
+class Program(NamedTuple):
+    """All schemas of a thread: `rows` as in the module, `parts` the rows of records and unions.
+
+    `names`, int64 (n, 3), has start and stop in the program's texts, and a row; `constants`, int64
+    (n, 4), has log rows with such starts and stops.
+    """
+
+    rows: Longs
+    parts: Longs
+    names: Longs
+    constants: Longs
+
+
+class Scan(NamedTuple):
+    """A batch and its program; `data` has the records, then from `base` on the program's texts.
+
+    `stack`, int64 (depth, 6), is scratch; deeper records are declined.
+    """
+
+    data: Bytes
+    base: int
+    program: Program
+    stack: Longs
+
+
+@checked_inline
+def flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
+    data, rows, names = scan.data, scan.program.rows, scan.program.names
+    op, a = rows[row, OP], rows[row, A]
     if op in (STRING, BYTES):
         length, at = zigzag(data, at, stop)
-        if at == REFUSED or length < 0 or length > stop - at:
-            return kinds.OTHER, 0, 0, REFUSED
-        end = at + length
-        if op == BYTES:
-            return kinds.OTHER, -1, -1, end
-        return kinds.TEXT, at, end, end if is_text(data, at, end) else REFUSED
+        return delimited(data, at, stop, length, op == STRING)
     if op in (LONG, INT):
         value, at = zigzag(data, at, stop)
         if op == INT and not -INT_MAX - 1 <= value <= INT_MAX:
@@ -72,15 +92,12 @@ def flat(
         return (kinds.TRUE if data[at] == 1 else kinds.FALSE), -1, -1, at + 1
     if op == ENUM:
         which, at = zigzag(data, at, stop)
-        if at == REFUSED or not 0 <= which < b:
+        if at == REFUSED or not 0 <= which < rows[row, B]:
             return kinds.TEXT, 0, 0, REFUSED
-        return kinds.TEXT, base + names[a + which, 0], base + names[a + which, 1], at
+        return kinds.TEXT, scan.base + names[a + which, 0], scan.base + names[a + which, 1], at
     if op == FIXED:
         return kinds.OTHER, -1, -1, at + a if a <= stop - at else REFUSED
-    bits, at = fixed(data, at, stop, 4 if op == FLOAT else 8)
-    if op == FLOAT:
-        bits = widened(bits)
-    return (kinds.OTHER if is_nan(bits) else kinds.REAL), bits, -1, at
+    return real(data, at, stop, 4 if op == FLOAT else 8)
 
 
 @checked_part
@@ -95,46 +112,12 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     return -count, at, at + size
 
 
-@checked_part
-def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
-    """Return whether the map at row `head` has a name already; every second row is a name."""
-    row = head + 1
-    while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
-        row += 2
-    return row < used
-
-
-class Program(NamedTuple):
-    """All schemas of a thread: `rows` as in the module, `parts` the rows of records and unions.
-
-    `names`, int64 (n, 3), has start and stop in the program's texts, and a row; `constants`, int64
-    (n, 4), has log rows with such starts and stops.
-    """
-
-    rows: Longs
-    parts: Longs
-    names: Longs
-    constants: Longs
-
-
 @checked_kernel
-def event(
-    data: Bytes,
-    at: int,
-    stop: int,
-    root: int,
-    base: int,
-    program: Program,
-    log: Longs,
-    stack: Longs,
-) -> int:
-    """Scan one record, data[at:stop], into the log; return the rows used, DECLINED or FULL.
-
-    `data` has the records of the batch, then from `base` on the program's texts. `stack`, int64
-    (depth, 6), is scratch; deeper records are declined.
-    """
+def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+    """Log the record data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
+    data, base, program, stack = scan
     rows, parts, names, constants = program
-    used, depth, row = 0, 0, root
+    depth, row = 0, root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
     while True:
         steps -= 1
@@ -142,7 +125,7 @@ def event(
             return DECLINED
         op, slot = rows[row, OP], rows[row, SLOT]
         if op <= LAST_FLAT:
-            kind, start, end, at = flat(data, at, stop, base, op, rows[row, A], rows[row, B], names)
+            kind, start, end, at = flat(scan, row, at, stop)
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
@@ -175,9 +158,8 @@ def event(
             else:
                 stack[depth, F_HEAD] = used
                 if rows[row, B] >= 0:
-                    used = put(
-                        log, used, rows[row, B], kinds.LIST if op == ARRAY else kinds.MAP, 0, -1
-                    )
+                    kind = kinds.LIST if op == ARRAY else kinds.MAP
+                    used = put(log, used, rows[row, B], kind, 0, -1)
             if used == FULL:
                 return FULL
             depth += 1
@@ -214,7 +196,8 @@ def event(
             if op == ARRAY:
                 stack[top, F_COUNT] += 1
                 break
-            _, start, end, at = flat(data, at, stop, base, STRING, 0, 0, names)
+            length, at = zigzag(data, at, stop)
+            _, start, end, at = delimited(data, at, stop, length, True)
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
@@ -239,17 +222,7 @@ def event(
 
 
 @checked_kernel
-def logs(
-    data: Bytes,
-    values: Longs,
-    roots: Longs,
-    base: int,
-    program: Program,
-    stack: Longs,
-    begin: int,
-    number: Longs,
-    log: Longs,
-) -> int:
+def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
     """Scan records from `begin` on until the log is full; return where to resume, or n.
 
     `roots` has the program's row for each record, DECLINED to skip it. The log rows of each record,
@@ -260,10 +233,9 @@ def logs(
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        start, stop = values[i, 0], values[i, 1]
-        now = event(data, start, stop, roots[i], base, program, log[used:], stack)
-        if now == FULL:
+        end = event(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        if end == FULL:
             return i
-        number[i] = now
-        used += max(now, 0)
+        if end != DECLINED:
+            number[i], used = end - used, end
     return len(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -30,12 +30,20 @@ def longs(rows: object, columns: int) -> Longs:
     return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
 
-class ProgramTexts:
-    """The texts that a scanner's program names, which follow the records of a batch."""
+class Program:
+    """A scanner's program for one tree, to which schemas are added. Not thread-safe.
 
-    def __init__(self) -> None:
+    The texts that it names follow the records of a batch.
+    """
+
+    def __init__(self, tree: Node) -> None:
+        self.tree = tree
         self._texts = bytearray()
         self._names: list[tuple[int, int, int]] = []
+
+    def complete(self) -> Any:
+        """Return the program as the scanner's arrays."""
+        raise NotImplementedError
 
     @property
     def texts(self) -> Bytes:
@@ -53,15 +61,18 @@ class ProgramTexts:
         return first, len(names)
 
 
-class SchemaFormat:
+P = TypeVar("P", bound=Program)
+
+
+class SchemaFormat(Generic[P]):
     """The schemas of records read by one thread; subclasses add, scan and decode them."""
 
     #: Whether records name a message of their schema.
     names_messages: ClassVar[bool]
 
-    def __init__(self, texts: ProgramTexts) -> None:
-        self._source = texts
-        self.texts: Bytes = texts.texts
+    def __init__(self, source: P) -> None:
+        self._source = source
+        self.program, self.texts = source.complete(), source.texts
         #: The scanner's start row, by the number that `add` returns.
         self.roots: list[int] = []
         #: Wanted fields missing from the last schema added.
@@ -83,12 +94,15 @@ class SchemaFormat:
         refusal = fit.refusal()
         if refusal is not None:
             raise Refused(refusal)
-        self.absent, self.texts = fit.absent(), self._source.texts
+        self.absent, source = fit.absent(), self._source
+        self.program, self.texts = source.complete(), source.texts
         self.roots.append(root)
         return len(self.roots) - 1
 
 
 ROOT = Path(())
+#: A place where nothing is wanted.
+UNWANTED = Node()
 
 
 def child(path: Path, name: str) -> Path:
@@ -109,10 +123,8 @@ def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
         yield from paths_of(node.elements, element(path))
 
 
-def wants(node: Node | None) -> bool:
-    return node is not None and (
-        node.slot != NO_SLOT or bool(node.children) or node.elements is not None
-    )
+def wants(node: Node) -> bool:
+    return node.slot != NO_SLOT or bool(node.children) or node.elements is not None
 
 
 class Fit:

@@ -1,44 +1,423 @@
-"""Protobuf format: the scanner's input for a batch, and the general reader of one message."""
+"""Protobuf format: the scanner's program and input, and the general reader of one message.
+
+Message types and the wanted paths are compiled into a program for `protobuf_scanner`. A registry
+stores a schema as text or descriptor; either becomes a message type of upb.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from google.protobuf import message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from workers.arrays.types import Bytes, Longs
-from workers.events.formats import protobuf_scanner
+from workers.events.formats import protobuf_scanner as ops
 from workers.events.formats.fitting import (
     NO_MESSAGE,
     NOT_OF_FORMAT,
+    ROOT,
     UNREADABLE,
+    UNWANTED,
+    Fit,
     Logging,
+    Program,
     Refused,
     SchemaFormat,
+    child,
+    element,
+    longs,
+    wants,
 )
-from workers.events.formats.protobuf_program import ProtobufProgram, ProtobufSchema, indexes_of
+from workers.events.formats.wire import REFUSED, zigzag
+from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
 from workers.events.schemas import PROTOBUF, Schema
-from workers.events.tree import Node
+from workers.events.tree import NO_SLOT, Node
+from workers.mechanisms.config.views import Path
+
+_MAIN = "quietcount/event.proto"
+_PROTOC_S = 30.0
+
+
+class ProtobufSchema:
+    """A schema and its imports in their own descriptor pool; errors as in `avro.parse`."""
+
+    def __init__(self, schema: Schema) -> None:
+        found = _compiled(schema)
+        self._pool = descriptor_pool.DescriptorPool()
+        try:
+            for file in found:
+                self._pool.Add(file)
+        except TypeError:
+            raise ValueError("no Protobuf schema") from None
+        self._file = found[-1]
+
+    def message(self, indexes: Sequence[int]) -> Any:
+        """Return the message at a path of indexes through nested messages, else ValueError."""
+        name, types = self._file.package, self._file.message_type
+        for index in indexes:
+            if not 0 <= index < len(types):
+                raise ValueError("no such message in the schema")
+            name = f"{name}.{types[index].name}" if name else types[index].name
+            types = types[index].nested_type
+        try:
+            return self._pool.FindMessageTypeByName(name)
+        except (KeyError, TypeError):
+            raise ValueError("no such message in the schema") from None
+
+
+def indexes_of(message: bytes) -> list[int]:
+    """Parse the message path after a schema id: its length, then the indexes; else ValueError."""
+    data = np.frombuffer(message, dtype=np.uint8)
+    number, at = zigzag(data, 0, len(data))
+    if number == 0 and at == len(message):
+        return [0]
+    found = []
+    while at != REFUSED and at < len(message):
+        index, at = zigzag(data, at, len(data))
+        found.append(index)
+    if at == REFUSED or len(found) != number:
+        raise ValueError("no message indexes")
+    return found
+
+
+def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    """Parse a file in base64, as Python producers register it; None for any other text."""
+    try:
+        file = base64.b64decode(text.strip(), validate=True)
+        made = descriptor_pb2.FileDescriptorProto.FromString(file)
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    return made if text.strip() else None
+
+
+def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
+    texts: dict[str, str] = {}
+    files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+    main = _MAIN
+    references = [(each.name, each.text) for each in schema.references]
+    for name, text in [*references, (_MAIN, schema.text)]:
+        file = _descriptor(text)
+        if file is None:
+            texts[name] = text
+            continue
+        if name == _MAIN:
+            main = name = file.name or _MAIN
+        file.name = name
+        files[name] = file
+    if not texts and all(name in files for file in files.values() for name in file.dependency):
+        return list(files.values())
+    return _by_protoc(texts, list(files.values()), main)
+
+
+def _by_protoc(
+    texts: Mapping[str, str], files: Sequence[descriptor_pb2.FileDescriptorProto], main: str
+) -> list[descriptor_pb2.FileDescriptorProto]:
+    """Compile texts to the file `main`, preceded by its imports.
+
+    protoc runs in its own process, so that no text can crash or stall this one.
+    """
+    with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
+        place = pathlib.Path(made)
+        (place / "texts").mkdir()
+        for name, text in texts.items():
+            path = pathlib.PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\0" in name:
+                raise ValueError("no Protobuf schema: a reference's name")
+            (place / "texts" / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / "texts" / path).write_text(text, encoding="utf-8", errors="replace")
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}"]
+        command += _shipped()
+        if files:
+            known = descriptor_pb2.FileDescriptorSet(file=files)
+            (place / "known").write_bytes(known.SerializeToString())
+            command.append(f"--descriptor_set_in={place / 'known'}")
+        command += ["--include_imports", f"--descriptor_set_out={place / 'out'}", main]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_PROTOC_S)
+            found = descriptor_pb2.FileDescriptorSet.FromString((place / "out").read_bytes())
+        except (subprocess.SubprocessError, OSError, DecodeError, ValueError):
+            raise ValueError("no Protobuf schema") from None
+    return list(found.file)
+
+
+def _shipped() -> list[str]:
+    """Return the paths of files that registries do not store: Google's own types."""
+    places = []
+    for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
+        try:
+            spec = find_spec(package)
+        except ModuleNotFoundError:
+            spec = None
+        for place in (spec.submodule_search_locations or []) if spec is not None else []:
+            places.append(f"--proto_path={pathlib.Path(place, inner).resolve()}")
+    return places
+
+
+_GROUP = 10
+# A log row for a missing field; see `protobuf_scanner`.
+Missing = tuple[int, int, int, int, int, int]
+# By field type: kind, START and STOP of its default; 0 for other types.
+_DEFAULTS = MappingProxyType(
+    {
+        ops.ENUM: (TEXT, 0, 0),
+        ops.STRING: (TEXT, 0, 0),
+        ops.BYTES: (OTHER, -1, -1),
+        ops.BOOL: (FALSE, -1, -1),
+        ops.DOUBLE: (REAL, 0, -1),
+        ops.FLOAT: (REAL, 0, -1),
+    }
+)
+
+
+class ProtobufProgram(Program):
+    def __init__(self, tree: Node) -> None:
+        super().__init__(tree)
+        self._messages: list[list[int]] = []
+        self._fields: list[list[int]] = []
+        self._missing: list[Missing] = []
+        #: Number of rows that the scanner's `lists` needs.
+        self.lists = 0
+
+    def add(self, message: Any) -> tuple[int, Fit]:
+        fit = Fit(self.tree)
+        return _Walk(self, fit).message(message, self.tree), fit
+
+    def complete(self) -> ops.Program:
+        return ops.Program(
+            longs(self._messages, ops.MESSAGE_COLUMNS),
+            longs(self._fields, ops.FIELD_COLUMNS),
+            longs(self._missing, 6),
+            longs(self._names, 3),
+        )
+
+    def reserve(self) -> int:
+        self._messages.append([0] * ops.MESSAGE_COLUMNS)
+        return len(self._messages) - 1
+
+    def fill(self, row: int, fields: list[list[int]], mode: int, missing: list[Missing]) -> None:
+        # A map's value has no field number, so its row goes after the sorted rows.
+        first = len(self._fields)
+        self._fields += [field[: ops.FIELD_COLUMNS] for field in fields]
+        for at, field in enumerate(fields, first):
+            if len(field) > ops.FIELD_COLUMNS:
+                self._fields[at][ops.VALUE_ROW] = len(self._fields)
+                self._fields.append(field[ops.FIELD_COLUMNS :])
+        self._messages[row] = [first, len(fields), mode, len(self._missing), len(missing)]
+        self._missing += missing
+
+    def list_state(self) -> int:
+        self.lists += 1
+        return self.lists - 1
+
+
+class _Walk:
+    def __init__(self, program: ProtobufProgram, fit: Fit) -> None:
+        self._program, self._fit = program, fit
+        self._made: dict[tuple[str, int], int] = {}
+        # Keeps nodes alive while `_made` has their ids in its keys.
+        self._alive: list[Node] = []
+        self._enums: dict[str, tuple[int, int]] = {}
+
+    def message(self, kind: Any, node: Node, path: Path = ROOT) -> int:
+        if not wants(node):
+            node = UNWANTED
+        key = (kind.full_name, id(node))
+        if key in self._made:
+            return self._made[key]
+        self._alive.append(node)
+        row = self._made[key] = self._program.reserve()
+        children = {name: inner for name, inner in node.children.items() if wants(inner)}
+        bits, mode = _bits(kind, list(children)), ops.CLOSED
+        if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
+            mode = ops.STRICT
+        if max(bits.values(), default=0) >= ops.BITS_MAX:
+            mode = ops.DECLINES
+        fields, missing = [], []
+        for field in sorted(kind.fields, key=lambda field: int(field.number)):
+            wanted, bit = children.get(field.name), bits.get(field.name, -1)
+            if wanted is None:
+                fields.append(self._unwanted(field, bit))
+            else:
+                if path.list_at is not None and field.is_repeated:
+                    mode = ops.DECLINES
+                fields.append(self._wanted(field, wanted, child(path, field.name), bit))
+                missing += self._absent(field, wanted, fields[-1])
+        self._program.fill(row, fields, mode, missing)
+        return row
+
+    def _unwanted(self, field: Any, bit: int) -> list[int]:
+        """Return the row of an unwanted field, which is still checked."""
+        state = ops.UNWANTED if field.is_repeated else -1
+        kind, inner = field.type, 0
+        if kind == ops.MESSAGE:
+            inner = self.message(field.message_type, UNWANTED)
+        elif kind == _GROUP:
+            kind = ops.DECLINE
+        elif ops.WIRES[kind] == ops.VARINT:
+            # An unwanted number may be any 64 bits.
+            kind = ops.INT64
+        return _field(field, kind, inner=inner, bit=bit, state=state)
+
+    def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
+        if field.type == _GROUP:
+            self._fit.possible(node)
+            return _field(field, ops.DECLINE)
+        if _is_map(field):
+            return self._map(field, node, path)
+        if field.is_repeated:
+            return self._list(field, node, path)
+        self._fit.possible(node)
+        self._fit.impossible(Node(elements=node.elements), path, "no repeated field")
+        inner, count = self._inner(field, node, path)
+        if field.type == ops.MESSAGE and node.many:
+            self._fit.refuse(node, path, "a message")
+        return _field(field, field.type, node.slot, inner=inner, count=count, bit=bit)
+
+    def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
+        if field.type == ops.MESSAGE:
+            return self.message(field.message_type, Node(children=node.children), path), 0
+        what = f"of type {_type_name(field)}"
+        self._fit.impossible(Node(children=node.children), path, what)
+        return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
+
+    def _list(self, field: Any, node: Node, path: Path) -> list[int]:
+        self._fit.possible(node)
+        self._fit.impossible(Node(children=node.children), path, "a repeated field")
+        kind, state = field.type, self._program.list_state()
+        slot = head = outer = NO_SLOT
+        of = Node()
+        if node.many:
+            slot = head = node.slot
+            of = Node(node.slot)
+        else:
+            outer = node.slot
+            if node.elements is not None:
+                of, slot, head = node.elements, node.elements.slot, node.list_slot
+                self._fit.possible(of)
+        inner, count = self._inner(field, of, element(path) if of is node.elements else path)
+        if node.many and node.elements is not None:
+            kind = ops.DECLINE
+        elif slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT:
+            kind = ops.INT64
+        return _field(field, kind, slot, head, outer, inner, count, state=state)
+
+    def _map(self, field: Any, node: Node, path: Path) -> list[int]:
+        self._fit.possible(node)
+        self._fit.impossible(Node(elements=node.elements), path, "a map")
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        head, outer = (node.slot, NO_SLOT) if node.many else (NO_SLOT, node.slot)
+        row = _field(field, ops.MAP, NO_SLOT, head, outer, state=self._program.list_state())
+        for name, each in node.children.items():
+            self._fit.possible(each)
+            if value.type != ops.MESSAGE:
+                self._fit.within(each, child(path, name), f"of type {_type_name(value)}")
+        reached = [(name, each.slot) for name, each in node.children.items()]
+        if (
+            key.type != ops.STRING
+            or value.type == ops.MESSAGE
+            or (node.many and reached)
+            or len(reached) > ops.BITS_MAX
+        ):
+            row[ops.TYPE] = ops.DECLINE
+            return row
+        row[ops.INNER], row[ops.COUNT] = self._program.names(reached)
+        inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
+        return [*row, 0, *_field(value, value.type, inner=inner, count=count)[1:]]
+
+    def _enum(self, kind: Any) -> tuple[int, int]:
+        """Return the first row of an enum's names, sorted by number, and how many there are."""
+        if kind.full_name not in self._enums:
+            names = sorted((number, value.name) for number, value in kind.values_by_number.items())
+            rows = [(name, number) for number, name in names]
+            self._enums[kind.full_name] = self._program.names(rows)
+        return self._enums[kind.full_name]
+
+    def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
+        if field.is_repeated:
+            state, head = row[ops.STATE], MAP if _is_map(field) else LIST
+            heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head, 0)]
+            if node.many and node.elements is not None:
+                heads.append((node.list_slot, LIST, 0))
+            return [(-1, state, slot, kind, start, -1) for slot, kind, start in heads if slot >= 0]
+        if field.has_presence or node.slot == NO_SLOT or field.type in (ops.MESSAGE, _GROUP):
+            return []
+        kind, start, stop = _DEFAULTS.get(field.type, (VALUE, 0, -1))
+        if field.type == ops.ENUM:
+            start, stop = self._program.text(field.enum_type.values_by_number[0].name)
+        return [(row[ops.BIT], -1, node.slot, kind, start, stop)]
+
+
+def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
+    """Return the bits of wanted singular fields and all other members of their oneofs.
+
+    Members of a oneof share a bit, since setting one replaces another.
+    """
+    bits: dict[str, int] = {}
+    oneofs: dict[str, int] = {}
+    for number, name in enumerate(wanted):
+        field = kind.fields_by_name.get(name)
+        if field is None or field.is_repeated:
+            continue
+        oneof = field.containing_oneof
+        if oneof is None:
+            bits[name] = number
+        else:
+            bit = oneofs.setdefault(oneof.full_name, number)
+            bits |= {each.name: bit for each in oneof.fields}
+    return bits
+
+
+def _is_map(field: Any) -> bool:
+    return bool(field.type == ops.MESSAGE and field.message_type.GetOptions().map_entry)
+
+
+def _field(
+    field: Any,
+    kind: int,
+    slot: int = NO_SLOT,
+    head: int = NO_SLOT,
+    outer: int = NO_SLOT,
+    inner: int = 0,
+    count: int = 0,
+    bit: int = -1,
+    state: int = -1,
+) -> list[int]:
+    return [field.number, kind, slot, head, outer, inner, count, bit, state, 0]
+
+
+def _type_name(field: Any) -> str:
+    """Return a type as a schema's text has it, such as "int64"; "group" for a group."""
+    name: str = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)
+    return name.removeprefix("TYPE_").lower()
+
 
 NOT_PROTOBUF = "not Protobuf"
 # Nesting limit of the scanner; upb reads deeper messages, up to 100.
 STACK = 64
 
 
-class ProtobufFormat(SchemaFormat):
+class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     """The message types of records read by one thread; `tree` None decodes all their fields."""
 
     names_messages = True
 
     def __init__(self, tree: Node | None) -> None:
-        self._program = ProtobufProgram(tree or Node())
-        super().__init__(self._program)
+        super().__init__(ProtobufProgram(tree or Node()))
         self._tree = tree
         self._schemas: dict[Schema, ProtobufSchema] = {}
         self._classes: list[Any] = []
-        self.program = self._program.complete()
 
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
         """Add a message type by the encoded path after the schema id; return its number."""
@@ -55,19 +434,19 @@ class ProtobufFormat(SchemaFormat):
         except ValueError:
             raise Refused(NO_MESSAGE) from None
         try:
-            root, fit = self._program.add(descriptor)
+            root, fit = self._source.add(descriptor)
             kind = message_factory.GetMessageClass(descriptor)
         except RecursionError:
             raise Refused(UNREADABLE) from None
         number = self._accept(root, fit)
         self._classes.append(kind)
-        self.program = self._program.complete()
         return number
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        stack = np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
-        lists = np.empty((self._program.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
-        return partial(protobuf_scanner.logs, data, values, roots, base, self.program, stack, lists)
+        stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
+        lists = np.empty((self._source.lists, ops.LIST_COLUMNS), dtype=np.int64)
+        scan = ops.Scan(data, base, self.program, stack, lists)
+        return partial(ops.logs, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return the wanted fields of a message; raise ValueError with the reject reason."""
@@ -83,9 +462,7 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
     """Return the wanted fields of a message, or all; those with presence only if set."""
     fields = message.DESCRIPTOR.fields_by_name
     made: dict[str, object] = {}
-    for name in (
-        [field.name for field in message.DESCRIPTOR.fields] if node is None else node.children
-    ):
+    for name in fields if node is None else node.children:
         inner = node and node.children[name]
         field = fields.get(name)
         if field is None or (field.has_presence and not message.HasField(name)):
@@ -95,16 +472,14 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
             made[name] = _value(field, found, inner)
         elif field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
+            named = {_name(key): each for key, each in found.items()}
             made[name] = {
-                _name(key): _value(
-                    value, found[key], inner and inner.children.get(_name(key), Node())
-                )
-                for key in found
+                key: _value(value, each, inner and inner.children.get(key, UNWANTED))
+                for key, each in named.items()
             }
         else:
-            made[name] = [
-                _value(field, each, inner and (inner.elements or Node())) for each in found
-            ]
+            of = inner and (inner.elements or UNWANTED)
+            made[name] = [_value(field, each, of) for each in found]
     return made
 
 

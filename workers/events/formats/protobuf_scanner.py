@@ -1,6 +1,6 @@
 """Compiled scanner that writes the event log (`events.log`) of Protobuf messages.
 
-A schema and the wanted paths become a program (`events.formats.protobuf_program`). A message type
+A schema and the wanted paths become a program (`events.formats.protobuf`). A message type
 at a place is a row of `messages`, int64 (n, 5):
 
     FIRST, N      first row in `fields`, sorted by number, and number of rows
@@ -32,12 +32,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workers.arrays.compiled import checked_kernel, checked_part
+from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
-from workers.events.formats.wire import REFUSED, fixed, is_nan, is_text, varint, widened, zigzag
-from workers.events.json_parts import same
-from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, STOP, put
+from workers.events.formats.wire import REFUSED, delimited, fixed, real, repeated, varint, zigzag
+from workers.events.json_scanner import same
+from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
 FIRST, N, MODE, MISSING, M = range(5)
 MESSAGE_COLUMNS = 5
@@ -78,19 +78,41 @@ class Program(NamedTuple):
     names: Longs
 
 
+class Scan(NamedTuple):
+    """A batch and its program; `data` has the records, then from `base` on the program's texts.
+
+    `stack`, int64 (depth, 4), and `lists`, int64 (states, 3), are scratch; deeper messages are
+    declined.
+    """
+
+    data: Bytes
+    base: int
+    program: Program
+    stack: Longs
+    lists: Longs
+
+
 @checked_part
-def scalar(
-    data: Bytes, at: int, stop: int, base: int, kind: int, first: int, count: int, names: Longs
-) -> tuple[int, int, int, int]:
-    """Return kind, start, stop and end of a value; the end is REFUSED if invalid."""
+def row_of(table: Longs, column: int, first: int, count: int, number: int) -> int:
+    """Return the row, of `count` sorted from `first` on, with a number in a column; -1 if none."""
+    low, high = first, first + count
+    while low < high:
+        middle = (low + high) // 2
+        if table[middle, column] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < first + count and table[low, column] == number else -1
+
+
+@checked_inline
+def scalar(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
+    """Return kind, start, stop and end of a field's value; the end is REFUSED if invalid."""
+    data, fields, names = scan.data, scan.program.fields, scan.program.names
+    kind = fields[row, TYPE]
     if kind in (STRING, BYTES):
         length, at = varint(data, at, stop)
-        if at == REFUSED or not 0 <= length <= stop - at:
-            return kinds.OTHER, 0, 0, REFUSED
-        end = at + length
-        if kind == BYTES:
-            return kinds.OTHER, -1, -1, end
-        return kinds.TEXT, at, end, end if is_text(data, at, end) else REFUSED
+        return delimited(data, at, stop, length, kind == STRING)
     if kind in (SINT32, SINT64):
         value, at = zigzag(data, at, stop)
         if kind == SINT32 and not -(2**31) <= value < 2**31:
@@ -101,33 +123,21 @@ def scalar(
         if at == REFUSED:
             return kinds.VALUE, 0, 0, REFUSED
         if kind == BOOL:
-            return (
-                (kinds.TRUE if value == 1 else kinds.FALSE),
-                -1,
-                -1,
-                at if 0 <= value <= 1 else REFUSED,
-            )
+            end = at if 0 <= value <= 1 else REFUSED
+            return (kinds.TRUE if value == 1 else kinds.FALSE), -1, -1, end
         if kind == ENUM:
-            low, high = first, first + count
-            while low < high:
-                middle = (low + high) // 2
-                if names[middle, 2] < value:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low == first + count or names[low, 2] != value:
+            name = row_of(names, 2, fields[row, INNER], fields[row, COUNT], value)
+            if name < 0:
                 return kinds.TEXT, 0, 0, REFUSED
-            return kinds.TEXT, base + names[low, 0], base + names[low, 1], at
+            return kinds.TEXT, scan.base + names[name, 0], scan.base + names[name, 1], at
         if kind == INT32 and not -(2**31) <= value < 2**31:
             return kinds.VALUE, 0, 0, REFUSED
         if (kind == UINT32 and not 0 <= value < 2**32) or (kind == UINT64 and value < 0):
             return kinds.VALUE, 0, 0, REFUSED
         return kinds.VALUE, value, -1, at
-    value, at = fixed(data, at, stop, 8 if WIRES[kind] == EIGHT else 4)
-    if kind == FLOAT:
-        value = widened(value)
     if kind in (FLOAT, DOUBLE):
-        return (kinds.OTHER if is_nan(value) else kinds.REAL), value, -1, at
+        return real(data, at, stop, 4 if kind == FLOAT else 8)
+    value, at = fixed(data, at, stop, 8 if WIRES[kind] == EIGHT else 4)
     if kind == SFIXED32 and value >= 2**31:
         value -= 2**32
     if kind == FIXED64 and value < 0:
@@ -136,8 +146,9 @@ def scalar(
 
 
 @checked_part
-def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
+def begun(scan: Scan, row: int, log: Longs, used: int) -> int:
     """Log the head of a list or map at its first value; DECLINED if its rows are not contiguous."""
+    fields, lists = scan.program.fields, scan.lists
     state = fields[row, STATE]
     if lists[state, L_HEAD] < 0:
         lists[state, L_HEAD] = used
@@ -160,25 +171,14 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
 
 
 @checked_part
-def value(
-    data: Bytes,
-    at: int,
-    stop: int,
-    base: int,
-    fields: Longs,
-    row: int,
-    names: Longs,
-    lists: Longs,
-    log: Longs,
-    used: int,
-) -> tuple[int, int]:
-    inner, count = fields[row, INNER], fields[row, COUNT]
-    kind, start, end, at = scalar(data, at, stop, base, fields[row, TYPE], inner, count, names)
+def value(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> tuple[int, int]:
+    fields, lists = scan.program.fields, scan.lists
+    kind, start, end, at = scalar(scan, row, at, stop)
     if at == REFUSED:
         return REFUSED, DECLINED
     state = fields[row, STATE]
     if state >= 0:
-        used = begun(fields, row, lists, log, used)
+        used = begun(scan, row, log, used)
     if fields[row, SLOT] >= 0:
         used = put(log, used, fields[row, SLOT], kind, start, end)
     if state >= 0:
@@ -187,29 +187,20 @@ def value(
 
 
 @checked_part
-def entry(
-    data: Bytes,
-    at: int,
-    stop: int,
-    base: int,
-    fields: Longs,
-    row: int,
-    names: Longs,
-    lists: Longs,
-    log: Longs,
-    used: int,
-) -> int:
+def entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> int:
+    data, base, program, _, lists = scan
+    fields, names = program.fields, program.names
     inner, name, name_end = fields[row, VALUE_ROW], base, base
-    kind, start, end = kinds.TEXT, base, base
-    of, first, count = fields[inner, TYPE], fields[inner, INNER], fields[inner, COUNT]
+    kind, start, end, of = kinds.TEXT, base, base, fields[inner, TYPE]
     named = valued = False
     while at < stop:
         tag, at = varint(data, at, stop)
         if tag == 1 << 3 | LENGTH and not named:
-            _, name, name_end, at = scalar(data, at, stop, base, STRING, 0, 0, names)
+            length, at = varint(data, at, stop)
+            _, name, name_end, at = delimited(data, at, stop, length, True)
             named = True
         elif tag == 2 << 3 | WIRES[of] and not valued:
-            kind, start, end, at = scalar(data, at, stop, base, of, first, count, names)
+            kind, start, end, at = scalar(scan, inner, at, stop)
             valued = True
         else:
             return DECLINED
@@ -224,17 +215,14 @@ def entry(
         elif of != STRING:
             kind, start, end = kinds.REAL if of in (FLOAT, DOUBLE) else kinds.VALUE, 0, -1
     state = fields[row, STATE]
-    used = begun(fields, row, lists, log, used)
+    used = begun(scan, row, log, used)
     if used < 0:
         return used
     head = fields[row, HEAD]
     if head >= 0:
         before = lists[state, L_HEAD]
-        if log[before, START] > MAP_NAMES_MAX:
+        if log[before, START] > MAP_NAMES_MAX or repeated(data, name, name_end, log, before, used):
             return DECLINED
-        for other in range(before + 1, used, 2):
-            if same(data, name, name_end, data, log[other, START], log[other, STOP]):
-                return DECLINED
         used = put(log, put(log, used, head, kinds.TEXT, name, name_end), head, kind, start, end)
         lists[state, L_END] = used
     for which in range(fields[row, COUNT]):
@@ -248,41 +236,18 @@ def entry(
 
 
 @checked_part
-def complete(
-    missing: Longs,
-    first: int,
-    number: int,
-    seen: int,
-    base: int,
-    lists: Longs,
-    log: Longs,
-    used: int,
-) -> int:
+def complete(scan: Scan, message: int, seen: int, log: Longs, used: int) -> int:
     """Log the rows of fields that a message lacks; return the rows used."""
+    messages, missing = scan.program.messages, scan.program.missing
+    first, number = messages[message, MISSING], messages[message, M]
     for row in range(first, first + number):
         bit, state, kind = missing[row, 0], missing[row, 1], missing[row, 3]
-        there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
+        there = seen >> bit & 1 != 0 if bit >= 0 else scan.lists[state, L_HEAD] >= 0
         if not there:
-            shift = base if kind == kinds.TEXT else 0
-            used = put(
-                log, used, missing[row, 2], kind, missing[row, 4] + shift, missing[row, 5] + shift
-            )
+            shift = scan.base if kind == kinds.TEXT else 0
+            start, stop = missing[row, 4] + shift, missing[row, 5] + shift
+            used = put(log, used, missing[row, 2], kind, start, stop)
     return used
-
-
-@checked_part
-def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
-    """Return the row of a field number, trying `hint` first; -1 if the message has none."""
-    if hint < count and fields[first + hint, NUMBER] == number:
-        return first + hint
-    low, high = first, first + count
-    while low < high:
-        middle = (low + high) // 2
-        if fields[middle, NUMBER] < number:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < first + count and fields[low, NUMBER] == number else -1
 
 
 @checked_part
@@ -298,24 +263,11 @@ def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
 
 
 @checked_kernel
-def event(
-    data: Bytes,
-    at: int,
-    stop: int,
-    root: int,
-    base: int,
-    program: Program,
-    log: Longs,
-    stack: Longs,
-    lists: Longs,
-) -> int:
-    """Scan one message, data[at:stop], into the log; return the rows used, DECLINED or FULL.
-
-    `data` has the records of the batch, then from `base` on the program's texts. `stack`, int64
-    (depth, 4), and `lists`, int64 (states, 3), are scratch; deeper messages are declined.
-    """
-    messages, fields, missing, names = program
-    used, depth = 0, 1
+def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+    """Log the message data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
+    data, _, program, stack, lists = scan
+    messages, fields = program.messages, program.fields
+    depth = 1
     lists[:, L_HEAD] = -1
     lists[:, L_SEEN] = 0
     stack[0, F_MESSAGE], stack[0, F_END], stack[0, F_SEEN], stack[0, F_HINT] = root, stop, 0, 0
@@ -325,8 +277,7 @@ def event(
         if messages[message, MODE] == DECLINES:
             return DECLINED
         if at == end:
-            first, number = messages[message, MISSING], messages[message, M]
-            used = complete(missing, first, number, stack[top, F_SEEN], base, lists, log, used)
+            used = complete(scan, message, stack[top, F_SEEN], log, used)
             depth = top
             if depth == 0 or used < 0:
                 return used
@@ -336,7 +287,9 @@ def event(
         if at == REFUSED or not 1 <= number <= NUMBER_MAX:
             return DECLINED
         first = messages[message, FIRST]
-        row = found(fields, first, messages[message, N], stack[top, F_HINT], number)
+        count, row = messages[message, N], first + stack[top, F_HINT]
+        if row == first + count or fields[row, NUMBER] != number:
+            row = row_of(fields, NUMBER, first, count, number)
         if row < 0:
             at = skipped(data, at, end, wire)
             if at == REFUSED or messages[message, MODE] == STRICT:
@@ -350,14 +303,14 @@ def event(
             stack[top, F_SEEN] |= 1 << bit
         if kind not in (MESSAGE, MAP):
             if WIRES[kind] == wire:
-                at, used = value(data, at, end, base, fields, row, names, lists, log, used)
+                at, used = value(scan, row, at, end, log, used)
             elif wire == LENGTH and state != -1 and kind != DECLINE:
                 length, at = varint(data, at, end)
                 if at == REFUSED or not 0 <= length <= end - at:
                     return DECLINED
                 last = at + length
                 while at < last and used >= 0:
-                    at, used = value(data, at, last, base, fields, row, names, lists, log, used)
+                    at, used = value(scan, row, at, last, log, used)
             else:
                 return DECLINED
             if used < 0:
@@ -367,13 +320,13 @@ def event(
         if wire != LENGTH or at == REFUSED or not 0 <= length <= end - at:
             return DECLINED
         if kind == MAP:
-            used = entry(data, at, at + length, base, fields, row, names, lists, log, used)
+            used = entry(scan, row, at, at + length, log, used)
             at += length
         else:
             if depth == len(stack):
                 return DECLINED
             if state >= 0:
-                used = begun(fields, row, lists, log, used)
+                used = begun(scan, row, log, used)
             if fields[row, SLOT] >= 0:
                 used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
             if state >= 0:
@@ -386,28 +339,16 @@ def event(
 
 
 @checked_kernel
-def logs(
-    data: Bytes,
-    values: Longs,
-    roots: Longs,
-    base: int,
-    program: Program,
-    stack: Longs,
-    lists: Longs,
-    begin: int,
-    number: Longs,
-    log: Longs,
-) -> int:
+def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
     """Scan messages, as `avro_scanner.logs`; `roots` are rows of `messages`."""
     used = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        start, stop = values[i, 0], values[i, 1]
-        now = event(data, start, stop, roots[i], base, program, log[used:], stack, lists)
-        if now == FULL:
+        end = event(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        if end == FULL:
             return i
-        number[i] = now
-        used += max(now, 0)
+        if end != DECLINED:
+            number[i], used = end - used, end
     return len(values)

@@ -1,4 +1,4 @@
-"""Read records with a schema in a registry, for one format and one thread.
+"""Record formats of the source partitions, and readers of records with a schema in a registry.
 
 A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
 cut off; the schema adds nothing to the settings, so no registry is asked and nothing is validated.
@@ -11,20 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.field_spans import FieldSpans, parts
 from workers.events.formats.fitting import NO_MESSAGE, Refused, SchemaFormat
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
 from workers.events.json import Json
-from workers.events.log import DECLINED
-from workers.events.schemas import Schema, Waiting
+from workers.events.log import DECLINED, FieldSpans, Format, parts
+from workers.events.reader import EventReader
+from workers.events.schemas import Access, CommandWait, Registry, Schema, Waiting
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
+from workers.runtime.metrics import Metrics
+from workers.settings.settings import Settings
 
 
 class FramedJson:
@@ -50,10 +52,12 @@ logger = logging.getLogger(__name__)
 NO_SCHEMA_ID = "no schema id"
 UNKNOWN_SCHEMA = "unknown schema id"
 NOTHING = "no value"
+# Same as the timeout for a broker.
+_PATIENCE_S = 30.0
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
 
-def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat:
+def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat[Any]:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
     `reader_schema`, a file, defines the names in `tree`; None means each record's own schema.
@@ -70,6 +74,41 @@ def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaF
         return ProtobufFormat(tree)
     reader = None if reader_schema is None else read_reader_schema(reader_schema, tree)
     return AvroFormat(tree, reader)
+
+
+class Decoders:
+    """A worker's record formats, with one schema registry shared by all threads.
+
+    Raises SettingsError if the format's packages are missing, or its schema cannot be used.
+    """
+
+    def __init__(
+        self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
+    ) -> None:
+        self._name, self._tree = settings.events.format, reader.layout.tree
+        self._server = server = settings.schema_registry
+        self._registry: Registry | None = None
+        if self._name in ("avro", "protobuf") and server is not None:
+            form_of(self._name, self._tree, server.reader_schema)  # raises if packages are missing
+            access = Access(server.url, server.client(), server.unknown_wait_ms / 1000)
+            self._registry = Registry(access, metrics)
+
+    def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
+        """Return the format for one source partition and one thread; None means plain JSON.
+
+        `waiting` is the shard that waits for schemas; None means a command, which gives up soon.
+        """
+        tree = self._tree if tree is None else tree
+        if self._name == "json_schema":
+            return FramedJson(Json(tree))
+        server = self._server
+        if self._registry is None or server is None:
+            return None
+        form = form_of(self._name, tree, server.reader_schema)
+        if waiting is None:
+            refusal = SettingsError(f"schema_registry.url = {server.url!r}: it does not answer")
+            waiting = CommandWait(_PATIENCE_S, refusal)
+        return FormatReader(form, self._registry, waiting)
 
 
 class Schemas(Protocol):
@@ -99,7 +138,7 @@ class Prepared:
 class FormatReader:
     """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
 
-    def __init__(self, form: SchemaFormat, schemas: Schemas, waiting: Waiting) -> None:
+    def __init__(self, form: SchemaFormat[Any], schemas: Schemas, waiting: Waiting) -> None:
         self.form = form
         self._schemas, self._waiting = schemas, waiting
         # Known pairs of schema id and message; their number in `form`, or DECLINED and a reason.

@@ -9,33 +9,14 @@ A record with a schema in a registry begins with this header:
 
 from __future__ import annotations
 
-from workers.arrays.compiled import checked_kernel, checked_part
+from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
-from workers.events.json_parts import character
+from workers.events.json_scanner import character, same
+from workers.events.log import OTHER, REAL, START, STOP, TEXT
 
 REFUSED = -1
 MORE, BITS = 0x80, 0x7F
-LEAST = -(2**63)
-
-
-@checked_kernel
-def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Decode a zigzag integer in its shortest form; return it and its end."""
-    if at >= stop:
-        return 0, REFUSED
-    byte = int(data[at])
-    at += 1
-    negative, value, shift = byte & 1, (byte & BITS) >> 1, 6
-    while byte >= MORE:
-        if at >= stop or shift > 62:
-            return 0, REFUSED
-        byte = int(data[at])
-        at += 1
-        if byte == 0 or (shift == 62 and byte > 1):
-            return 0, REFUSED
-        value |= (byte & BITS) << shift
-        shift += 7
-    return (-1 - value if negative else value), at
+LEAST, MOST = -(2**63), 2**63 - 1
 
 
 @checked_part
@@ -60,6 +41,13 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return value, at
 
 
+@checked_kernel
+def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Decode a zigzag integer in its shortest form; return it and its end."""
+    bits, at = varint(data, at, stop)
+    return (bits >> 1 & MOST) ^ -(bits & 1), at
+
+
 @checked_part
 def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
     """Decode `size` little-endian bytes, unsigned unless 8; return the value and its end."""
@@ -73,11 +61,6 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
         if data[at + 7] >= MORE:
             value += LEAST
     return value, at + size
-
-
-@checked_part
-def is_nan(bits: int) -> bool:
-    return bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
 
 
 @checked_part
@@ -99,16 +82,41 @@ def widened(bits: int) -> int:
 
 
 @checked_part
-def is_text(data: Bytes, at: int, end: int) -> bool:
+def real(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int, int, int]:
+    """Decode a float of 4 or 8 bytes; return kind, START and STOP of its log row, and its end."""
+    bits, at = fixed(data, at, stop, size)
+    if size == 4:
+        bits = widened(bits)
+    is_nan = bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
+    return (OTHER if is_nan else REAL), bits, -1, at
+
+
+@checked_inline
+def delimited(
+    data: Bytes, at: int, stop: int, length: int, is_text: bool
+) -> tuple[int, int, int, int]:
+    """Return, as `real`, text or bytes of a length that ends at `at`; the text must be UTF-8."""
+    if at == REFUSED or not 0 <= length <= stop - at:
+        return OTHER, 0, 0, REFUSED
+    end = at + length
+    if not is_text:
+        return OTHER, -1, -1, end
+    start = at
     while at < end:
-        if data[at] < MORE:
-            at += 1
-        else:
-            length = character(data, at, end)
-            if length == 0:
-                return False
-            at += length
-    return True
+        width = 1 if data[at] < MORE else character(data, at, end)
+        if width == 0:
+            return OTHER, 0, 0, REFUSED
+        at += width
+    return TEXT, start, end, end
+
+
+@checked_part
+def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
+    """Return whether the map at row `head` has a name already; every second row is a name."""
+    row = head + 1
+    while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
+        row += 2
+    return row < used
 
 
 HEADER = 5
