@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.harness import offline
-from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
+from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover
 from workers.kafka.offsets import End, Reading
+from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
 from workers.runtime import errors
@@ -92,10 +93,10 @@ class Stage:
     def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
         at = offsets or (start,)
         part = Batch(start, end, Records.of([b"x"] * len(at), offsets=at))
-        shard = self.handover.shard(("events", partition))
-        batch = FetchedRecords(start, end, len(at), 0, lambda _: iter([part]), shard)
-        self.handover.expect(batch)
-        return batch
+        batch = FetchedRecords(start, end, len(at), lambda _: iter([part]))
+        claimed = self.handover.claim(("events", partition), batch)
+        assert claimed is not None
+        return claimed
 
     async def fail(self, where: str, failure: Exception) -> None:
         """Fail a shard in `open` or in `process`, and wait until the worker stops."""
@@ -244,8 +245,7 @@ async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(st
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
     stage.handover._fenced_grace_s = 0.05
     await stage.fence()
-    assert stage.handover.shard(EVENTS[0]) is None
-    assert stage.handover.shard(EVENTS[1]) is not None
+    assert [stage.handover.has_room(tp) for tp in EVENTS] == [False, True]
     await settle(lambda: stage.handover.exit_status is not None)
     assert stage.handover.exit_status == 75
 
@@ -259,7 +259,7 @@ async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: 
     await stage.handover.acquire(EVENTS)
     # As the timer does: one that is so short would be over before the take-over.
     stage.handover._still_fenced(fenced)
-    assert stage.handover.shard(EVENTS[0]) is not None
+    assert stage.handover.has_room(EVENTS[0])
     assert stage.handover.exit_status is None
 
 

@@ -233,7 +233,7 @@ class Slow:
     """Records so far apart in time that the broker ends their transaction."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self.cluster, self.topic = cluster, cluster.output
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         yield b"first", b"k", 0, 1, None
@@ -253,7 +253,7 @@ def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()
     with pytest.raises(KafkaAway, match=f"{cluster.name}: a transaction was open for"):
-        shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)], cluster.output)
+        shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)])
     shard.close()
     again = cluster.shard()
     assert again.offset == 0 and cluster.published() == []

@@ -78,9 +78,6 @@ class Partitions(Collector):
         self._settings, self._handover, self._health = settings, handover, health
         self._topic_partitions = topic_partitions
 
-    def describe(self) -> Iterator[Metric]:
-        return iter(_families().values())
-
     def collect(self) -> Iterator[Metric]:
         families = _families()
         now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000

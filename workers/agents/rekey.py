@@ -63,6 +63,7 @@ class Sent:
     are decoded when sent.
     """
 
+    topic: str
     data: bytes
     users: Longs
     values: Longs
@@ -178,7 +179,8 @@ class RekeyShard(SourceShard):
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
             own[row] = MESSAGE_BYTES if headers is None else message.nbytes
-        sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, own)
+        columns = found.users[rows], values, keys, late[rows], partitions, times, own
+        sent = Sent(self._stream.topic.name, data, *columns)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
             found.known[rows[large]] = False
@@ -204,7 +206,7 @@ class RekeyShard(SourceShard):
         )
         encoded = msgspec.json.encode(mark)
         marks = [Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)]
-        self._commit(progress, marks, (), self._pending, topic.name)
+        self._commit(progress, marks, (), self._pending)
         self._sequence = progress.sequence
         self._pending, self._records, self._bytes = [], 0, 0
         self._clock.note_commit()

@@ -139,12 +139,11 @@ class SourceShard(Shard):
         messages: list[Outgoing],
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
-        to: str = "",
     ) -> None:
         sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
         changes = [*changes, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
         messages = messages + self._rejects.messages
-        self.transact(messages, changes, progress.offset, forwarded, to)
+        self.transact(messages, changes, progress.offset, forwarded)
         self._set_stored = True
         self._last_commit_s = time.monotonic()
         self._rejects.committed()

@@ -42,7 +42,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Sources, SourceTopic
+from workers.pipeline.sources import SourceTopic
 from workers.privacy.ceiling import Ceiling
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
@@ -112,18 +112,18 @@ class Factory:
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
         # Every shard's thread reads these; metrics and turns have locks; a shard makes the rest.
-        check_frozen(self.mechanisms, "mechanisms")
-        check_frozen(self._stream, "stream")
-        check_frozen(self._by_user, "by_user")
-        check_frozen(connection, "connection")
+        check_frozen((self.mechanisms, self._stream, self._by_user, connection), "factory")
 
     @property
-    def events(self) -> dict[str, Callable[[int], Shard]]:
-        stages: list[tuple[Callable[..., Shard], Sources]] = [(self.contribute, self.sources)]
-        if self._by_user is not None:
-            stages.insert(0, (self.rekey, self._by_user.sources))
+    def stages(self) -> dict[str, dict[str, Callable[[int], Shard]]]:
+        """Return the constructors of shards, by stage and topic."""
+        origins = () if self._by_user is None else self._by_user.sources.topics
         return {
-            topic.name: partial(stage, topic) for stage, read in stages for topic in read.topics
+            REKEY: {topic.name: partial(self.rekey, topic) for topic in origins},
+            CONTRIBUTE: {
+                topic.name: partial(self.contribute, topic) for topic in self.sources.topics
+            },
+            RELEASE: {self._stream.contributions: self.release},
         }
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
@@ -181,8 +181,8 @@ class Factory:
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
-    of_events, contributions = factory.events, settings.contributions_topic
-    shards = {**of_events, contributions: factory.release}
+    stages = factory.stages
+    shards = {name: make for topics in stages.values() for name, make in topics.items()}
     handover = Handover(shards, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
@@ -190,9 +190,6 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
         async for batch in stream:
             await handover.feed(batch)
 
-    sources = [topic.name for topic in factory.sources.topics]
-    origins = [name for name in of_events if name not in sources]
-    stages = {REKEY: origins, CONTRIBUTE: sources, RELEASE: [contributions]}
     for stage, topics in stages.items():
         if topics:
             app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)

@@ -22,7 +22,7 @@ from workers.kafka.topics import (
     create_missing,
     default_partitions,
     missing,
-    names_on,
+    partitions_on,
     problems,
 )
 from workers.privacy.ceiling_check import check_ceiling
@@ -88,7 +88,7 @@ def log(message: str) -> None:
 
 def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
     ours = {topic.name for topic in plan}
-    others = [name for name in names_on(connection) if name not in ours]
+    others = [name for name in partitions_on(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
     typo = f" (did you mean {near[0]}?)" if near else ""
     return (

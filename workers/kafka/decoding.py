@@ -52,8 +52,8 @@ _LOG_OVERHEAD = 12  # base offset and length, which the length excludes
 _MAGIC_AT, _CRC_FROM = 16, 21
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
 _TABLES = read_only(crc_tables())
-# Offset, length, CRC, magic and attributes of an old-format message; format 1 has a timestamp.
-_MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
+# Offset, length, CRC, magic and attributes of an old-format message; format 1 adds a timestamp.
+_MESSAGE, _MESSAGE_TIME_BYTES = struct.Struct(">qiIbb"), 8
 
 #: A part, however small, costs some sixty waits for the GIL, 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
@@ -105,16 +105,14 @@ class RecordBatch:
         self.is_legacy = response[start + _MAGIC_AT] < 2
         if self.is_legacy:
             # A wrapper message has the offset of its last inner message.
-            self.base_offset, _, _, magic, attributes = _MESSAGE.unpack_from(response, start)
+            self.base_offset, _, _, _, attributes = _MESSAGE.unpack_from(response, start)
             self.next_offset, self.number = self.base_offset + 1, 1
-            at = start + _MESSAGE.size
-            self.last_ms = _MESSAGE_TIME.unpack_from(response, at)[0] if magic else 0
             self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
             self.codec = attributes & _CODEC
             return
         header = _HEADER.unpack_from(response, start)
         self.base_offset, _, _, _, self._crc, self._attributes, last = header[:7]
-        self._first_ms, self.last_ms, self.producer_id, _, _, self.number = header[7:]
+        self._first_ms, self._last_ms, self.producer_id, _, _, self.number = header[7:]
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
@@ -145,13 +143,13 @@ class RecordBatch:
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the `batches` row of `read_batches` for records in start..stop."""
-        append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1
+        append_ms = self._last_ms if self._attributes & _APPEND_TIME else -1
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
     def legacy(self) -> Iterator[Any]:
         """Yield old-format records; aiokafka decompresses all at once, up to `PART_BYTES`."""
         with_time = self.response[self.start + _MAGIC_AT] > 0
-        at = self.start + _MESSAGE.size + (_MESSAGE_TIME.size if with_time else 0)
+        at = self.start + _MESSAGE.size + (_MESSAGE_TIME_BYTES if with_time else 0)
         key_length = int.from_bytes(self.response[at : at + 4], signed=True)
         packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
         if self.codec and longer_than(self.codec, packed, PART_BYTES):
@@ -394,7 +392,7 @@ def _next_records(data: Bytes, rows: Longs, place: Longs, n: int) -> tuple[Recor
     found = Records(readonly_contiguous(data), keys, values, times, offsets, framed=True)
     whole, rows = False, readonly_contiguous(rows)
     with suppress(IndexError):
-        whole = bool(read_batches(found.data, rows, place, keys, values, times, offsets))
+        whole = bool(read_batches(found.data, rows, place, (keys, values, times, offsets)))
     return found, whole
 
 
@@ -431,7 +429,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     def take(self, start: int, most: int) -> FetchedRecords:
         """Take record batches, at least one, up to `most` records; raise CorruptRecordException."""
-        first, number, last_ms = self.next_fetch_offset, 0, -1
+        first, number = self.next_fetch_offset, 0
         batches: list[RecordBatch] = []
         while self._records.has_next():
             batch = self._records.next_batch()
@@ -449,10 +447,9 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             elif batch.next_offset > first:
                 batches.append(batch)
                 number += batch.number
-                last_ms = max(last_ms, batch.last_ms)
         name, end = f"{self._tp.topic}[{self._tp.partition}]", self.next_fetch_offset
         decode = partial(_decode, name, batches, start, end, first, self._check_crcs)
-        return FetchedRecords(start, end, number, last_ms, decode)
+        return FetchedRecords(start, end, number, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
         control = batch.is_control_batch

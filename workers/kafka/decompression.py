@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import accumulate, chain
 from types import MappingProxyType
 
 import cramjam
@@ -119,12 +119,7 @@ class Stream:
 
 
 def longer_than(codec: int, packed: memoryview, most: int) -> bool:
-    size = 0
-    for piece in _pieces(codec, packed):
-        size += len(piece)
-        if size > most:
-            return True
-    return False
+    return any(size > most for size in accumulate(map(len, _pieces(codec, packed))))
 
 
 def _pieces(codec: int, packed: memoryview) -> Pieces:

@@ -28,12 +28,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
 from workers.kafka.offsets import End, Lag, Reading
+from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
@@ -52,8 +54,6 @@ KAFKA_AWAY = -1
 MOST_WAITING = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
-
-Partition = tuple[str, int]  # topic, partition; Faust's TP is a subtype
 
 
 class LogReader(Protocol):
@@ -112,7 +112,7 @@ class Handover:
         factories = self.factories
         self.shards = new = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
         if not new:
-            self.assigned = still_ours()
+            self.assigned = True
             return {}
         opened = await asyncio.gather(
             *(shard.call(shard.open) for shard in new.values()), return_exceptions=True
@@ -124,8 +124,7 @@ class Handover:
                 self._failed(shard, failure)
         if self.exit_status is not None:
             return {}
-        still_open = {tp: shard for tp, shard in new.items() if not shard.closed}
-        offsets = await self._positions(still_open, still_ours)
+        offsets = await self._positions(still_ours)
         recovery_s = time.perf_counter() - started
         stats = [shard.stats for shard in new.values()]
         records = sum(one.loaded_records for one in stats)
@@ -145,10 +144,9 @@ class Handover:
         )
         return offsets
 
-    async def _positions(
-        self, shards: Mapping[Partition, Shard], still_ours: Callable[[], bool]
-    ) -> dict[Partition, int]:
-        """Return each shard's start offset, after checking that its log still has it."""
+    async def _positions(self, still_ours: Callable[[], bool]) -> dict[Partition, int]:
+        """Return each open shard's start offset, after checking that its log still has it."""
+        shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         bounds = await self._reader().bounds(shards)
         if not still_ours():
             return {}
@@ -188,17 +186,21 @@ class Handover:
             fields = about(event="given_up", partitions=len(old), seconds=round(took_s, 3))
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
-    def shard(self, partition: Partition) -> Shard | None:
+    def _open_shard(self, partition: Partition) -> Shard | None:
         shard = self.shards.get(partition)
         return None if shard is None or shard.closed else shard
 
     def has_room(self, partition: Partition) -> bool:
-        shard = self.shard(partition)
+        shard = self._open_shard(partition)
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
-    def expect(self, batch: FetchedRecords) -> None:
-        if isinstance(batch.shard, Shard):
-            self._waiting[batch.shard] += 1
+    def claim(self, partition: Partition, batch: FetchedRecords) -> FetchedRecords | None:
+        """Return `batch` as one that waits for the partition's open shard; None without a shard."""
+        shard = self._open_shard(partition)
+        if shard is None:
+            return None
+        self._waiting[shard] += 1
+        return replace(batch, shard=shard)
 
     async def feed(self, batch: FetchedRecords) -> None:
         """Queue `batch` for its shard's thread and return; `has_room` bounds that queue."""
@@ -286,7 +288,8 @@ class Handover:
         if shard.closed:  # given up while working: its next owner repeats the work
             logger.info("%s ended with %s", shard.transactional_id, describe(failure))
             return
-        self._drop(shard)
+        shard.closed = True
+        self._start(shard.shutdown())
         if isinstance(failure, Fenced):
             self.metrics.fenced.inc()
             fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
@@ -313,11 +316,6 @@ class Handover:
                 f"{shard.transactional_id} was taken over and its partition is still assigned here after "
                 f"{self._fenced_grace_s:g} s: is another worker using the same worker.name outside the group?",
             )
-
-    def _drop(self, shard: Shard) -> None:
-        if not shard.closed:
-            shard.closed = True
-            self._start(shard.shutdown())
 
     async def _run(
         self, shard: Shard, done: Callable[[], None], function: Callable[..., None], *args: Any

@@ -29,6 +29,10 @@ BATCH, FOUND, AT, LAST_OFFSET, ROWS = range(5)
 # A varint of 64 bits has at most ten bytes.
 _VARINT_BITS = 70
 
+#: Keys and values, int64 (n, 2): start and stop in the data, start -1 for null; times, ms since
+#: 1970, and offsets, int64 (n,).
+Columns = tuple[Longs, Longs, Longs, Longs]
+
 
 def crc_table(polynomial: int) -> NDArray[np.uint32]:
     """Return uint32 (256,): the CRC of every byte, for a reversed polynomial."""
@@ -110,21 +114,13 @@ def _past_headers(data: Bytes, at: int, end: int) -> int:
 
 @checked_part
 def _read_records(
-    data: Bytes,
-    batch: Longs,
-    at: int,
-    last: int,
-    first: int,
-    end_row: int,
-    keys: Longs,
-    values: Longs,
-    times: Longs,
-    offsets: Longs,
+    data: Bytes, batch: Longs, at: int, last: int, first: int, end_row: int, columns: Columns
 ) -> tuple[int, int]:
     """Parse records into rows first..end_row-1; offsets must ascend from `last`.
 
     Return row and place of the first invalid or incomplete record; end_row if all are valid.
     """
+    keys, values, times, offsets = columns
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
     for i in range(first, end_row):
@@ -162,15 +158,7 @@ def _read_records(
 
 
 @checked_kernel
-def read_batches(
-    data: Bytes,
-    batches: Longs,
-    place: Longs,
-    keys: Longs,
-    values: Longs,
-    times: Longs,
-    offsets: Longs,
-) -> bool:
+def read_batches(data: Bytes, batches: Longs, place: Longs, columns: Columns) -> bool:
     """Parse the next n records of some batches; return whether all were found.
 
     Nothing may follow the last record of a batch. Raise IndexError, with no rows reported, if a
@@ -181,9 +169,9 @@ def read_batches(
         batches: int64 (m, 6), columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime.
         place: int64 (5,), the cursor, updated: BATCH, its records FOUND so far, place AT of the
             next one, LAST_OFFSET, and ROWS written by this call.
-        keys, values: int64 (n, 2), written: start and stop in `data`; start -1 for null.
-        times, offsets: int64 (n,), written. Offsets must ascend.
+        columns: n rows, written. Offsets must ascend.
     """
+    offsets = columns[3]
     place[ROWS] = row = 0
     last = place[LAST_OFFSET]
     for number in range(place[BATCH], len(batches)):
@@ -192,9 +180,7 @@ def read_batches(
         if found == 0:
             at = batch[START]
         end_row = min(row + batch[NUMBER] - found, len(offsets))
-        stopped, at = _read_records(
-            data, batch, at, last, row, end_row, keys, values, times, offsets
-        )
+        stopped, at = _read_records(data, batch, at, last, row, end_row, columns)
         found += stopped - row
         if stopped > row:
             last = offsets[stopped - 1]
@@ -230,6 +216,9 @@ class Outgoing(NamedTuple):
 class Forwarded(Protocol):
     """Records to forward, tens of thousands per transaction, built one by one as it sends them."""
 
+    @property
+    def topic(self) -> str: ...
+
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         """Yield value, key, partition, time in ms and headers of each record, in order."""
 
@@ -238,9 +227,8 @@ class Forwarded(Protocol):
 class Records:
     """Records of one partition, as spans of one buffer. Sensitive: the repr shows only a count.
 
-    `keys` and `values`, int64 (n, 2), are starts and stops in `data`, start -1 for null; `times`,
-    int64 (n,), are ms since 1970; `offsets` ascend. If `framed`, `data` has Kafka's record layout,
-    with headers after the value.
+    The columns are as in `Columns`; `offsets` ascend. If `framed`, `data` has Kafka's record
+    layout, with headers after the value.
     """
 
     data: NDArray[np.uint8]
@@ -363,7 +351,6 @@ class FetchedRecords:
     start: int
     end: int
     number: int
-    last_ms: int
     parts: Callable[..., Iterator[Batch]]
     shard: object | None = None
 

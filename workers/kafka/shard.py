@@ -103,15 +103,14 @@ class Shard:
         end of the state, KafkaException if the broker became unreachable, ShardClosed if the shard
         was given up, and StateRefused from `restore`.
         """
-        started = time.perf_counter()
+        stats, log, started = self.stats, self.store.changelog.log, time.perf_counter()
         self.transactions.take_over()
-        self.stats.fence_s = time.perf_counter() - started
-        log = self.store.changelog.log
-        end = end_of(self.connection, *log, self.check_open)
-        loading = self.store.load(self.connection, self.check_open)
+        stats.fence_s = time.perf_counter() - started
+        end, started = end_of(self.connection, *log, self.check_open), time.perf_counter()
+        stats.loaded_records = self.store.load(self.connection, self.check_open)
+        stats.load_s = time.perf_counter() - started
         if (self.store.offset or 0) < end:
             raise hidden_by_transaction(*log)
-        self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset
         self.stats.last_commit_s = time.monotonic()
@@ -190,7 +189,6 @@ class Shard:
         changes: Sequence[Change],
         group_offset: int,
         forwarded: Sequence[Forwarded] = (),
-        to: str = "",
     ) -> None:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
@@ -199,7 +197,7 @@ class Shard:
         """
         self.check_open()
         started = time.perf_counter()
-        state_end = self.transactions.run(messages, changes, forwarded, to)
+        state_end = self.transactions.run(messages, changes, forwarded)
         if changes:
             self.store.write(changes, state_end)
         self.committed = group_offset

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer
@@ -215,12 +215,6 @@ class Changelog:
         return self.topic, self.partition
 
 
-class Loading(NamedTuple):
-    records: int
-    seconds: float
-    rebuilt: bool
-
-
 class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
@@ -232,7 +226,7 @@ class Store:
         self._offset: int | None = None
         self._written_s = self._look_s = 0.0
         self._pause_s = RETRY_S
-        self._wiped = self._spoilt = False
+        self._spoilt = False
         self._connection: Connection | None = None
         #: A copy on disk is configured but has failed.
         self.in_memory = False
@@ -283,7 +277,7 @@ class Store:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
             self._copy = self._in_memory(error)
-        self._offset, self._wiped = None, True
+        self._offset = None
 
     def close(self) -> None:
         copy, self._copy = self._copy, None
@@ -300,12 +294,10 @@ class Store:
             self._spoilt = True
             raise
 
-    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog to its end, after its previous writer was fenced."""
-        started = time.perf_counter()
-        self._connection = connection
+    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> int:
+        """Read the changelog to its end, its previous writer fenced; return the records read."""
+        self._connection, records = connection, 0
         self.open()
-        records = 0
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log, waiting)
             self._distrust(low, high)
@@ -315,8 +307,7 @@ class Store:
                 records += len(changes)
         # Check after reading: the records read then belong to the topic with this id.
         self._check_id(connection)
-        rebuilt, self._wiped = self._wiped, False
-        return Loading(records, time.perf_counter() - started, rebuilt)
+        return records
 
     def _changes(
         self, consumer: Consumer, low: int, high: int, waiting: Callable[[], None] = lambda: None

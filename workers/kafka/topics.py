@@ -238,12 +238,8 @@ def default_partitions(connection: Connection) -> int:
     return DEFAULT_PARTITIONS
 
 
-def names_on(connection: Connection) -> list[str]:
-    """Return the topics visible to this principal, sorted, without Kafka's own."""
-    return list(partitions_on(connection))
-
-
 def partitions_on(connection: Connection) -> dict[str, int]:
+    """Return partition counts by topic visible to this principal, sorted, without Kafka's own."""
     with _introduce(connection) as (_, metadata):
         pass
     return {

@@ -21,7 +21,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,8 +41,9 @@ from mode.utils.futures import notify
 
 from workers.kafka.clients import Connection, faust_credentials, forbidden, text_of, unreachable
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_bytes
-from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover, Partition
+from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import Reading
+from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.runtime.errors import StateRefused, describe
 
@@ -434,11 +434,10 @@ class Consumer(driver.Consumer):
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
                 return  # a seek follows or has happened: these are read again
-            batch = replace(batch, shard=self.handover.shard(tp))
-            if batch.shard is not None:
-                self.handover.expect(batch)
+            claimed = self.handover.claim(tp, batch)
+            if claimed is not None:
                 self._read_offset[cast(TP, tp)] = None  # no gap tracking
-                yield cast(TP, tp), self._message(cast(TP, tp), batch)
+                yield cast(TP, tp), self._message(cast(TP, tp), claimed)
 
     def _on_freed(self) -> None:
         self.freed.set()
@@ -449,7 +448,7 @@ class Consumer(driver.Consumer):
             tp.topic,
             tp.partition,
             batch.end - 1,
-            batch.last_ms / 1000.0,
+            timestamp=0.0,
             timestamp_type=0,
             headers=None,
             key=None,

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from confluent_kafka import Message
 
-from workers.agents.topics import SourcePartition, connection_of, source_partitions
+from workers.agents.topics import check_events, connection_of
 from workers.commands.sampling import WIDER, read_sample
 from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
+from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.source import shape_of_files
 from workers.replay.sources import first_rows, is_parquet, open_source
 from workers.replay.sources_lines import JsonLines
@@ -32,7 +33,7 @@ class Part:
     `objects` holds decoded records instead, for sources without raw ones.
     """
 
-    source: SourcePartition
+    source: Place
     records: Records
     objects: Sequence[object] | None = None
 
@@ -57,7 +58,8 @@ class Sample:
 def of_topics(settings: Settings, number: int) -> Sample:
     """Return the newest records of the events topics, an equal share of each partition."""
     connection = connection_of(settings)
-    sources = {source.log: source for source in source_partitions(settings, connection)}
+    places = check_events(settings, connection, as_produced=True)
+    sources = {source.log: source for source in places}
     deadline = time.monotonic() + PATIENCE_S
     with reader(connection, events=True) as consumer:
         bounds = {log: bounds_of(consumer, *log) for log in sources}
@@ -76,7 +78,7 @@ def of_topics(settings: Settings, number: int) -> Sample:
         for log, source in sources.items()
         if kept.get(log)
     ]
-    names = dict.fromkeys(source.topic for source in sources.values())
+    names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
     return Sample(
@@ -86,7 +88,7 @@ def of_topics(settings: Settings, number: int) -> Sample:
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:
     """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet."""
-    source = SourcePartition(name, 0, 1)
+    source = Place(0, SourceTopic(name, 1, None), 0)
     shown = f"the first events of {'standard input' if name == '-' else name}"
     if name != "-" and is_parquet(Path(name)):
         objects, shape = first_rows(settings, name, number)
