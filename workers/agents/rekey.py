@@ -143,7 +143,7 @@ class RekeyShard(SourceShard):
         found = self._reader.read(records, latest_ms, self._form, self._whole)
         self.metrics.declined.inc(found.declined)
         late = self._late(found.times, now_ms, latest_ms)
-        too_large = self._send_on(records, found, late, now_ms)
+        too_large = self._add(records, found, late, now_ms)
         relevant = int(np.count_nonzero(found.known)) + len(found.rejects)
         self._reject(records, [*found.rejects, *too_large], relevant)
         enough = self._records >= PENDING_RECORDS or self._bytes >= PENDING_BYTES
@@ -160,9 +160,7 @@ class RekeyShard(SourceShard):
             late[timed[behind]] = effective[behind]
         return late
 
-    def _send_on(
-        self, records: Records, found: RecordUsers, late: Longs, now_ms: int
-    ) -> list[Reject]:
+    def _add(self, records: Records, found: RecordUsers, late: Longs, now_ms: int) -> list[Reject]:
         """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
@@ -184,7 +182,7 @@ class RekeyShard(SourceShard):
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
             found.known[rows[large]] = False
-            self._send_on(records, found, late, now_ms)
+            self._add(records, found, late, now_ms)
             return [Reject(row, "record too large") for row in rows[large].tolist()]
         self._pending.append(sent)
         self._records += len(rows)

@@ -106,12 +106,11 @@ class ReleaseShard(Shard):
             released = self.merge.release(after_tick=self.report_progress, by_lane=True)
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
-                self._commit(
-                    [
-                        Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
-                        for one in released.snapshots
-                    ]
-                )
+                messages = [
+                    Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
+                    for one in released.snapshots
+                ]
+                self._commit(messages)
                 self._count(released, before)
                 self._released_s = began_s
             if released.beginning:

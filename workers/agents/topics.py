@@ -187,9 +187,8 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
         internal = internal_topics(worker)
         if name in (*internal, *rekey_topics(worker)) and all(topic in there for topic in internal):
             own.add(name)
-    return [
-        name for name in sorted(there) if name not in own and settings.events.topics.matches(name)
-    ]
+    selects = settings.events.topics.matches
+    return [name for name in sorted(there) if name not in own and selects(name)]
 
 
 @contextmanager

@@ -287,9 +287,8 @@ def _moved(data: Bytes, room: int) -> Bytes:
 def _found(
     data: Bytes, batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
-    rows = np.array(
-        [batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64
-    )
+    spans = zip(batches, starts, ends, strict=True)
+    rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
     place, left = _beginning(), sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)

@@ -114,9 +114,8 @@ class Handover:
         if not new:
             self.assigned = True
             return {}
-        opened = await asyncio.gather(
-            *(shard.call(shard.open) for shard in new.values()), return_exceptions=True
-        )
+        opening = (shard.call(shard.open) for shard in new.values())
+        opened = await asyncio.gather(*opening, return_exceptions=True)
         if not still_ours() or self.shards is not new:
             return {}
         for shard, failure in zip(new.values(), opened, strict=True):
@@ -318,23 +317,21 @@ class Handover:
             )
 
     async def _run(
-        self, shard: Shard, done: Callable[[], None], function: Callable[..., None], *args: Any
+        self, shard: Shard, done: Callable[[], None], work: Callable[..., None], *args: Any
     ) -> None:
         try:
             if not shard.closed:
-                await shard.call(function, *args)
+                await shard.call(work, *args)
         except Exception as exc:  # noqa: BLE001  # a shard's failure must not go unnoticed in a task
             self._failed(shard, exc)
         finally:
             done()
 
-    def _start_once(
-        self, shard: Shard, kind: str, function: Callable[..., None], *args: Any
-    ) -> None:
+    def _start_once(self, shard: Shard, kind: str, work: Callable[..., None], *args: Any) -> None:
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
-            self._start(self._run(shard, lambda: self._at_work.discard(entry), function, *args))
+            self._start(self._run(shard, lambda: self._at_work.discard(entry), work, *args))
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

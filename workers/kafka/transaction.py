@@ -267,7 +267,6 @@ class Transactions:
             raise KafkaException(failure)
         self._insist("abort", producer.abort_transaction)
         self._enter(Event.ABORTED)
-        self._failure = failure
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
         options: dict[str, Any] = {"on_delivery": self._delivered}

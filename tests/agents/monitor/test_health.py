@@ -100,7 +100,7 @@ def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> 
 
 
 def test_answers_say_why(scene: Scene) -> None:
-    replies = answers(scene.health, scene.handover)
+    replies = answers(scene.health)
     scene.handover.assigned = False
     status, body = replies["/readyz"]()
     assert (status, body["ready"], len(body["reasons"])) == (503, False, 1)  # type: ignore[arg-type]  # a JSON body
