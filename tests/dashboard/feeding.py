@@ -16,8 +16,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests.admin import admin_of
 from workers.dashboard.config import DashboardSettings, HistogramTopic
 from workers.dashboard.snapshots import Pages, SeenSnapshot
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import EmbeddedCluster
+from workers.kafka.clients import Connection, EmbeddedCluster
 
 TICK_MS = 10_000
 START_MS = 1_700_000_000_000

@@ -38,7 +38,6 @@ INTERNAL = {
     "workers/events/json_objects.py",
     "workers/events/tree.py",
     "workers/commands/demo/generator.py",
-    "workers/kafka/embedded.py",
     "workers/mechanisms/noise/keyed.py",
     "workers/mechanisms/one_shot/algorithms.py",
     "workers/mechanisms/order_statistics/engine.py",

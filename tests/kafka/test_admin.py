@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 # Clients that only the garbage collector can close, and it runs in the answering threads.
 COLLECTED = """
 import gc, time
-from workers.kafka.clients import Connection
+from workers.kafka.clients import Connection, EmbeddedCluster
 
 def ask():
     with Connection("127.0.0.1:1").asking([]) as admin:
@@ -35,7 +35,6 @@ print("done")
 # No timely answer, at every moment of a query.
 SILENT = """
 from confluent_kafka import KafkaError, KafkaException
-from workers.kafka.embedded import EmbeddedCluster
 from workers.agents import state as groups
 
 groups._SOON = (KafkaError._UNSUPPORTED_FEATURE,)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.kafka.harness import create_topic, unique
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
 from workers.kafka.topics import (
     Existing,
     Topic,
@@ -155,12 +154,14 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
 def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no controller to ask: only a caller told that it is embedded starts without ids."""
     with EmbeddedCluster() as cluster:
-        plan = plan_topics("demo", ["demo.events"], PARTITIONS, None, ["demo.products"], {})
+        plan = plan_topics(
+            "demo", ["demo.events"], EMBEDDED_PARTITIONS, None, ["demo.products"], {}
+        )
         names = [topic.name for topic in plan]
         assert describe(cluster.connection, names) == {}
         assert create_missing(cluster.connection, plan, {}) == names
         after = describe(cluster.connection, names)
-        assert list(after.values()) == [Existing(name, PARTITIONS) for name in names]
+        assert list(after.values()) == [Existing(name, EMBEDDED_PARTITIONS) for name in names]
         assert problems(plan, after) == []
         monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
         with pytest.raises(SettingsError, match="no controller"):

@@ -20,8 +20,7 @@ from tests.kafka.harness import (
     scene,
     wait_until,
 )
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import EmbeddedCluster
+from workers.kafka.clients import Connection, EmbeddedCluster
 
 pytestmark = pytest.mark.slow
 

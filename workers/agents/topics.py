@@ -56,8 +56,8 @@ class Topics:
         return None if self.embedded else checked_id(name, self.existing[name].topic_id)
 
     def stream(self, *names: str) -> str:
-        """Return topics and their incarnations in the mechanism id's format."""
-        return kafka_topics.stream_name(*((name, self.id(name)) for name in names))
+        """Return topic names and ids (none on the embedded cluster) as in mechanism ids."""
+        return " ".join(f"{name}#{self.id(name) or ''}" for name in names)
 
     @property
     def origins(self) -> Sources:

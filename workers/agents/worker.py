@@ -298,9 +298,8 @@ def _work(factory: Factory, operator: OperatorsPort) -> int:
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
     settings, connection, topics = factory.settings, factory.connection, factory.topics
     app = build_app(factory)
-    partitions = {} if topics.by_user is None else {REKEY: len(topics.origins)}
-    partitions[CONTRIBUTE] = len(topics.sources)
-    partitions[RELEASE] = topics.partitions(settings.contributions_topic)
+    read = {stage: names for stage, names in factory.stages.items() if names}
+    partitions = {stage: sum(map(topics.partitions, names)) for stage, names in read.items()}
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as ConsumerError
@@ -298,3 +298,34 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+#: Partitions of every topic of the embedded cluster; librdkafka has no setting for it.
+EMBEDDED_PARTITIONS = 4
+
+
+class EmbeddedCluster:
+    """librdkafka's in-process cluster: a broker without installation, for demo and quick tests.
+
+    It enforces nothing (read_committed sees open transactions, a fenced producer's commit is
+    accepted, about 5 MiB are kept per partition), so it proves nothing about delivery. Topics
+    appear on first request, without ids. A real cluster must give ids, so a worker accepts a
+    cluster as embedded only if the process that started it supplies its cluster id
+    (`Connection.embedded`). A context manager; its producer keeps the cluster alive.
+    """
+
+    def __enter__(self) -> Self:
+        config = {"bootstrap.servers": "unused", "log_level": 2, "test.mock.num.brokers": 1}
+        self._owner: Producer | None = Producer(config)
+        try:
+            metadata = self._owner.list_topics(timeout=60)
+        except KafkaException as exc:
+            raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
+        [broker] = metadata.brokers.values()
+        self.bootstrap, cluster_id = f"{broker.host}:{broker.port}", metadata.cluster_id or ""
+        # Transactional batches have wrong CRCs.
+        self.connection = Connection(self.bootstrap, {"check.crcs": "false"}, embedded=cluster_id)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None

@@ -49,7 +49,6 @@ class Memory:
 
     def __init__(self) -> None:
         self._data: dict[bytes, bytes] = {}
-        self._meta: Meta | None = None
 
     def get(self, key: bytes) -> bytes | None:
         return self._data.get(key)
@@ -63,10 +62,10 @@ class Memory:
                 self._data.pop(key, None)
             else:
                 self._data[key] = value
-        self._meta = meta
 
     def meta(self) -> Meta | None:
-        return self._meta
+        """Return None: it is never opened again."""
+        return None
 
     def wiped(self) -> Memory:
         return Memory()
@@ -223,7 +222,8 @@ class Store:
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: Copy | None = None
-        self._offset: int | None = None
+        #: The changelog position this copy has reached; None before the first.
+        self.offset: int | None = None
         self._written_s = self._look_s = 0.0
         self._pause_s = RETRY_S
         self._spoilt = False
@@ -231,15 +231,10 @@ class Store:
         #: A copy on disk is configured but has failed.
         self.in_memory = False
 
-    @property
-    def offset(self) -> int | None:
-        """Return the changelog position this copy has reached; None before the first."""
-        return self._offset
-
     def open(self) -> Store:
         """Open the copy; discard one that is damaged or belongs to another changelog."""
         if self._copy is None:
-            self._offset, self.in_memory = None, False
+            self.offset, self.in_memory = None, False
             try:
                 self._copy = Memory() if self.path is None else open_disk(self.path)
             except CopyFailed as error:
@@ -259,8 +254,8 @@ class Store:
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
         """Apply `changes` (later ones win) and the position they reach, atomically."""
-        if self._offset is not None and offset < self._offset:
-            raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
+        if self.offset is not None and offset < self.offset:
+            raise ValueError(f"offset = {offset}: the store is already at {self.offset}")
         changes, copy = list(changes), self._opened()
         meta = self._meta(offset, time.time())
         try:
@@ -268,7 +263,7 @@ class Store:
             copy.write(changes, meta)
         except CopyFailed as error:
             self._go_without(error).write(changes, meta)
-        self._offset, self._written_s = offset, meta.written_s
+        self.offset, self._written_s = offset, meta.written_s
         if self.in_memory:
             self._try_again()
 
@@ -277,7 +272,7 @@ class Store:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
             self._copy = self._in_memory(error)
-        self._offset = None
+        self.offset = None
 
     def close(self) -> None:
         copy, self._copy = self._copy, None
@@ -301,9 +296,9 @@ class Store:
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log, waiting)
             self._distrust(low, high)
-            start = low if self._offset is None else self._offset
+            start = low if self.offset is None else self.offset
             for changes, position in self._changes(consumer, start, high, waiting):
-                self.write(changes, max(position, self._offset or 0))
+                self.write(changes, max(position, self.offset or 0))
                 records += len(changes)
         # Check after reading: the records read then belong to the topic with this id.
         self._check_id(connection)
@@ -323,7 +318,7 @@ class Store:
         end = end_of(connection, *log, waiting)
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *log, waiting)
-            start = low if self._offset is None else self._offset
+            start = low if self.offset is None else self.offset
             if not start <= end <= high:
                 return False
             return not any(changes for changes, _ in self._changes(consumer, start, high, waiting))
@@ -341,13 +336,13 @@ class Store:
             )
 
     def _distrust(self, low: int, high: int) -> None:
-        if self._offset is None:
+        if self.offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
-        if not low <= self._offset <= high:
-            place = name, self._offset, low, high
+        if not low <= self.offset <= high:
+            place = name, self.offset, low, high
             logger.warning("%s: the local copy is at %d, the log is %d..%d", *place)
-        elif self._offset < high and time.time() - self._written_s > _TRUSTED_S:
+        elif self.offset < high and time.time() - self._written_s > _TRUSTED_S:
             logger.warning("%s: the local copy is too old to have seen every deletion", name)
         else:
             return
@@ -361,7 +356,7 @@ class Store:
         if meta is not None:
             # A copy without an id never passes for one of a topic with an id.
             if (meta.topic, meta.partition, meta.topic_id) == (*log.log, log.topic_id):
-                self._offset, self._written_s = meta.offset, meta.written_s
+                self.offset, self._written_s = meta.offset, meta.written_s
                 return
             logger.warning("%s held the state of another topic: reading all of it again", self.path)
         if meta is not None or unfinished:
@@ -387,14 +382,14 @@ class Store:
         self.close()
         with reader(self._connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log)
-            for changes, position in self._changes(consumer, low, min(high, self._offset or 0)):
+            for changes, position in self._changes(consumer, low, min(high, self.offset or 0)):
                 copy.write(changes, self._meta(position, time.time()))
         self._copy = copy
         return copy
 
     def _try_again(self) -> None:
         now_s = time.monotonic()
-        if self.path is None or self._offset is None or now_s - self._look_s < self._pause_s:
+        if self.path is None or self.offset is None or now_s - self._look_s < self._pause_s:
             return
         self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
         disk: Copy | None = None
@@ -403,7 +398,7 @@ class Store:
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)
-            disk.write((), self._meta(self._offset, self._written_s))
+            disk.write((), self._meta(self.offset, self._written_s))
         except (CopyFailed, SettingsError):  # already logged
             if disk is not None:
                 disk.close()

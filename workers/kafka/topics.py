@@ -60,14 +60,6 @@ def checked_id(topic: str, topic_id: object) -> str:
     return text
 
 
-def stream_name(*topics: tuple[str, str | None]) -> str:
-    """Join topic names and broker ids (None only on the embedded cluster) for mechanism ids."""
-    return " ".join(
-        f"{name}#{'' if topic_id is None else checked_id(name, topic_id)}"
-        for name, topic_id in topics
-    )
-
-
 def lacks_ids(stream: str) -> bool:
     return any(topic.endswith(("#", f"#{ZERO_ID}")) for topic in stream.split(" "))
 

@@ -86,7 +86,7 @@ class Transactions:
     ) -> None:
         """Configure without connecting; `state` is the state topic and partition."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
-        self._state_topic, self._state_partition = state
+        self._state_log = state
         self._producer: Producer | None = None
         self._state = State.NEW
         # End of the state partition after the last attempt; -1: not reported.
@@ -192,8 +192,7 @@ class Transactions:
 
         A message longer than any encoder produces is refused: a last line of defence.
         """
-        log = self._state_topic, self._state_partition
-        states = [Outgoing(*log, key, value) for key, value in changes]
+        states = [Outgoing(*self._state_log, key, value) for key, value in changes]
         for message in chain(messages, states):
             if message.nbytes > MESSAGE_BYTES:
                 raise MessageTooLong(
@@ -313,7 +312,7 @@ class Transactions:
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
                 self._failure = error
-        elif message.topic() == self._state_topic and message.partition() == self._state_partition:
+        elif (message.topic(), message.partition()) == self._state_log:
             offset = message.offset()
             if offset is not None:
                 self._state_end = max(self._state_end, offset + 1)

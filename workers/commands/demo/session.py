@@ -36,8 +36,7 @@ from workers.commands.demo.view import Scene, ordinal, picture, render
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
 from workers.kafka.topics import create_missing, describe, plan_topics
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.registry import build
@@ -225,7 +224,12 @@ class Session:
             outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
             existing = describe(connection, [])
             plan = plan_topics(
-                self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing
+                self._name,
+                settings.events.topics.names,
+                EMBEDDED_PARTITIONS,
+                None,
+                outputs,
+                existing,
             )
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
@@ -237,14 +241,14 @@ class Session:
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
-            topic = str(settings.events.topics), PARTITIONS
+            topic = str(settings.events.topics), EMBEDDED_PARTITIONS
             generator = self._generator = Generator(
                 producer, *topic, self._rate, lambda: flights(path), exact, ahead
             )
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)
-            places = product(outputs, range(PARTITIONS))
+            places = product(outputs, range(EMBEDDED_PARTITIONS))
             consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
             failed, ended = False, None
             try:
