@@ -150,11 +150,10 @@ class Health:
         if still_s > LOOP_S:
             found.append(f"the event loop has stood still for {still_s:.0f} s")
         for shard in list(self.handover.shards.values()):
-            since_s = shard.busy_since_s
-            if since_s is not None and now_s - since_s > SHARD_S:
-                found.append(
-                    f"{shard.transactional_id} has been at one piece of work for {now_s - since_s:.0f} s"
-                )
+            work_s = 0.0 if shard.busy_since_s is None else now_s - shard.busy_since_s
+            if work_s > SHARD_S:
+                name = shard.transactional_id
+                found.append(f"{name} has been at one piece of work for {work_s:.0f} s")
         return found
 
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:

@@ -51,8 +51,6 @@ class ReleaseShard(Shard):
         self._apart_s = apart_s([histogram.lane for histogram in merge.histograms])
         self._released_s, self._grace_ms = -math.inf, grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
-        for name in self._name_of.values():
-            self.metrics.expect_histogram(name)
 
     def open(self) -> None:
         if self.partition >= self.merge.owners:

@@ -123,7 +123,11 @@ class Handover:
                 self._failed(shard, failure)
         if self.exit_status is not None:
             return {}
-        offsets = await self._positions(still_ours)
+        still_open = {tp: shard for tp, shard in new.items() if not shard.closed}
+        bounds = await self._reader().bounds(still_open)
+        if not still_ours():
+            return {}
+        offsets = self._positions(still_open, bounds)
         recovery_s = time.perf_counter() - started
         stats = [shard.stats for shard in new.values()]
         records = sum(one.loaded_records for one in stats)
@@ -131,7 +135,7 @@ class Handover:
         self.metrics.recovery_seconds.observe(recovery_s)
         self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
-        self.assigned = still_ours()
+        self.assigned = True
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             len(offsets),
@@ -143,12 +147,10 @@ class Handover:
         )
         return offsets
 
-    async def _positions(self, still_ours: Callable[[], bool]) -> dict[Partition, int]:
-        """Return each open shard's start offset, after checking that its log still has it."""
-        shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
-        bounds = await self._reader().bounds(shards)
-        if not still_ours():
-            return {}
+    def _positions(
+        self, shards: Mapping[Partition, Shard], bounds: Mapping[Partition, tuple[int, int]]
+    ) -> dict[Partition, int]:
+        """Return each shard's start offset, after checking that its log still has it."""
         for tp, shard in shards.items():
             low, high = bounds[tp]
             if shard.offset is None:

@@ -69,8 +69,7 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
-    def report_progress(self) -> None:
-        """Report progress of long work."""
+    def report_progress(self) -> None: ...
 
     def note_abort(self) -> None: ...
 
