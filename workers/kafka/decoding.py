@@ -26,6 +26,7 @@ from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import encode_varint
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
@@ -370,12 +371,9 @@ def _shortened(
 
 
 def _varint(number: int) -> bytes:
-    bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
-    while bits > 127:
-        found.append(bits & 127 | 128)
-        bits >>= 7
-    return bytes((*found, bits))
+    encode_varint(number, found.append)
+    return bytes(found)
 
 
 def _beginning() -> Longs:
