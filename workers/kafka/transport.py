@@ -160,7 +160,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
     async def commit_group(self, offsets: dict[Partition, int]) -> None:
-        """Try to commit the group's offsets; nothing depends on them."""
         consumer = self._ensure_consumer()
         group = {
             tp: OffsetAndMetadata(offsets[tp.topic, tp.partition], "")
