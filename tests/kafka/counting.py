@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.kafka.harness import Keeper
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.offsets import End
@@ -34,7 +35,7 @@ COMMIT_RECORDS = 500
 BRAKED_S = 4.0
 
 
-class Contribute(Shard):
+class Contribute(Keeper):
     """Stage 1: counts of the records since the last commit."""
 
     owners = 2
@@ -43,8 +44,7 @@ class Contribute(Shard):
     by_clock = False
 
     def restore(self) -> None:
-        stored = self.store.get(b"offset")
-        self.offset = None if stored is None else int(stored)
+        super().restore()
         self.pending: Counter[str] = Counter()
         self.counted_to = 0
 
@@ -83,12 +83,11 @@ class Contribute(Shard):
         self.pending.clear()
 
 
-class Release(Shard):
+class Release(Keeper):
     totals = ""
 
     def restore(self) -> None:
-        stored = self.store.get(b"offset")
-        self.offset = None if stored is None else int(stored)
+        super().restore()
         stored_counts = self.store.items(b"=")
         self.counts = Counter({key[1:].decode(): int(value) for key, value in stored_counts})
 

@@ -12,19 +12,21 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Assignment
+from workers.kafka.reading import await_commits, bounds_of, reader, take
+from workers.kafka.records import Batch
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
+from workers.kafka.transaction import Transactions
 from workers.runtime.metrics import Metrics
 
 PARTITIONS, OWNERS = 4, 2
@@ -62,11 +64,34 @@ def offline(partition: int, metrics: Metrics | None = None, name: str = "shard")
     return Assignment(connection, f"{name}-{partition}", partition, store, metrics or Metrics())
 
 
-def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
-    """Return the offset of the next message of a partition, even while a transaction is open."""
-    with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
-        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
-        return int(high)
+class Keeper(Shard):
+    """Shard with its offset in its state."""
+
+    def restore(self) -> None:
+        self.offset = int(self.store.get(b"offset") or 0)
+
+    def process(self, batch: Batch) -> None:
+        pass
+
+
+def before_commit(transactions: Transactions, act: Callable[[], object]) -> None:
+    """Call `act` once instead of the next commit, when the whole transaction is in the log."""
+    insist = transactions._insist
+
+    def acting(name: str, call: Callable[[float], object]) -> None:
+        if name == "commit":
+            assert transactions._producer is not None
+            transactions._call(transactions._producer.flush, 120)
+            del transactions._insist  # the class has it
+            act()
+        insist(name, call)
+
+    transactions._insist = acting  # type: ignore[method-assign]
+
+
+def abort() -> None:
+    """Raise an error that requires an abort."""
+    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
 
 def read(
@@ -77,38 +102,16 @@ def read(
     *,
     since: int = 0,
 ) -> list[Message]:
-    # The end comes at once.
-    quick = {"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}
-    found: list[Message] = []
-    with closing(connection.consumer(**quick)) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
+    with reader(connection, uncommitted=isolation == "read_uncommitted") as consumer:
+        low, high = bounds_of(consumer, topic, partition)
         low = max(low, since)
-        consumer.assign([TopicPartition(topic, partition, low)])
-        while low < high:
-            message = consumer.poll(120)
-            if message is None:
-                raise TimeoutError(topic)
-            error = message.error()
-            if error is None:
-                found.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                break
-    return found
+        spans = {(topic, partition): (low, high)} if low < high else {}
+        return [message for taken in take(consumer, spans) for message in taken.messages]
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
     """Wait until no transaction is open in a partition."""
-    where = TopicPartition(topic, partition)
-    with ExitStack() as stack:
-        consumers = [
-            stack.enter_context(closing(connection.consumer(**{"isolation.level": level})))
-            for level in ("read_committed", "read_uncommitted")
-        ]
-
-        def ends() -> set[tuple[int, int]]:
-            return {each.get_watermark_offsets(where, timeout=120) for each in consumers}
-
-        wait_until(lambda: len(ends()) == 1, topic)
+    await_commits(connection, [(topic, partition)])
 
 
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -217,12 +220,3 @@ class Worker:
     def end(self) -> int:
         self.signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
-
-
-@contextmanager
-def scene(connection: Connection, directory: Path, *, create: bool = True) -> Iterator[Scene]:
-    made = Scene(connection, directory, create=create)
-    try:
-        yield made
-    finally:
-        made.close()

@@ -19,14 +19,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
-from tests.kafka.harness import create_topic, read, settled, unique
+from tests.kafka.harness import Keeper, abort, before_commit, create_topic, read, settled, unique
 from tests.kafka.proxy import (
     ADD_PARTITIONS,
     END_TXN,
@@ -38,8 +38,8 @@ from tests.kafka.proxy import (
     proxied_broker,
 )
 from workers.kafka.clients import Connection
-from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Assignment, Shard
+from workers.kafka.records import Outgoing
+from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import Fenced, KafkaAway
 
@@ -88,46 +88,26 @@ class Faults:
         return Fate.PASS
 
 
-class Chain(Shard):
+class Chain(Keeper):
     """A chain of transactions; see the module."""
 
     topic = ""
     aborted = 0
 
-    def restore(self) -> None:
-        stored = self.store.get(b"next")
-        self.offset = 0 if stored is None else int(stored)
-
-    def process(self, batch: Batch) -> None:
-        pass
-
     def step(self, chance: random.Random) -> None:
         """Commit the next transaction, perhaps after an aborted attempt."""
         if chance.random() < ABORTED:
-            self._abort_first()
+            before_commit(self.transactions, self._abort)
         number = self.offset or 0
         places = [PARTITIONS * self.partition + place for place in range(PARTITIONS)]
         value = str(number).encode()
         messages = [Outgoing(self.topic, place, None, value) for place in places] * COPIES
-        self.transact(messages, [(b"next", str(number + 1).encode())], number + 1)
+        self.transact(messages, [(b"offset", str(number + 1).encode())], number + 1)
         self.offset = number + 1
 
-    def _abort_first(self) -> None:
-        """Make the broker require an abort instead of the next commit."""
-        transactions = self.transactions
-        insist = transactions._insist
-
-        def abort(name: str, call: Callable[[float], object]) -> None:
-            if name != "commit":
-                return insist(name, call)
-            if transactions._producer is not None:
-                transactions._call(transactions._producer.flush, 120)
-            self.aborted += 1
-            del transactions._insist  # the class has it
-            code = KafkaError._INCONSISTENT
-            raise KafkaException(KafkaError(code, "injected", txn_requires_abort=True))
-
-        transactions._insist = abort  # type: ignore[method-assign]
+    def _abort(self) -> None:
+        self.aborted += 1
+        abort()
 
 
 @dataclass

@@ -264,44 +264,36 @@ async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: 
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"),
+    ("failure", "status", "away"),
     [
-        (errors.StateRefused("no"), 2),
-        (errors.SettingsError("no"), 2),
-        (errors.QuietcountError("no"), 2),
-        (ZeroDivisionError("no"), 70),
+        (errors.StateRefused("no"), 2, False),
+        (errors.SettingsError("no"), 2, False),
+        (errors.QuietcountError("no"), 2, False),
+        (ZeroDivisionError("no"), 70, False),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), KAFKA_AWAY, True),
+        (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), KAFKA_AWAY, True),
+        (errors.KafkaAway("a transaction was open for 301 s"), KAFKA_AWAY, True),
+        (errors.CopyFailed("the disk cannot be read"), KAFKA_AWAY, False),
     ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])
 @looped
-async def test_a_failure_ends_the_worker_with_its_status(
-    stage: Stage, where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
+async def test_a_failure_ends_the_worker_or_lets_it_begin_again(
+    stage: Stage,
+    where: str,
+    failure: Exception,
+    status: int,
+    away: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Refusals are one message; any other failure is a defect and shows its traceback."""
-    await stage.fail(where, failure)
-    assert stage.handover.exit_status == status
-    assert any(record.exc_info for record in caplog.records) == (status == 70)
+    """Refusals are one message, and defects show their traceback.
 
-
-@pytest.mark.parametrize(
-    ("failure", "away"),
-    [
-        (KafkaException(KafkaError(KafkaError._TRANSPORT)), True),
-        (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), True),
-        (errors.KafkaAway("a transaction was open for 301 s"), True),
-        (errors.CopyFailed("the disk cannot be read"), False),
-    ],
-)
-@pytest.mark.parametrize("where", ["open", "process"])
-@looped
-async def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_again(
-    stage: Stage, where: str, failure: Exception, away: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No outage ends the process, and no partial work continues."""
+    No outage and no bad copy ends the process, and no partial work continues.
+    """
     await stage.fail(where, failure)
     assert stage.made[0].closed
-    assert stage.handover.exit_status == KAFKA_AWAY and stage.handover.metrics.away.is_so == away
-    assert not any(record.exc_info for record in caplog.records)
+    assert stage.handover.exit_status == status and stage.handover.metrics.away.is_so == away
+    assert any(record.exc_info for record in caplog.records) == (status == 70)
     stage.handover.ended()
 
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from tests.admin import admin_of
-from tests.kafka.harness import (
-    PARTITIONS,
-    PATIENCE_S,
-    TOPICS,
-    Scene,
-    Worker,
-    await_all,
-    scene,
-    wait_until,
-)
+from tests.kafka.harness import PARTITIONS, PATIENCE_S, TOPICS, Scene, Worker, await_all, wait_until
 from workers.kafka.clients import Connection, EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -27,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
-    with scene(Connection(bootstrap), tmp_path) as made:
+    with closing(Scene(Connection(bootstrap), tmp_path)) as made:
         yield made
 
 
@@ -150,7 +142,7 @@ def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
     """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
     with (
         EmbeddedCluster() as cluster,
-        scene(cluster.connection, tmp_path, create=False) as counting,
+        closing(Scene(cluster.connection, tmp_path, create=False)) as counting,
     ):
         with counting.connection.admin() as admin:
             for topic in TOPICS:
