@@ -1,20 +1,11 @@
-"""Topics, events with known totals, worker processes and their output, for tests of the Kafka
-layer.
-"""
+"""Topics, shards and their transactions, for tests of the Kafka layer."""
 
 from __future__ import annotations
 
-import json
-import random
-import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -29,14 +20,6 @@ from workers.kafka.store import Changelog, Store
 from workers.kafka.transaction import Transactions
 from workers.runtime.metrics import Metrics
 
-PARTITIONS, OWNERS = 4, 2
-TOPICS = {
-    "events": PARTITIONS,
-    "contributions": OWNERS,
-    "contribute-state": PARTITIONS,
-    "release-state": OWNERS,
-    "totals": OWNERS,
-}
 PATIENCE_S = 300.0
 
 
@@ -120,103 +103,3 @@ def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.05)
-
-
-class Scene:
-    """A worker name with its topics, the events sent to it and its processes."""
-
-    def __init__(self, connection: Connection, directory: Path, *, create: bool = True) -> None:
-        self.connection, self.directory = connection, directory
-        self.name = unique("count")
-        self.events = f"{self.name}.events"
-        self.brake = directory / "brake"
-        self.expected: Counter[str] = Counter()
-        self.workers: list[Worker] = []
-        self._random = random.Random(self.name)
-        self._producer = connection.producer(None, **{"linger.ms": 5})
-        if create:
-            for topic, partitions in TOPICS.items():
-                policy = {"cleanup_policy": "compact"} if topic.endswith("-state") else {}
-                create_topic(connection, f"{self.name}.{topic}", partitions, **policy)
-
-    def send(self, count: int) -> None:
-        """Send `count` events; they are in the log when this returns."""
-        for _ in range(count):
-            label = f"x{self._random.randrange(40)}"
-            self.expected[label] += 1
-            partition = self._random.randrange(PARTITIONS)
-            self._producer.produce(self.events, label.encode(), partition=partition)
-            if not self._random.randrange(500):
-                self._producer.poll(0)
-        if self._producer.flush(PATIENCE_S):
-            raise TimeoutError("sending events")
-
-    def worker(self, label: str, **options: Any) -> Worker:
-        """Start a worker with its own data directory; it is slow while file `brake` exists."""
-        started = Worker(self, label, options)
-        self.workers.append(started)
-        return started
-
-    def totals(self) -> Counter[str]:
-        total: Counter[str] = Counter()
-        for owner in range(OWNERS):
-            messages = read(self.connection, f"{self.name}.totals", owner)
-            if messages:
-                total.update(json.loads(messages[-1].value() or b"{}"))
-        return total
-
-    def contributed(self) -> int:
-        return sum(
-            sum(json.loads(message.value() or b"{}").values())
-            for owner in range(OWNERS)
-            for message in read(self.connection, f"{self.name}.contributions", owner)
-        )
-
-    def wait_exact(self) -> None:
-        """Wait until the totals cover every event, then check that they are exact."""
-        expected = self.expected.total()
-        wait_until(lambda: self.totals().total() >= expected, f"{expected} events counted")
-        assert self.totals() == self.expected
-        assert self.contributed() == expected
-
-    def close(self) -> None:
-        for worker in self.workers:
-            if worker.process.poll() is None:
-                worker.process.kill()
-            worker.process.wait(PATIENCE_S)
-
-
-class Worker:
-    def __init__(self, scene: Scene, label: str, options: dict[str, Any]) -> None:
-        self.log = scene.directory / f"{label}.log"
-        arguments = {
-            "name": scene.name,
-            "bootstrap": scene.connection.bootstrap,
-            "client": dict(scene.connection.client),
-            "events": scene.events,
-            "data_dir": str(scene.directory / f"data-{label}"),
-            "owners": OWNERS,
-            "brake": str(scene.brake),
-            **options,
-        }
-        with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "tests.kafka.counting", json.dumps(arguments)]
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def wait_for(self, marker: str, times: int = 1) -> None:
-        def logged() -> bool:
-            if self.process.poll() is not None and self.text().count(marker) < times:
-                raise RuntimeError(f"ended with {self.process.returncode}: {self.text()[-3000:]}")
-            return self.text().count(marker) >= times
-
-        wait_until(logged, f"{marker!r} in {self.text()[-1500:]}")
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> int:
-        self.signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
