@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -69,7 +70,8 @@ def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
 
     async def told() -> tuple[bool, int]:
         handover = Handover({})
-        consumer: Any = create_app("t", Connection("localhost:1"), handover).consumer
+        app = create_app("t", Connection("localhost:1"), handover, Path("var"))
+        consumer: Any = app.consumer
         woken: list[None] = []
         consumer.thread.on_freed = lambda: woken.append(None)
         handover.on_freed()

@@ -82,8 +82,8 @@ class Stage:
         self.made: dict[int, Recorder] = {}
         self.prepare: Callable[[Recorder], None] = lambda shard: None
         factories = {"events": self.make}
-        self.handover = Handover(factories, now_ms=lambda: 5000, exit_deadline_s=3600)
-        self.handover.reader = self.log
+        self.handover = Handover(factories, now_ms=lambda: 5000)
+        self.handover.reader, self.handover.exit_deadline_s = self.log, 3600
 
     def make(self, partition: int) -> Recorder:
         shard = self.made[partition] = Recorder(partition)
@@ -243,7 +243,7 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
 @looped
 async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(stage: Stage) -> None:
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
-    stage.handover._fenced_grace_s = 0.05
+    stage.handover.fenced_grace_s = 0.05
     await stage.fence()
     assert [stage.handover.has_room(tp) for tp in EVENTS] == [False, True]
     await settle(lambda: stage.handover.exit_status is not None)
@@ -253,7 +253,7 @@ async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(st
 @looped
 async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: Stage) -> None:
     """After a freeze the group has moved on; rejoining is enough."""
-    stage.handover._fenced_grace_s = 3600
+    stage.handover.fenced_grace_s = 3600
     await stage.fence()
     fenced = stage.made[0]
     await stage.handover.acquire(EVENTS)

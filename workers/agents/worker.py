@@ -184,7 +184,7 @@ def build_app(factory: Factory) -> QuietcountApp:
     worker, stages = factory.settings.worker, factory.stages
     shards = {name: make for topics in stages.values() for name, make in topics.items()}
     handover = Handover(shards, metrics=factory.metrics)
-    app = create_app(worker.name, factory.connection, handover, data_dir=worker.data_dir)
+    app = create_app(worker.name, factory.connection, handover, worker.data_dir)
 
     async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:

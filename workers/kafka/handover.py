@@ -72,12 +72,12 @@ class LogReader(Protocol):
 class Handover:
     """Owner of this worker's shards. Its methods run in the event loop, shards in threads."""
 
+    fenced_grace_s = exit_deadline_s = 30.0
+
     def __init__(
         self,
         factories: Mapping[str, Callable[[int], Shard]],
         *,
-        fenced_grace_s: float = 30.0,
-        exit_deadline_s: float = 30.0,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
@@ -92,7 +92,6 @@ class Handover:
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
         self.on_freed: Callable[[], None] = lambda: None
-        self._fenced_grace_s, self._exit_deadline_s = fenced_grace_s, exit_deadline_s
         self._now_ms = now_ms
         self._waiting: Counter[Shard] = Counter()
         self._at_work: set[tuple[Shard, str]] = set()
@@ -270,7 +269,7 @@ class Handover:
 
     def _end(self, status: int) -> None:
         self.stopping.set()
-        self._last_resort = threading.Timer(self._exit_deadline_s, os._exit, (status,))
+        self._last_resort = threading.Timer(self.exit_deadline_s, os._exit, (status,))
         self._last_resort.daemon = True
         self._last_resort.start()
 
@@ -296,7 +295,7 @@ class Handover:
             fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
             logger.warning("a newer owner took over: %s", failure, extra=fields)
             loop = asyncio.get_running_loop()
-            loop.call_later(self._fenced_grace_s, self._still_fenced, shard)
+            loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
         elif unreachable(failure):
             self.let_go(text_of(failure))
         elif isinstance(failure, CopyFailed):
@@ -315,7 +314,7 @@ class Handover:
             self.fail(
                 EXIT_FENCED,
                 f"{shard.transactional_id} was taken over and its partition is still assigned here after "
-                f"{self._fenced_grace_s:g} s: is another worker using the same worker.name outside the group?",
+                f"{self.fenced_grace_s:g} s: is another worker using the same worker.name outside the group?",
             )
 
     async def _run(

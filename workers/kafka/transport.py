@@ -494,15 +494,10 @@ drivers.TRANSPORTS.aliases["quietcount"] = f"{__name__}:Transport"
 
 
 def create_app(
-    name: str,
-    connection: Connection,
-    handover: Handover,
-    *,
-    data_dir: Path | str = "var",
-    **settings: Any,
+    name: str, connection: Connection, handover: Handover, data_dir: Path
 ) -> QuietcountApp:
     """Return a worker's Faust application, without its agents; `name` is also its group id."""
-    defaults: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
@@ -515,14 +510,14 @@ def create_app(
         "TableManager": _Tables,
         "processing_guarantee": "at_least_once",
         "store": "memory://",
-        "datadir": str(Path(data_dir) / "faust"),
+        "datadir": str(data_dir / "faust"),
         "stream_wait_empty": False,
         "table_standby_replicas": 0,
         "topic_allow_declare": False,
         "topic_disable_leader": True,
         "web_enabled": False,
     }
-    app = QuietcountApp(name, **{**defaults, **settings})
+    app = QuietcountApp(name, **settings)
     app.handover = handover
     return app
 
