@@ -65,7 +65,7 @@ def test_records_or_room_for_them_end_the_wait(ended: bool, what: dict[str, Any]
     assert waits(**what) is ended
 
 
-def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
+def test_freed_room_wakes_the_consumer_and_its_thread() -> None:
     """Either wait may be active: one for room in any shard, the other for records."""
 
     async def told() -> tuple[bool, int]:

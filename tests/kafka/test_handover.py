@@ -147,7 +147,7 @@ async def settle(done: Callable[[], bool]) -> None:
 
 
 @looped
-async def test_acquire_says_where_to_read_on(stage: Stage) -> None:
+async def test_acquire_returns_the_offsets_to_read_from(stage: Stage) -> None:
     """A stored position is the authority; without one, reading starts at the beginning."""
     stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
     stage.prepare = lambda shard: setattr(shard, "starts_at", 50 if shard.partition else None)
@@ -172,7 +172,7 @@ async def test_a_stored_position_outside_the_log_is_refused(
 
 
 @looped
-async def test_a_slow_shard_does_not_hold_up_another(stage: Stage) -> None:
+async def test_a_slow_shard_does_not_delay_another(stage: Stage) -> None:
     """Partitions are independent: one slow commit must not stop the rest."""
     await stage.handover.acquire(EVENTS)
     slow, fast = stage.made[0], stage.made[1]
@@ -187,7 +187,7 @@ async def test_a_slow_shard_does_not_hold_up_another(stage: Stage) -> None:
 
 
 @looped
-async def test_what_waits_for_a_shard_is_bounded(stage: Stage) -> None:
+async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     """Without a bound, a backlog would be fetched into memory."""
     await stage.handover.acquire(EVENTS)
     stage.made[0].gate.clear()

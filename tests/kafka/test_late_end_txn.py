@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -172,16 +173,25 @@ def test_a_commit_answered_at_once_costs_nothing_more(cluster: Cluster, proxy: P
     assert quick, "no transaction was quick enough to tell"
 
 
-def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
-    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It fences an owner in between; resuming from old state would undo that owner's commit."""
+Owners = tuple[Any, Any, Callable[[], None]]
+
+
+@pytest.fixture
+def owners(cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Owners:
+    """Return an owner that needs a new epoch, a newer owner, and the first one's renewal."""
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
     proxy.rule = HELD
     old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    new = cluster.shard(path="new")
+    return old, cluster.shard(path="new"), renew
+
+
+def test_a_new_epoch_is_not_used_after_another_owner_has_committed(
+    cluster: Cluster, owners: Owners
+) -> None:
+    """It fences an owner in between; resuming from old state would undo that owner's commit."""
+    old, new, renew = owners
     new.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     with pytest.raises(Fenced, match="another owner has committed"):
         renew()
@@ -195,15 +205,10 @@ def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
 
 
 def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
-    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, owners: Owners
 ) -> None:
     """Both owners could resume from the same state; only one may."""
-    old = cluster.shard()
-    renew = old.transactions.renew
-    monkeypatch.setattr(old.transactions, "renew", lambda: None)
-    proxy.rule = HELD
-    old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    new = cluster.shard(path="new")
+    old, new, renew = owners
     renew()
     old.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     with pytest.raises(Fenced):

@@ -46,7 +46,7 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
     store.close()
 
 
-def test_it_does_not_go_back(path: Path | None) -> None:
+def test_a_position_never_decreases(path: Path | None) -> None:
     """A decreasing position would apply old records over newer ones."""
     store = written(path, (b"a", b"1"))
     with pytest.raises(ValueError, match="offset = 4"):
@@ -54,7 +54,7 @@ def test_it_does_not_go_back(path: Path | None) -> None:
     assert store.get(b"a") == b"1"
 
 
-def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_a_copy_is_there_after_a_restart(tmp_path: Path) -> None:
     """This avoids reading the whole changelog."""
     written(tmp_path / "deep" / "copy", (b"a", b"1")).close()
     again = Store(tmp_path / "deep" / "copy", LOG).open()
@@ -177,7 +177,7 @@ def test_compaction_does_not_change_what_is_loaded(log: Log) -> None:
     assert dict(store.items()) == {b"a": b"29", b"b": b"1"}
 
 
-def test_a_copy_ahead_of_its_log_is_read_anew(log: Log, tmp_path: Path) -> None:
+def test_a_copy_ahead_of_its_log_is_read_again(log: Log, tmp_path: Path) -> None:
     """The log was truncated or re-created under the same name, so the copy is wrong."""
     log.append((b"a", b"1"))
     store = written(tmp_path / "copy", (b"never", b"1"), at=1000, log=log.changelog)
@@ -185,7 +185,7 @@ def test_a_copy_ahead_of_its_log_is_read_anew(log: Log, tmp_path: Path) -> None:
     assert (list(store.items()), store.offset) == ([(b"a", b"1")], 1)
 
 
-def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
+def test_a_copy_that_may_have_missed_tombstones_is_read_again(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compaction forgets deletions after a day: an older copy would keep deleted keys."""
