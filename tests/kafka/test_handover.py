@@ -30,8 +30,11 @@ class Log:
         self.asked: list[Partition] = []
         self.read: dict[Partition, Reading] = {}
         self.told: dict[Partition, int] = {}
+        self.late: asyncio.Event | None = None
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        if self.late is not None:
+            await self.late.wait()
         return {tp: self.log.get(tp, (0, 100)) for tp in partitions}
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
@@ -169,6 +172,20 @@ async def test_a_stored_position_outside_the_log_is_refused(
     assert stage.handover.stopping.is_set()
     assert stage.handover.exit_status == 2
     assert reason in caplog.text
+
+
+@looped
+async def test_a_take_over_that_another_has_overtaken_changes_nothing(stage: Stage) -> None:
+    """Its late answer took the lags of the newer one away, so the worker was never ready again."""
+    late = stage.log.late = asyncio.Event()
+    ours = True
+    first = asyncio.ensure_future(stage.handover.acquire(EVENTS, lambda: ours))
+    await settle(lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values()))
+    ours, stage.log.late = False, None
+    await stage.handover.acquire(EVENTS)
+    late.set()
+    assert await first == {}
+    assert stage.handover.assigned and set(stage.handover.lags) == set(EVENTS)
 
 
 @looped
