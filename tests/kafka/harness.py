@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
@@ -75,6 +75,16 @@ def before_commit(transactions: Transactions, act: Callable[[], object]) -> None
 def abort() -> None:
     """Raise an error that requires an abort."""
     raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+
+
+def open_transaction(connection: Connection, topic: str, key: bytes, value: bytes) -> Producer:
+    """Return a producer with a record in partition 0, in an open transaction."""
+    producer = connection.producer(unique("open"))
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, value, key, 0)
+    producer.flush(60)
+    return producer
 
 
 def read(

@@ -27,16 +27,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError
 
 from tests.kafka.harness import Keeper, abort, before_commit, create_topic, read, settled, unique
-from tests.kafka.proxy import (
-    ADD_PARTITIONS,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    Fate,
-    Proxy,
-    Request,
-    proxied_broker,
-)
+from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Assignment
@@ -47,11 +38,11 @@ COPIES = 2
 PARTITIONS = 2
 ABORTED = 0.05
 # Probability of each fate by kind of request; the rest passes.
-FATES: Mapping[int, Mapping[Fate, float]] = {
-    END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
-    PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
-    ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
-    INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
+FATES: Mapping[Api, Mapping[Fate, float]] = {
+    Api.END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
+    Api.PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
+    Api.ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
+    Api.INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
 }
 # Share of passing requests that are delayed, and the largest delay: longer than a request that is
 # sent once may take.
@@ -62,7 +53,7 @@ class Faults:
     """Proxy rule with seeded fates, independent of thread timing."""
 
     def __init__(
-        self, proxy: Proxy, seed: int, fates: Mapping[int, Mapping[Fate, float]] = FATES
+        self, proxy: Proxy, seed: int, fates: Mapping[Api, Mapping[Fate, float]] = FATES
     ) -> None:
         self._proxy, self._seed, self._fates = proxy, seed, fates
         self.delivered: Counter[str] = Counter()
@@ -72,9 +63,9 @@ class Faults:
         """Deliver held requests, then return the fate of this one."""
         place = f"{request.transactional_id}/{request.key}/{request.number}"
         chance = random.Random(f"{self._seed}/{place}")
-        if request.key == PRODUCE and chance.random() < 0.4:
+        if request.key == Api.PRODUCE and chance.random() < 0.4:
             for late, error in self._proxy.release(request.transactional_id):
-                kind = {END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
+                kind = {Api.END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
                 answer = "answered" if kind == "other" else KafkaError(error).name()
                 with self._lock:
                     self.delivered[f"{kind}: {answer}"] += 1
@@ -166,7 +157,9 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
     proxy.rule = lambda _: Fate.PASS
     report.delivered = faults.delivered
     report.epochs = sum(
-        n for (key, of), n in proxy.seen.items() if key == INIT_PRODUCER_ID and of.startswith(name)
+        n
+        for (key, of), n in proxy.seen.items()
+        if key == Api.INIT_PRODUCER_ID and of.startswith(name)
     )
     return report
 

@@ -15,17 +15,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.kafka import late_end_txn
-from tests.kafka.harness import abort, before_commit, create_topic
-from tests.kafka.proxy import (
-    ADD_PARTITIONS,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    Fate,
-    Proxy,
-    Request,
-    proxied_broker,
-)
+from tests.kafka.harness import abort, before_commit, create_topic, open_transaction
+from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from tests.kafka.test_shard import Cluster, say
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
@@ -121,12 +112,12 @@ def test_a_late_abort_does_not_abort_the_next_transaction(cluster: Cluster, prox
 
 
 def slow(request: Request) -> Fate:
-    if request.key == END_TXN:
+    if request.key == Api.END_TXN:
         time.sleep(0.7)
     return Fate.PASS
 
 
-LOST, HELD = first(END_TXN, Fate.LOSE), first(END_TXN, Fate.HOLD)
+LOST, HELD = first(Api.END_TXN, Fate.LOSE), first(Api.END_TXN, Fate.HOLD)
 QUICK = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
 
 
@@ -153,7 +144,7 @@ def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
     proxy.rule = rule
     with caplog.at_level(logging.WARNING):
         shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == sent
+    assert proxy.seen[Api.END_TXN, cluster.name] == sent
     assert shard.transactions._producer is not before
     assert "continuing with a new producer epoch" in caplog.text
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
@@ -224,7 +215,7 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     sent: list[Request] = []
 
     def note(request: Request) -> Fate:
-        if request.key == END_TXN:
+        if request.key == Api.END_TXN:
             sent.append(request)
         return Fate.PASS
 
@@ -244,7 +235,7 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     """librdkafka #3928: InitProducerId was sent twice; the first arrives during later work."""
-    proxy.rule = first(INIT_PRODUCER_ID, Fate.HOLD)
+    proxy.rule = first(Api.INIT_PRODUCER_ID, Fate.HOLD)
     shard = cluster.shard()
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert cluster.published() == [b"one"]  # and the coordinator is done with it
@@ -257,7 +248,7 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     assert cluster.published() == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("key", [PRODUCE, ADD_PARTITIONS])
+@pytest.mark.parametrize("key", [Api.PRODUCE, Api.ADD_PARTITIONS])
 def test_other_late_requests_leave_no_transaction_hanging(
     cluster: Cluster, proxy: Proxy, key: int
 ) -> None:
@@ -281,11 +272,7 @@ def test_other_late_requests_leave_no_transaction_hanging(
 
 def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Cluster) -> None:
     """It hides later commits: an owner that resumed from the visible records would repeat them."""
-    hanging = cluster.connection.producer(f"{cluster.name}-hanging")
-    hanging.init_transactions(60)
-    hanging.begin_transaction()
-    hanging.produce(cluster.state, b"999", b"offset", 0)
-    hanging.flush(120)
+    hanging = open_transaction(cluster.connection, cluster.state, b"offset", b"999")
     with pytest.raises(KafkaAway, match="a transaction is open and has no owner"):
         cluster.shard()
     hanging.abort_transaction(60)

@@ -75,11 +75,19 @@ def test_a_missing_events_topic_gets_the_partitions_of_the_state(rekey: bool) ->
     assert [planned[name] for name in ("e1", "e2", state)] == [1, 1, 2]
 
 
-def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
-    """The audit reads every contribution again; state is the last value of its key."""
-    plan = {topic.name: topic for topic in plan_topics("w", ["e"], 4, 2, [], {})}
-    assert plan["w.contributions"].config()["retention.ms"] == "-1"
-    compact = {name for name, topic in plan.items() if topic.cleanup_policy == "compact"}
+def test_new_topics_keep_what_is_audited_compact_state_and_take_long_batches() -> None:
+    """The audit reads every contribution again; a cluster's own default may be too short."""
+    events, *written = plan_topics("w", ["e"], 4, 2, ["w.products"], {})
+    assert "max.message.bytes" not in events.config()
+    assert {topic.config()["max.message.bytes"] for topic in written} == {"1048588"}
+    assert [topic.config().get("retention.ms") for topic in written] == [
+        "-1",
+        None,
+        None,
+        None,
+        "-1",
+    ]
+    compact = {topic.name for topic in written if topic.cleanup_policy == "compact"}
     assert compact == {"w.contribute-state", "w.release-state"}
 
 
@@ -138,12 +146,6 @@ def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None
         f"w.{short} has max.message.bytes = 999999 and needs 1000000: long labels"
     )
     assert "kafka-configs.sh" in line
-
-
-def test_what_create_makes_is_long_enough_whatever_the_cluster_has() -> None:
-    """A cluster's own default may be lower than Kafka's."""
-    _, *written = plan_topics("w", ["e"], 4, 2, ["w.products"], {})
-    assert {topic.config()["max.message.bytes"] for topic in written} == {"1048588"}
 
 
 def test_a_broker_that_does_not_answer_is_named() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.late_end_txn import FATES, Faults
-from tests.kafka.proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fate, proxied_broker
+from tests.kafka.proxy import Api, Fate, proxied_broker
 from tests.worker.chaos import chaos
 
 pytestmark = pytest.mark.waits
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.waits
 # Every fifth commit is requested twice, and most duplicates arrive again in the middle of a later
 # transaction.
 LATE = {
-    END_TXN: {Fate.HOLD: 0.2, Fate.LOSE: 0.04},
-    PRODUCE: FATES[PRODUCE],
-    ADD_PARTITIONS: FATES[ADD_PARTITIONS],
+    Api.END_TXN: {Fate.HOLD: 0.2, Fate.LOSE: 0.04},
+    Api.PRODUCE: FATES[Api.PRODUCE],
+    Api.ADD_PARTITIONS: FATES[Api.ADD_PARTITIONS],
 }
 
 
