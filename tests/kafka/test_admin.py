@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 # Clients that only the garbage collector can close, and it runs in the answering threads.
 COLLECTED = """
 import gc, time
-from workers.kafka.clients import Connection, EmbeddedCluster
+from workers.kafka.clients import Connection
 
 def ask():
     with Connection("127.0.0.1:1").asking([]) as admin:
@@ -36,6 +36,7 @@ print("done")
 SILENT = """
 from confluent_kafka import KafkaError, KafkaException
 from workers.agents import state as groups
+from workers.kafka.clients import EmbeddedCluster
 
 groups._SOON = (KafkaError._UNSUPPORTED_FEATURE,)
 with EmbeddedCluster() as cluster:
