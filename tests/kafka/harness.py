@@ -57,6 +57,11 @@ class Keeper(Shard):
         pass
 
 
+def aborts(shard: Shard) -> float:
+    """Return how often its stage has repeated a transaction."""
+    return shard.metrics.stage(shard.stage).aborted._value.get()
+
+
 def before_commit(transactions: Transactions, act: Callable[[], object]) -> None:
     """Call `act` once instead of the next commit, when the whole transaction is in the log."""
     insist = transactions._insist

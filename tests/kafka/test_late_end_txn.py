@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.kafka import late_end_txn
-from tests.kafka.harness import abort, before_commit, create_topic, open_transaction
+from tests.kafka.harness import abort, aborts, before_commit, create_topic, open_transaction
 from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from tests.kafka.test_shard import Cluster, say
 from workers.kafka import transaction
@@ -108,7 +108,7 @@ def test_a_late_abort_does_not_abort_the_next_transaction(cluster: Cluster, prox
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1", b"2"]
-    assert shard.stats.aborted == 1
+    assert aborts(shard) == 1
 
 
 def slow(request: Request) -> Fate:

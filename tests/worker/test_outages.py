@@ -18,7 +18,7 @@ import pytest
 
 from tests import ROOT
 from tests.broker import OwnBroker, fixed_port, own_broker
-from tests.kafka.harness import read, settled
+from tests.kafka.harness import aborts, read, settled
 from tests.kafka.test_shard import Cluster
 from tests.worker.harness import PATIENCE_S, Site, Worker, now_ms, sale, unk, until
 from tests.worker.test_metrics import ask, ready, total
@@ -225,7 +225,7 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
     finally:
         living.thaw()
     commits.join(PATIENCE_S)
-    assert not commits.is_alive() and cluster.published() == [b"once"] and shard.stats.aborted == 0
+    assert not commits.is_alive() and cluster.published() == [b"once"] and aborts(shard) == 0
     shard.close()
 
 

@@ -97,8 +97,8 @@ class Partitions(Collector):
             if (lag := handover.lags.get(tp)) is not None:
                 show("consumer_lag_records", lag.records, shard.stage, *tp)
                 show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
-            if shard.stats.last_commit_s:
-                show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
+            if shard.last_commit_s:
+                show("commit_age_seconds", now_s - shard.last_commit_s, shard.stage, *tp)
             show("copy_missing", shard.store.in_memory, shard.stage, *tp)
             if isinstance(shard, SourceShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
@@ -134,6 +134,9 @@ BEHIND_S = 30.0
 COMMIT_MARGIN_S = 60.0
 
 
+Answer = tuple[int, dict[str, object]]
+
+
 class Health:
     """Liveness and readiness of a hand-over and its shards. Thread-safe."""
 
@@ -161,13 +164,12 @@ class Health:
         handover = self.handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
-        found: list[str] = []
         away = handover.metrics.away
         if away.is_so:
-            found.append(f"Kafka has been away for {away.seconds:.0f} s: {away.reason}")
-            return found
+            return [f"Kafka has been away for {away.seconds:.0f} s: {away.reason}"]
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
+        found = []
         for topic in topics_read(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
@@ -185,55 +187,41 @@ class Health:
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
                 found.append(f"{name}: {behind_s:.0f} s behind")
             if isinstance(shard, SourceShard):
-                age_s = now_s - shard.stats.last_commit_s
+                age_s = now_s - shard.last_commit_s
                 if age_s > self._longest_s(shard, now_ms):
                     found.append(f"{name}: no commit for {age_s:.0f} s")
         return found
+
+    def healthz(self) -> Answer:
+        reasons = self.not_alive(time.monotonic())
+        return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
+
+    def readyz(self) -> Answer:
+        now_s = time.monotonic()
+        reasons = self.not_ready(now_s, time.time_ns() // 1_000_000)
+        shards = []
+        for tp, shard in list(self.handover.shards.items()):
+            lag, committed_s = self.handover.lags.get(tp), shard.last_commit_s
+            behind_s = None if lag is None else round(lag.seconds(now_s), 1)
+            age_s = round(now_s - committed_s, 1) if committed_s else None
+            found = {"stage": shard.stage, "topic": tp[0], "partition": tp[1]}
+            shards.append(found | {"behind_seconds": behind_s, "commit_age_seconds": age_s})
+        body = {"ready": not reasons, "reasons": reasons, "partitions": shards}
+        return 503 if reasons else 200, body
 
     def _longest_s(self, shard: SourceShard, now_ms: int) -> float:
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
-        mark_ms = (
-            now_ms if shard.watermark is None else shard.watermark + self.settings.events.grace_ms
-        )
-        return self._idle_s + self._tick_s + max(0, mark_ms - now_ms) / 1000
+        ahead_ms = 0
+        if shard.watermark is not None:
+            ahead_ms = max(0, shard.watermark + self.settings.events.grace_ms - now_ms)
+        return self._idle_s + self._tick_s + ahead_ms / 1000
 
 
 def topics_read(handover: Handover) -> list[str]:
     shards = list(handover.shards.items())
     return list(dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard)))
-
-
-Answer = tuple[int, dict[str, object]]
-
-
-def answers(health: Health) -> dict[str, Callable[[], Answer]]:
-    handover = health.handover
-
-    def healthz() -> Answer:
-        reasons = health.not_alive(time.monotonic())
-        return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
-
-    def readyz() -> Answer:
-        now_s = time.monotonic()
-        reasons = health.not_ready(now_s, time.time_ns() // 1_000_000)
-        shards = []
-        for tp, shard in list(handover.shards.items()):
-            lag, committed_s = handover.lags.get(tp), shard.stats.last_commit_s
-            shards.append(
-                {
-                    "stage": shard.stage,
-                    "topic": tp[0],
-                    "partition": tp[1],
-                    "behind_seconds": None if lag is None else round(lag.seconds(now_s), 1),
-                    "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
-                }
-            )
-        found = {"ready": not reasons, "reasons": reasons, "partitions": shards}
-        return 503 if reasons else 200, found
-
-    return {"/healthz": healthz, "/readyz": readyz}
 
 
 CLOSING_S = 1.0
@@ -280,7 +268,7 @@ class OperatorsPort:
             return
         health = Health(self._settings, handover)
         self._registry = registry_of(health, partitions)
-        self._states = answers(health)
+        self._states = {"/healthz": health.healthz, "/readyz": health.readyz}
         if self.address is None:
             self._listen(self._port)
 

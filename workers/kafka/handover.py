@@ -34,7 +34,7 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import End, Lag, Reading
+from workers.kafka.offsets import MOST_ENDS, End, Lag, Reading
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
@@ -128,8 +128,7 @@ class Handover:
             return {}
         offsets = self._positions(still_open, bounds)
         recovery_s = time.perf_counter() - started
-        stats = [shard.stats for shard in new.values()]
-        records = sum(one.loaded_records for one in stats)
+        records = sum(shard.loaded_records for shard in new.values())
         self.metrics.acquired.inc(len(offsets))
         self.metrics.recovery_seconds.observe(recovery_s)
         self.metrics.recovered_records.inc(records)
@@ -139,9 +138,9 @@ class Handover:
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             len(offsets),
             recovery_s * 1e3,
-            max(one.fence_s for one in stats) * 1e3,
+            max(shard.fence_s for shard in new.values()) * 1e3,
             records,
-            max(one.load_s for one in stats) * 1e3,
+            max(shard.load_s for shard in new.values()) * 1e3,
             extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
         )
         return offsets
@@ -154,22 +153,22 @@ class Handover:
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
-            elif shard.offset < low:
-                self.fail(
-                    EXIT_REFUSED,
-                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
-                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
-                    "and continue under a new worker.name (a new epoch, charged again) or restore the log",
-                )
-                return {}
-            elif shard.offset > high:
-                self.fail(
-                    EXIT_REFUSED,
+            if shard.offset > high:
+                message = (
                     f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
                     "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or "
-                    "continue under a new worker.name (a new epoch, charged again)",
+                    "continue under a new worker.name (a new epoch, charged again)"
                 )
-                return {}
+            elif shard.offset < low:
+                message = (
+                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
+                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
+                    "and continue under a new worker.name (a new epoch, charged again) or restore the log"
+                )
+            else:
+                continue
+            self.fail(EXIT_REFUSED, message)
+            return {}
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
     async def release(self) -> None:
@@ -229,7 +228,9 @@ class Handover:
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [tp for tp, one in shards.items() if not one.ends.full and one.wants_end(now_ms)]
+        asked = [
+            tp for tp, one in shards.items() if len(one.ends) < MOST_ENDS and one.wants_end(now_ms)
+        ]
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from confluent_kafka import Message
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import checked_kernel, checked_part, kernel, kernel_part
@@ -260,6 +261,18 @@ class Records:
             np.arange(n) if offsets is None else np.array(offsets, dtype=np.int64),
         )
 
+    @classmethod
+    def of_messages(
+        cls, messages: Sequence[Message], keys: Sequence[bytes | None] | None = None
+    ) -> Records:
+        """Build records from a client's messages; `keys` replace theirs."""
+        return cls.of(
+            [message.value() for message in messages],
+            [message.key() for message in messages] if keys is None else keys,
+            [message.timestamp()[1] for message in messages],
+            [message.offset() or 0 for message in messages],
+        )
+
     def __len__(self) -> int:
         return len(self.offsets)
 
@@ -351,20 +364,5 @@ class FetchedRecords:
     start: int
     end: int
     number: int
-    parts: Callable[..., Iterator[Batch]]
-    shard: object | None = None
-
-    def __repr__(self) -> str:
-        return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
-
-
-@dataclass
-class ShardStats:
-    """Statistics of a shard. Its thread writes them; any thread may read them."""
-
-    transactions: int = 0
-    aborted: int = 0
-    last_commit_s: float = 0.0  # monotonic; before the first commit: when it was opened
-    fence_s: float = 0.0
-    load_s: float = 0.0
-    loaded_records: int = 0
+    parts: Callable[..., Iterator[Batch]] = field(repr=False)
+    shard: object | None = field(default=None, repr=False)

@@ -18,7 +18,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,21 @@ from workers.runtime.sizes import Change
 logger = logging.getLogger(__name__)
 
 
-class Meta(msgspec.Struct, frozen=True):
+class Changelog(msgspec.Struct, frozen=True):
+    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
+
     topic: str
     partition: int
-    topic_id: str | None
+    topic_id: str | None = None
+
+    @property
+    def log(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
+
+class Meta(Changelog, frozen=True, kw_only=True):
+    """What a copy holds: a changelog's state at `offset`, written at `written_s` (wall clock)."""
+
     offset: int
     written_s: float
 
@@ -201,19 +211,6 @@ RETRY_S, RETRY_MOST_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
-@dataclass(frozen=True)
-class Changelog:
-    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
-
-    topic: str
-    partition: int
-    topic_id: str | None = None
-
-    @property
-    def log(self) -> tuple[str, int]:
-        return self.topic, self.partition
-
-
 class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
@@ -355,7 +352,7 @@ class Store:
             unfinished = meta is None and next(copy.items(b""), None) is not None
         if meta is not None:
             # A copy without an id never passes for one of a topic with an id.
-            if (meta.topic, meta.partition, meta.topic_id) == (*log.log, log.topic_id):
+            if (*meta.log, meta.topic_id) == (*log.log, log.topic_id):
                 self.offset, self._written_s = meta.offset, meta.written_s
                 return
             logger.warning("%s held the state of another topic: reading all of it again", self.path)
@@ -363,7 +360,8 @@ class Store:
             self.wipe()
 
     def _meta(self, offset: int, now_s: float) -> Meta:
-        return Meta(*self.changelog.log, self.changelog.topic_id, offset, now_s)
+        log = self.changelog
+        return Meta(log.topic, log.partition, log.topic_id, offset=offset, written_s=now_s)
 
     def _in_memory(self, error: CopyFailed) -> Memory:
         if not self.in_memory:

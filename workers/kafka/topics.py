@@ -344,17 +344,13 @@ def create_missing(
                     ) from exc
             else:
                 created.append(name)
-        _wait_until_seen(admin, [topic.name for topic in wanted])
+        deadline = time.monotonic() + _ANSWER_S
+        with suppress(KafkaException):
+            while time.monotonic() < deadline:
+                seen = admin.list_topics(timeout=_ANSWER_S).topics
+                if all(one.name in seen and seen[one.name].error is None for one in wanted):
+                    break
+                time.sleep(_AGAIN_S)
     # On an empty cluster this is the first check that it has ids.
     describe(connection, [topic.name for topic in wanted])
     return created
-
-
-def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    deadline = time.monotonic() + _ANSWER_S
-    with suppress(KafkaException):
-        while time.monotonic() < deadline:
-            seen = admin.list_topics(timeout=_ANSWER_S).topics
-            if all(name in seen and seen[name].error is None for name in names):
-                return
-            time.sleep(_AGAIN_S)

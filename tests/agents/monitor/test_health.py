@@ -80,12 +80,12 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
 def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene) -> None:
     shard = scene.contribute[1]
     at_rest = TICK_S + COMMIT_INTERVAL_S + COMMIT_MARGIN_S
-    shard.stats.last_commit_s = NOW_S - at_rest + 1
+    shard.last_commit_s = NOW_S - at_rest + 1
     assert scene.health.not_ready(NOW_S, NOW_MS) == []
     shard.offset = 101
     assert "events[1]: no commit" in scene.health.not_ready(NOW_S, NOW_MS)[0], "it has read more"
     shard.offset = 100
-    shard.stats.last_commit_s = NOW_S - at_rest - 1
+    shard.last_commit_s = NOW_S - at_rest - 1
     assert "events[1]: no commit" in scene.health.not_ready(NOW_S, NOW_MS)[0]
     # Events dated ahead have closed the ticks of the next hour.
     shard._intake.watermark = NOW_MS + 3_600_000

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from confluent_kafka import Message
-
 from workers.agents.topics import check_events, connection_of
 from workers.commands.sampling import WIDER, read_sample
 from workers.kafka.reading import Partition, bounds_of, reader
@@ -74,7 +72,7 @@ def of_topics(settings: Settings, number: int) -> Sample:
             wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
     parts = [
-        Part(source, _records(found[log][-kept[log] :]))
+        Part(source, Records.of_messages(found[log][-kept[log] :]))
         for log, source in sources.items()
         if kept.get(log)
     ]
@@ -109,12 +107,3 @@ def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
         taken[log] = min(has, -(-left // (len(there) - place)))
         left -= taken[log]
     return taken
-
-
-def _records(messages: Sequence[Message]) -> Records:
-    return Records.of(
-        [message.value() for message in messages],
-        [message.key() for message in messages],
-        [message.timestamp()[1] for message in messages],
-        [message.offset() or 0 for message in messages],
-    )
