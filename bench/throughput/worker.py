@@ -26,7 +26,7 @@ from bench.throughput.producing import TICK_S, blocks
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
-from workers.kafka.reading import read_partition
+from workers.kafka.reading import end_of, read_partition
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import unpack
 from workers.pipeline.merge import ReleaseProgress
@@ -167,9 +167,9 @@ def wait_released(place: Site, worker: Worker, last_ms: int) -> int:
 def _released(place: Site, owner: int, last_ms: int) -> int | None:
     """Return when an owner released the tick that holds `last_ms`, if it has."""
     configs = place.settings.histograms
-    for message in read_partition(
-        place.connection, place.settings.release_state_topic, owner, newest=_NEWEST
-    ):
+    connection, topic = place.connection, place.settings.release_state_topic
+    since = end_of(connection, topic, owner) - _NEWEST
+    for message in read_partition(connection, topic, owner, since=since):
         if message.key() == PROGRESS:
             progress = msgspec.json.decode(message.value() or b"", type=ReleaseProgress)
             reached = [(config.lane, progress.histograms[config.name].next) for config in configs]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kafka.bombs import batch, columns, record
 from workers.agents import rejects as module
-from workers.agents.rejects import REJECTS_BYTES_MAX, Rejects
+from workers.agents.source_shard import REJECTS_BYTES_MAX, Rejects
 from workers.events.reader import Reject
 from workers.kafka.records import Records
 from workers.runtime.metrics import Metrics

@@ -27,7 +27,7 @@ from tests.bounds.shapes import BATCH_BYTES as WHOLE_BYTES
 from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
 from tests.worker.harness import known, toml, unk
 from workers.agents.rekey import RekeyShard
-from workers.agents.topics import SourcePartition, Topics
+from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
@@ -42,6 +42,7 @@ from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
 from workers.kafka.topics import Existing
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.offline import replay
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
@@ -348,7 +349,7 @@ class Stages:
     ) -> Cost:
         settings = self._settings
         records = Records.of(values, keys, [NOW_MS] * len(values))
-        part = Part(SourcePartition("events", 0, 1), records)
+        part = Part(Place(0, SourceTopic("events", 1, None), 0), records)
         sample = Sample("the newest records", [part], settings.shape, live=True)
         return _measured(lambda: examine(settings, sample), _size(keys, values), memory)
 

@@ -301,7 +301,8 @@ def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> 
     )
     own = np.array([Outgoing("", None, None, None, headers).nbytes])
     data = b"\xff" * int(stops[-1]) + framed
-    return Sent(data, places[:1], places[2:], keys, np.array([late]), zero, times, own)
+    columns = places[:1], places[2:], keys, np.array([late]), zero, times, own
+    return Sent("by-user", data, *columns)
 
 
 def of_state(make: Callable[[], State]) -> list[Outgoing]:

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaException
 
 from tests import ROOT
 from tests.contract.long_messages import MESSAGES, SENT_ON, STATES, longest, table
-from tests.kafka.harness import create_topic, end_of, read, settled, unique
+from tests.kafka.harness import create_topic, read, settled, unique
 from workers.agents import rekey
 from workers.kafka.clients import Connection
+from workers.kafka.reading import end_of
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -77,10 +78,10 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
     sender: Sender, made: tuple[str, list[Outgoing]]
 ) -> None:
     """Sent as the worker sends it, to a topic with the minimum limit the worker requires."""
-    topic = f"{sender.state_topic}-narrow"
+    topic = f"{sender.store.changelog.topic}-narrow"
     kind, content = made
     messages = [one._replace(topic=topic, partition=0, timestamp_ms=None) for one in content]
-    before = end_of(sender.connection, topic)
+    before = end_of(sender.connection, topic, 0)
     sender.transact(messages, [(b"kind", kind.encode())], 0)
     settled(sender.connection, topic)
     found = read(sender.connection, topic, since=before)
@@ -89,10 +90,10 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
 
 def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
     """Kafka limits batches: two messages that fit alone must not travel together."""
-    topic = f"{sender.state_topic}-narrow"
+    topic = f"{sender.store.changelog.topic}-narrow"
     sizes = [MESSAGE_BYTES, 1, 900_000, 99_000, 99_900, 100_000, 990_000, 10]
     sizes += [500_000, 499_000, 499_900, 500_000, *[9_973] * 300]
-    before = end_of(sender.connection, topic)
+    before = end_of(sender.connection, topic, 0)
     messages = [Outgoing(topic, 0, None, os.urandom(size)) for size in sizes]
     sender.transact(messages, [(b"batches", b"")], 0)
     settled(sender.connection, topic)
@@ -105,8 +106,8 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
     kinds = ("ledger: longest labels", "stream keys", "progress of stage 2")
     changes = [(one.key or b"", one.value) for kind in kinds for one in MESSAGES[kind]()]
     sender.transact([], changes, 0)
-    settled(sender.connection, sender.state_topic)
-    store = Store(tmp_path / "copy", Changelog(sender.state_topic, 0))
+    settled(sender.connection, sender.store.changelog.topic)
+    store = Store(tmp_path / "copy", Changelog(sender.store.changelog.topic, 0))
     store.load(Connection(bootstrap))
     assert {key: store.get(key) for key, _ in changes} == dict(changes)
     store.close()
@@ -120,22 +121,22 @@ def test_a_block_of_1_024_of_the_longest_labels_is_refused_by_the_broker(sender:
     producer = sender.connection.producer(None, **{"message.max.bytes": 4_000_000})
     errors: list[object] = []
     refused: Any = {"on_delivery": lambda error, _: errors.append(error)}
-    producer.produce(sender.state_topic, os.urandom(size), b"L", 0, **refused)
+    producer.produce(sender.store.changelog.topic, os.urandom(size), b"L", 0, **refused)
     producer.flush(60)
     assert "MSG_SIZE_TOO_LARGE" in str(errors)
 
 
 def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sender) -> None:
     """The last line of defence names the topic; nothing of the transaction was sent."""
-    topic = f"{sender.state_topic}-narrow"
-    before = end_of(sender.connection, topic)
+    topic = f"{sender.store.changelog.topic}-narrow"
+    before = end_of(sender.connection, topic, 0)
     too_long = Outgoing(topic, 0, b"k", bytes(MESSAGE_BYTES))
     said = f"{topic}: a message of 990,001 bytes, at most 990,000"
     with pytest.raises(MessageTooLong, match=said):
         sender.transact([Outgoing(topic, 0, None, b"short"), too_long], [], 0)
-    with pytest.raises(MessageTooLong, match=f"{sender.state_topic}: a message"):
+    with pytest.raises(MessageTooLong, match=f"{sender.store.changelog.topic}: a message"):
         sender.transact([], [(b"k", bytes(MESSAGE_BYTES))], 0)
-    assert end_of(sender.connection, topic) == before
+    assert end_of(sender.connection, topic, 0) == before
 
 
 def uncut(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:

@@ -30,7 +30,7 @@ from workers.cli import execute
 from workers.kafka import topics as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topics import ZERO_ID, Existing, describe, stream_name
+from workers.kafka.topics import ZERO_ID, Existing, describe
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.progress import PROGRESS
@@ -200,7 +200,7 @@ def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
     assert Topics(events=(), plan=[], existing=existing, embedded=True).id("t") is None
     for planted in (ZERO_ID, ""):
         with pytest.raises(SettingsError, match="no topic id"):
-            stream_name(("t", planted))
+            module.checked_id("t", planted)
     assert str(ZERO) == ZERO_ID, "Kafka's own way to write it"
     assert module.checked_id("t", Uuid(0, 1)) != ZERO_ID
 
@@ -213,7 +213,7 @@ def histogram(stream: str) -> Histogram:
 
 def test_state_that_was_made_without_ids_is_refused() -> None:
     """After an upgrade nobody can tell whether these are the topics the state knew."""
-    now = stream_name(("w.contributions", str(Uuid(1, 0))), ("w.release-state", str(Uuid(2, 0))))
+    now = f"w.contributions#{Uuid(1, 0)} w.release-state#{Uuid(2, 0)}"
     for then in (
         f"w.contributions#{ZERO_ID} w.release-state#{ZERO_ID}",
         "w.contributions# w.release-state#",
@@ -221,7 +221,7 @@ def test_state_that_was_made_without_ids_is_refused() -> None:
         assert module.lacks_ids(then)
         with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
             histogram(now).restore(histogram(then).life, [])
-    other = stream_name(("w.contributions", str(Uuid(1, 0))), ("w.release-state", str(Uuid(3, 0))))
+    other = f"w.contributions#{Uuid(1, 0)} w.release-state#{Uuid(3, 0)}"
     with pytest.raises(StateRefused, match="deleted and created again"):
         histogram(now).restore(histogram(other).life, [])
     histogram(now).restore(histogram(now).life, [])

@@ -17,8 +17,7 @@ from tests.admin import admin_of
 from workers.dashboard.config import DashboardSettings, HistogramTopic
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.snapshots import Pages, SeenSnapshot
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import EmbeddedCluster
+from workers.kafka.clients import Connection, EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
 from workers.pipeline.snapshots import Numeric
 

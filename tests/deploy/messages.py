@@ -37,7 +37,6 @@ INTERNAL = {
     "workers/events/json.py",  # reasons of rejects
     "workers/events/tree.py",
     "workers/commands/demo/generator.py",
-    "workers/kafka/embedded.py",
     "workers/mechanisms/noise/keyed.py",
     "workers/mechanisms/one_shot/algorithms.py",
     "workers/mechanisms/order_statistics/engine.py",

@@ -9,7 +9,7 @@ import cramjam
 import zstandard
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.record.util import calc_crc32c
+from aiokafka.record.util import calc_crc32c, encode_varint
 
 from workers.kafka.decoding import _HEADER, ColumnRecords, RecordSet
 
@@ -18,12 +18,9 @@ _PIECE = 1 << 20
 
 
 def varint(number: int) -> bytes:
-    bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
-    while bits > 127:
-        found.append(bits & 127 | 128)
-        bits >>= 7
-    return bytes((*found, bits))
+    encode_varint(number, found.append)
+    return bytes(found)
 
 
 def record(

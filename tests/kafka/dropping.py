@@ -33,8 +33,8 @@ class Nobody:
 class Slow:
     """Records so far apart that the broker ends their transaction."""
 
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic, self.partition = topic, partition
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         for number in range(70):
@@ -56,7 +56,7 @@ def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) 
             transactions = Transactions(connection, name, log, Nobody())
             transactions.take_over()
             try:
-                transactions.run([], [(b"key", b"value")] * 10, [Slow(partition)], topic)
+                transactions.run([], [(b"key", b"value")] * 10, [Slow(topic, partition)])
             except KafkaAway as error:
                 failed[type(error).__name__] += 1
             transactions.close()

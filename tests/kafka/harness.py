@@ -1,40 +1,25 @@
-"""Topics, events with known totals, worker processes and their output, for tests of the Kafka
-layer.
-"""
+"""Topics, shards and their transactions, for tests of the Kafka layer."""
 
 from __future__ import annotations
 
-import json
-import random
-import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Assignment
+from workers.kafka.reading import await_commits, bounds_of, reader, take
+from workers.kafka.records import Batch
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
+from workers.kafka.transaction import Transactions
 from workers.runtime.metrics import Metrics
 
-PARTITIONS, OWNERS = 4, 2
-TOPICS = {
-    "events": PARTITIONS,
-    "contributions": OWNERS,
-    "contribute-state": PARTITIONS,
-    "release-state": OWNERS,
-    "totals": OWNERS,
-}
 PATIENCE_S = 300.0
 
 
@@ -62,11 +47,49 @@ def offline(partition: int, metrics: Metrics | None = None, name: str = "shard")
     return Assignment(connection, f"{name}-{partition}", partition, store, metrics or Metrics())
 
 
-def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
-    """Return the offset of the next message of a partition, even while a transaction is open."""
-    with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
-        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
-        return int(high)
+class Keeper(Shard):
+    """Shard with its offset in its state."""
+
+    def restore(self) -> None:
+        self.offset = int(self.store.get(b"offset") or 0)
+
+    def process(self, batch: Batch) -> None:
+        pass
+
+
+def aborts(shard: Shard) -> float:
+    """Return how often its stage has repeated a transaction."""
+    return shard.metrics.stage(shard.stage).aborted._value.get()
+
+
+def before_commit(transactions: Transactions, act: Callable[[], object]) -> None:
+    """Call `act` once instead of the next commit, when the whole transaction is in the log."""
+    insist = transactions._insist
+
+    def acting(name: str, call: Callable[[float], object]) -> None:
+        if name == "commit":
+            assert transactions._producer is not None
+            transactions._call(transactions._producer.flush, 120)
+            del transactions._insist  # the class has it
+            act()
+        insist(name, call)
+
+    transactions._insist = acting  # type: ignore[method-assign]
+
+
+def abort() -> None:
+    """Raise an error that requires an abort."""
+    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+
+
+def open_transaction(connection: Connection, topic: str, key: bytes, value: bytes) -> Producer:
+    """Return a producer with a record in partition 0, in an open transaction."""
+    producer = connection.producer(unique("open"))
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, value, key, 0)
+    producer.flush(60)
+    return producer
 
 
 def read(
@@ -77,38 +100,16 @@ def read(
     *,
     since: int = 0,
 ) -> list[Message]:
-    # The end comes at once.
-    quick = {"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}
-    found: list[Message] = []
-    with closing(connection.consumer(**quick)) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
+    with reader(connection, uncommitted=isolation == "read_uncommitted") as consumer:
+        low, high = bounds_of(consumer, topic, partition)
         low = max(low, since)
-        consumer.assign([TopicPartition(topic, partition, low)])
-        while low < high:
-            message = consumer.poll(120)
-            if message is None:
-                raise TimeoutError(topic)
-            error = message.error()
-            if error is None:
-                found.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                break
-    return found
+        spans = {(topic, partition): (low, high)} if low < high else {}
+        return [message for taken in take(consumer, spans) for message in taken.messages]
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
     """Wait until no transaction is open in a partition."""
-    where = TopicPartition(topic, partition)
-    with ExitStack() as stack:
-        consumers = [
-            stack.enter_context(closing(connection.consumer(**{"isolation.level": level})))
-            for level in ("read_committed", "read_uncommitted")
-        ]
-
-        def ends() -> set[tuple[int, int]]:
-            return {each.get_watermark_offsets(where, timeout=120) for each in consumers}
-
-        wait_until(lambda: len(ends()) == 1, topic)
+    await_commits(connection, [(topic, partition)])
 
 
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -117,112 +118,3 @@ def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.05)
-
-
-class Scene:
-    """A worker name with its topics, the events sent to it and its processes."""
-
-    def __init__(self, connection: Connection, directory: Path, *, create: bool = True) -> None:
-        self.connection, self.directory = connection, directory
-        self.name = unique("count")
-        self.events = f"{self.name}.events"
-        self.brake = directory / "brake"
-        self.expected: Counter[str] = Counter()
-        self.workers: list[Worker] = []
-        self._random = random.Random(self.name)
-        self._producer = connection.producer(None, **{"linger.ms": 5})
-        if create:
-            for topic, partitions in TOPICS.items():
-                policy = {"cleanup_policy": "compact"} if topic.endswith("-state") else {}
-                create_topic(connection, f"{self.name}.{topic}", partitions, **policy)
-
-    def send(self, count: int) -> None:
-        """Send `count` events; they are in the log when this returns."""
-        for _ in range(count):
-            label = f"x{self._random.randrange(40)}"
-            self.expected[label] += 1
-            partition = self._random.randrange(PARTITIONS)
-            self._producer.produce(self.events, label.encode(), partition=partition)
-            if not self._random.randrange(500):
-                self._producer.poll(0)
-        if self._producer.flush(PATIENCE_S):
-            raise TimeoutError("sending events")
-
-    def worker(self, label: str, **options: Any) -> Worker:
-        """Start a worker with its own data directory; it is slow while file `brake` exists."""
-        started = Worker(self, label, options)
-        self.workers.append(started)
-        return started
-
-    def totals(self) -> Counter[str]:
-        total: Counter[str] = Counter()
-        for owner in range(OWNERS):
-            messages = read(self.connection, f"{self.name}.totals", owner)
-            if messages:
-                total.update(json.loads(messages[-1].value() or b"{}"))
-        return total
-
-    def contributed(self) -> int:
-        return sum(
-            sum(json.loads(message.value() or b"{}").values())
-            for owner in range(OWNERS)
-            for message in read(self.connection, f"{self.name}.contributions", owner)
-        )
-
-    def wait_exact(self) -> None:
-        """Wait until the totals cover every event, then check that they are exact."""
-        expected = self.expected.total()
-        wait_until(lambda: self.totals().total() >= expected, f"{expected} events counted")
-        assert self.totals() == self.expected
-        assert self.contributed() == expected
-
-    def close(self) -> None:
-        for worker in self.workers:
-            if worker.process.poll() is None:
-                worker.process.kill()
-            worker.process.wait(PATIENCE_S)
-
-
-class Worker:
-    def __init__(self, scene: Scene, label: str, options: dict[str, Any]) -> None:
-        self.log = scene.directory / f"{label}.log"
-        arguments = {
-            "name": scene.name,
-            "bootstrap": scene.connection.bootstrap,
-            "client": dict(scene.connection.client),
-            "events": scene.events,
-            "data_dir": str(scene.directory / f"data-{label}"),
-            "owners": OWNERS,
-            "brake": str(scene.brake),
-            **options,
-        }
-        with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "tests.kafka.counting", json.dumps(arguments)]
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def wait_for(self, marker: str, times: int = 1) -> None:
-        def logged() -> bool:
-            if self.process.poll() is not None and self.text().count(marker) < times:
-                raise RuntimeError(f"ended with {self.process.returncode}: {self.text()[-3000:]}")
-            return self.text().count(marker) >= times
-
-        wait_until(logged, f"{marker!r} in {self.text()[-1500:]}")
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> int:
-        self.signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
-
-
-@contextmanager
-def scene(connection: Connection, directory: Path, *, create: bool = True) -> Iterator[Scene]:
-    made = Scene(connection, directory, create=create)
-    try:
-        yield made
-    finally:
-        made.close()

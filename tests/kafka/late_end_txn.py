@@ -19,27 +19,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
-from tests.kafka.harness import create_topic, read, settled, unique
-from tests.kafka.proxy import (
-    ADD_PARTITIONS,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    Fate,
-    Proxy,
-    Request,
-    proxied_broker,
-)
+from tests.kafka.harness import Keeper, abort, before_commit, create_topic, read, settled, unique
+from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
 from workers.kafka.clients import Connection
-from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Assignment, Shard
+from workers.kafka.records import Outgoing
+from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import Fenced, KafkaAway
 
@@ -47,11 +38,11 @@ COPIES = 2
 PARTITIONS = 2
 ABORTED = 0.05
 # Probability of each fate by kind of request; the rest passes.
-FATES: Mapping[int, Mapping[Fate, float]] = {
-    END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
-    PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
-    ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
-    INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
+FATES: Mapping[Api, Mapping[Fate, float]] = {
+    Api.END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
+    Api.PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
+    Api.ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
+    Api.INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
 }
 # Share of passing requests that are delayed, and the largest delay: longer than a request that is
 # sent once may take.
@@ -62,7 +53,7 @@ class Faults:
     """Proxy rule with seeded fates, independent of thread timing."""
 
     def __init__(
-        self, proxy: Proxy, seed: int, fates: Mapping[int, Mapping[Fate, float]] = FATES
+        self, proxy: Proxy, seed: int, fates: Mapping[Api, Mapping[Fate, float]] = FATES
     ) -> None:
         self._proxy, self._seed, self._fates = proxy, seed, fates
         self.delivered: Counter[str] = Counter()
@@ -72,9 +63,9 @@ class Faults:
         """Deliver held requests, then return the fate of this one."""
         place = f"{request.transactional_id}/{request.key}/{request.number}"
         chance = random.Random(f"{self._seed}/{place}")
-        if request.key == PRODUCE and chance.random() < 0.4:
+        if request.key == Api.PRODUCE and chance.random() < 0.4:
             for late, error in self._proxy.release(request.transactional_id):
-                kind = {END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
+                kind = {Api.END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
                 answer = "answered" if kind == "other" else KafkaError(error).name()
                 with self._lock:
                     self.delivered[f"{kind}: {answer}"] += 1
@@ -88,46 +79,26 @@ class Faults:
         return Fate.PASS
 
 
-class Chain(Shard):
+class Chain(Keeper):
     """A chain of transactions; see the module."""
 
     topic = ""
     aborted = 0
 
-    def restore(self) -> None:
-        stored = self.store.get(b"next")
-        self.offset = 0 if stored is None else int(stored)
-
-    def process(self, batch: Batch) -> None:
-        pass
-
     def step(self, chance: random.Random) -> None:
         """Commit the next transaction, perhaps after an aborted attempt."""
         if chance.random() < ABORTED:
-            self._abort_first()
+            before_commit(self.transactions, self._abort)
         number = self.offset or 0
         places = [PARTITIONS * self.partition + place for place in range(PARTITIONS)]
         value = str(number).encode()
         messages = [Outgoing(self.topic, place, None, value) for place in places] * COPIES
-        self.transact(messages, [(b"next", str(number + 1).encode())], number + 1)
+        self.transact(messages, [(b"offset", str(number + 1).encode())], number + 1)
         self.offset = number + 1
 
-    def _abort_first(self) -> None:
-        """Make the broker require an abort instead of the next commit."""
-        transactions = self.transactions
-        insist = transactions._insist
-
-        def abort(name: str, call: Callable[[float], object]) -> None:
-            if name != "commit":
-                return insist(name, call)
-            if transactions._producer is not None:
-                transactions._call(transactions._producer.flush, 120)
-            self.aborted += 1
-            del transactions._insist  # the class has it
-            code = KafkaError._INCONSISTENT
-            raise KafkaException(KafkaError(code, "injected", txn_requires_abort=True))
-
-        transactions._insist = abort  # type: ignore[method-assign]
+    def _abort(self) -> None:
+        self.aborted += 1
+        abort()
 
 
 @dataclass
@@ -186,7 +157,9 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
     proxy.rule = lambda _: Fate.PASS
     report.delivered = faults.delivered
     report.epochs = sum(
-        n for (key, of), n in proxy.seen.items() if key == INIT_PRODUCER_ID and of.startswith(name)
+        n
+        for (key, of), n in proxy.seen.items()
+        if key == Api.INIT_PRODUCER_ID and of.startswith(name)
     )
     return report
 

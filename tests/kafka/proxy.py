@@ -16,14 +16,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Self
 
 from tests.broker import fixed_port, own_broker
 
-PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 22, 24, 26
+
+class Api(IntEnum):
+    """Kafka's numbers of a transactional producer's requests."""
+
+    PRODUCE = 0
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS = 24
+    END_TXN = 26
+
+
 # First versions with the header and the strings of KIP-482.
-_FLEXIBLE = {PRODUCE: 9, INIT_PRODUCER_ID: 2, ADD_PARTITIONS: 3, END_TXN: 3}
+_FLEXIBLE = {Api.PRODUCE: 9, Api.INIT_PRODUCER_ID: 2, Api.ADD_PARTITIONS: 3, Api.END_TXN: 3}
 # Longest wait of a request that is to be swapped with the next one.
 _SWAP_S = 0.05
 
@@ -42,7 +51,7 @@ class Fate(Enum):
 class Request:
     """A librdkafka request; `number` counts those of its kind and transactional id."""
 
-    key: int
+    key: Api
     transactional_id: str
     number: int
     frame: bytes
@@ -122,7 +131,7 @@ class Proxy:
         transactional_id = frame[at : at + size].decode()
         with self._lock:
             self.seen[key, transactional_id] += 1
-            return Request(key, transactional_id, self.seen[key, transactional_id], frame)
+            return Request(Api(key), transactional_id, self.seen[key, transactional_id], frame)
 
     def hold(self, request: Request) -> None:
         with self._lock:

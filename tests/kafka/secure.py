@@ -25,7 +25,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
-    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 from cryptography import x509
@@ -56,13 +55,9 @@ allow.everyone.if.no.acl.found=false
 
 @dataclass(frozen=True)
 class Secure:
-    """The running broker.
+    """The running broker: its addresses for TLS and SCRAM and for the super-user (`inside`).
 
-    Attributes:
-        bootstrap: its address for TLS and SCRAM.
-        inside: its address for the super-user.
-        ca: certificate of the authority that signed the broker's.
-        other_ca: certificate of an authority that did not.
+    `ca` is the certificate of the authority that signed the broker's, `other_ca` another one's.
     """
 
     bootstrap: str
@@ -75,11 +70,8 @@ class Secure:
 
     def add_user(self, name: str, password: str) -> None:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        admin = admin_of(self.connection())
-        wanted: list[UserScramCredentialAlteration] = [
-            UserScramCredentialUpsertion(name, info, password.encode())
-        ]
-        await_all(admin.alter_user_scram_credentials(wanted))
+        wanted = UserScramCredentialUpsertion(name, info, password.encode())
+        await_all(admin_of(self.connection()).alter_user_scram_credentials([wanted]))
 
     def allow(self, rules: list[Rule], user: str) -> None:
         pattern, who = ResourcePatternType, f"User:{user}"

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Partition
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from tests.kafka.bombs import columns, response
+from tests.kafka import bombs
+from tests.kafka.bombs import columns, record, response
 from tests.kafka.harness import create_topic, settled, unique
 from workers.kafka.clients import Connection
 from workers.kafka.decoding import ColumnRecords, RecordSet, keep_bytes
@@ -108,36 +109,30 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
         assert records.next_fetch_offset == position
 
 
-def batch(count: int, codec: int = 0) -> bytearray:
-    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
-    for i in range(count):
-        builder.append(i, 1000 + i, None, b"value-%d" % i, [])
-    return bytearray(builder.build())
+def batch(count: int, codec: str = "none", base: int = 0) -> bytes:
+    pieces = chain.from_iterable(record(i, b"value-%d" % i) for i in range(count))
+    return bombs.batch(codec, pieces, count, base)
 
 
 def test_a_record_batch_is_never_split() -> None:
     """A position inside a record batch would have all of it decoded again."""
-    records = columns(bytes(batch(10)))
+    records = columns(batch(10))
     assert offsets(records, 3) == list(range(10))
     assert not records.has_more()
 
 
-@pytest.mark.parametrize("kind", [0, 1, 3])
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
 @pytest.mark.parametrize(
     "lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)]
 )
-def test_batches_decompressed_together_are_complete(kind: int, lengths: tuple[int, ...]) -> None:
+def test_batches_decompressed_together_are_complete(codec: str, lengths: tuple[int, ...]) -> None:
     """The first batch determines the initial room; batches that need more must not be cut off."""
     rng, raw, wanted = np.random.default_rng(0), b"", []
     for number, length in enumerate(lengths):
-        builder = DefaultRecordBatchBuilder(2, kind if number != 1 else 0, 0, -1, -1, -1, 1 << 20)
-        for i in range(3):
-            value = bytes(length) if number % 2 == 0 or not length else rng.bytes(length)
-            builder.append(i, 1000 + i, None, value, [])
-            wanted.append(value)
-        made = bytearray(builder.build())
-        made[:8] = (3 * number).to_bytes(8)
-        raw += made
+        values = [bytes(length) if number % 2 == 0 else rng.bytes(length) for _ in range(3)]
+        pieces = chain.from_iterable(record(i, value) for i, value in enumerate(values))
+        raw += bombs.batch(codec if number != 1 else "none", pieces, 3, 3 * number)
+        wanted += values
     taken = whole(columns(raw).take(0, 100))
     assert [taken.value(i) for i in range(len(taken))] == wanted
     assert taken.offsets.tolist() == list(range(3 * len(lengths)))
@@ -145,7 +140,7 @@ def test_batches_decompressed_together_are_complete(kind: int, lengths: tuple[in
 
 def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> None:
     """With a valid CRC the producer itself is at fault, and the contents must not be guessed."""
-    good = bytes(batch(100, codec=3))
+    good = batch(100, "lz4")
     damaged = bytearray(good)
     damaged[70:90] = bytes(20)
     parts = columns(good + bytes(damaged), check_crcs=False).take(0, 1_000).parts()
@@ -156,12 +151,12 @@ def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> N
 
 def test_a_start_inside_a_record_batch_skips_what_lies_before_it() -> None:
     """Brokers answer with whole record batches: earlier records were counted already."""
-    assert offsets(columns(bytes(batch(10)), start=4)) == [4, 5, 6, 7, 8, 9]
+    assert offsets(columns(batch(10), start=4)) == [4, 5, 6, 7, 8, 9]
 
 
 def test_a_damaged_record_batch_is_refused() -> None:
     """A flipped bit would become a wrong count; with the check off it is read as it is."""
-    raw = batch(10)
+    raw = bytearray(batch(10))
     raw[-3] ^= 1
     with pytest.raises(CorruptRecordException, match="Invalid CRC"):
         offsets(columns(bytes(raw)))
@@ -170,13 +165,13 @@ def test_a_damaged_record_batch_is_refused() -> None:
 
 def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
     """A response that was not fully read stays with the fetcher and comes up again."""
-    records = columns(bytes(batch(10)))
+    records = columns(batch(10))
     records.take(0, 100)
     assert ColumnRecords.of(records) is records
 
 
 def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles() -> None:
-    raw = RecordSet(bytes(batch(10)))
+    raw = RecordSet(batch(10))
     stored = response(raw)
     records = ColumnRecords.of(stored)
     taken = whole(records.take(0, 100))
@@ -203,11 +198,9 @@ def legacy(magic: int, codec: int, count: int, base: int) -> bytes:
 @pytest.mark.parametrize("magic", [0, 1])
 def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, codec: int) -> None:
     """A topic from before Kafka 0.11 that was never rewritten holds both."""
-    old, new = legacy(magic, codec, 4, 0), bytearray(batch(3))
-    new[:8] = (4).to_bytes(8)
-    raw = old + bytes(new)
-    expected: list[Row] = []
-    for stock in (MemoryRecords(old), MemoryRecords(bytes(new))):  # aiokafka reads no mixture
+    old, new = legacy(magic, codec, 4, 0), batch(3, base=4)
+    raw, expected = old + new, list[Row]()
+    for stock in (MemoryRecords(old), MemoryRecords(new)):  # aiokafka reads no mixture
         while stock.has_next():
             for offset, time_ms, key, value in map(row_of, stock.next_batch()):
                 expected.append((offset, -1 if time_ms is None else time_ms, key, value))
@@ -233,7 +226,7 @@ def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
 
 def test_other_consumers_in_the_process_read_as_before() -> None:
     """Keeping responses as bytes must not affect other users of aiokafka in the process."""
-    raw = bytes(batch(10))
+    raw = batch(10)
     ours, stock = response(RecordSet(raw)), response(MemoryRecords(raw))
     assert list(map(row_of, ours)) == list(map(row_of, stock))
 

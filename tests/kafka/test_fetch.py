@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -64,12 +65,13 @@ def test_records_or_room_for_them_end_the_wait(ended: bool, what: dict[str, Any]
     assert waits(**what) is ended
 
 
-def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
+def test_freed_room_wakes_the_consumer_and_its_thread() -> None:
     """Either wait may be active: one for room in any shard, the other for records."""
 
     async def told() -> tuple[bool, int]:
         handover = Handover({})
-        consumer: Any = create_app("t", Connection("localhost:1"), handover).consumer
+        app = create_app("t", Connection("localhost:1"), handover, Path("var"))
+        consumer: Any = app.consumer
         woken: list[None] = []
         consumer.thread.on_freed = lambda: woken.append(None)
         handover.on_freed()

@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.harness import offline
-from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
+from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover
 from workers.kafka.offsets import End, Reading
+from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
 from workers.runtime import errors
@@ -29,8 +30,11 @@ class Log:
         self.asked: list[Partition] = []
         self.read: dict[Partition, Reading] = {}
         self.told: dict[Partition, int] = {}
+        self.late: asyncio.Event | None = None
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        if self.late is not None:
+            await self.late.wait()
         return {tp: self.log.get(tp, (0, 100)) for tp in partitions}
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
@@ -81,8 +85,8 @@ class Stage:
         self.made: dict[int, Recorder] = {}
         self.prepare: Callable[[Recorder], None] = lambda shard: None
         factories = {"events": self.make}
-        self.handover = Handover(factories, now_ms=lambda: 5000, exit_deadline_s=3600)
-        self.handover.reader = self.log
+        self.handover = Handover(factories, now_ms=lambda: 5000)
+        self.handover.reader, self.handover.exit_deadline_s = self.log, 3600
 
     def make(self, partition: int) -> Recorder:
         shard = self.made[partition] = Recorder(partition)
@@ -92,10 +96,10 @@ class Stage:
     def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
         at = offsets or (start,)
         part = Batch(start, end, Records.of([b"x"] * len(at), offsets=at))
-        shard = self.handover.shard(("events", partition))
-        batch = FetchedRecords(start, end, len(at), 0, lambda _: iter([part]), shard)
-        self.handover.expect(batch)
-        return batch
+        batch = FetchedRecords(start, end, len(at), lambda _: iter([part]))
+        claimed = self.handover.claim(("events", partition), batch)
+        assert claimed is not None
+        return claimed
 
     async def fail(self, where: str, failure: Exception) -> None:
         """Fail a shard in `open` or in `process`, and wait until the worker stops."""
@@ -146,7 +150,7 @@ async def settle(done: Callable[[], bool]) -> None:
 
 
 @looped
-async def test_acquire_says_where_to_read_on(stage: Stage) -> None:
+async def test_acquire_returns_the_offsets_to_read_from(stage: Stage) -> None:
     """A stored position is the authority; without one, reading starts at the beginning."""
     stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
     stage.prepare = lambda shard: setattr(shard, "starts_at", 50 if shard.partition else None)
@@ -171,7 +175,21 @@ async def test_a_stored_position_outside_the_log_is_refused(
 
 
 @looped
-async def test_a_slow_shard_does_not_hold_up_another(stage: Stage) -> None:
+async def test_a_take_over_that_another_has_overtaken_changes_nothing(stage: Stage) -> None:
+    """Its late answer took the lags of the newer one away, so the worker was never ready again."""
+    late = stage.log.late = asyncio.Event()
+    ours = True
+    first = asyncio.ensure_future(stage.handover.acquire(EVENTS, lambda: ours))
+    await settle(lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values()))
+    ours, stage.log.late = False, None
+    await stage.handover.acquire(EVENTS)
+    late.set()
+    assert await first == {}
+    assert stage.handover.assigned and set(stage.handover.lags) == set(EVENTS)
+
+
+@looped
+async def test_a_slow_shard_does_not_delay_another(stage: Stage) -> None:
     """Partitions are independent: one slow commit must not stop the rest."""
     await stage.handover.acquire(EVENTS)
     slow, fast = stage.made[0], stage.made[1]
@@ -186,7 +204,7 @@ async def test_a_slow_shard_does_not_hold_up_another(stage: Stage) -> None:
 
 
 @looped
-async def test_what_waits_for_a_shard_is_bounded(stage: Stage) -> None:
+async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     """Without a bound, a backlog would be fetched into memory."""
     await stage.handover.acquire(EVENTS)
     stage.made[0].gate.clear()
@@ -242,10 +260,9 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
 @looped
 async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(stage: Stage) -> None:
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
-    stage.handover._fenced_grace_s = 0.05
+    stage.handover.fenced_grace_s = 0.05
     await stage.fence()
-    assert stage.handover.shard(EVENTS[0]) is None
-    assert stage.handover.shard(EVENTS[1]) is not None
+    assert [stage.handover.has_room(tp) for tp in EVENTS] == [False, True]
     await settle(lambda: stage.handover.exit_status is not None)
     assert stage.handover.exit_status == 75
 
@@ -253,55 +270,47 @@ async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(st
 @looped
 async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: Stage) -> None:
     """After a freeze the group has moved on; rejoining is enough."""
-    stage.handover._fenced_grace_s = 3600
+    stage.handover.fenced_grace_s = 3600
     await stage.fence()
     fenced = stage.made[0]
     await stage.handover.acquire(EVENTS)
     # As the timer does: one that is so short would be over before the take-over.
     stage.handover._still_fenced(fenced)
-    assert stage.handover.shard(EVENTS[0]) is not None
+    assert stage.handover.has_room(EVENTS[0])
     assert stage.handover.exit_status is None
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"),
+    ("failure", "status", "away"),
     [
-        (errors.StateRefused("no"), 2),
-        (errors.SettingsError("no"), 2),
-        (errors.QuietcountError("no"), 2),
-        (ZeroDivisionError("no"), 70),
+        (errors.StateRefused("no"), 2, False),
+        (errors.SettingsError("no"), 2, False),
+        (errors.QuietcountError("no"), 2, False),
+        (ZeroDivisionError("no"), 70, False),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), KAFKA_AWAY, True),
+        (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), KAFKA_AWAY, True),
+        (errors.KafkaAway("a transaction was open for 301 s"), KAFKA_AWAY, True),
+        (errors.CopyFailed("the disk cannot be read"), KAFKA_AWAY, False),
     ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])
 @looped
-async def test_a_failure_ends_the_worker_with_its_status(
-    stage: Stage, where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
+async def test_a_failure_ends_the_worker_or_lets_it_begin_again(
+    stage: Stage,
+    where: str,
+    failure: Exception,
+    status: int,
+    away: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Refusals are one message; any other failure is a defect and shows its traceback."""
-    await stage.fail(where, failure)
-    assert stage.handover.exit_status == status
-    assert any(record.exc_info for record in caplog.records) == (status == 70)
+    """Refusals are one message, and defects show their traceback.
 
-
-@pytest.mark.parametrize(
-    ("failure", "away"),
-    [
-        (KafkaException(KafkaError(KafkaError._TRANSPORT)), True),
-        (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), True),
-        (errors.KafkaAway("a transaction was open for 301 s"), True),
-        (errors.CopyFailed("the disk cannot be read"), False),
-    ],
-)
-@pytest.mark.parametrize("where", ["open", "process"])
-@looped
-async def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_again(
-    stage: Stage, where: str, failure: Exception, away: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No outage ends the process, and no partial work continues."""
+    No outage and no bad copy ends the process, and no partial work continues.
+    """
     await stage.fail(where, failure)
     assert stage.made[0].closed
-    assert stage.handover.exit_status == KAFKA_AWAY and stage.handover.metrics.away.is_so == away
-    assert not any(record.exc_info for record in caplog.records)
+    assert stage.handover.exit_status == status and stage.handover.metrics.away.is_so == away
+    assert any(record.exc_info for record in caplog.records) == (status == 70)
     stage.handover.ended()
 
 

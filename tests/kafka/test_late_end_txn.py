@@ -9,23 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
 from tests.kafka import late_end_txn
-from tests.kafka.harness import create_topic
-from tests.kafka.proxy import (
-    ADD_PARTITIONS,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    Fate,
-    Proxy,
-    Request,
-    proxied_broker,
-)
-from tests.kafka.test_shard import Cluster, abort, before_commit, say
+from tests.kafka.harness import abort, aborts, before_commit, create_topic, open_transaction
+from tests.kafka.proxy import Api, Fate, Proxy, Request, proxied_broker
+from tests.kafka.test_shard import Cluster, say
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Shard
@@ -75,7 +67,7 @@ def late(
     def give_up() -> None:
         raise GivenUp
 
-    before_commit(shard.transactions, monkeypatch, arrive)
+    before_commit(shard.transactions, arrive)
     monkeypatch.setattr(shard, "note_abort", give_up)
     with pytest.raises((GivenUp, Fenced)):
         shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
@@ -97,9 +89,7 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
     assert cluster.published("read_uncommitted") == [b"one", b"two"], "the next one was not open"
 
 
-def test_a_late_abort_does_not_abort_the_next_transaction(
-    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_abort_does_not_abort_the_next_transaction(cluster: Cluster, proxy: Proxy) -> None:
     """An abort arrives during the retry, whose rest must not commit without its beginning."""
     shard = cluster.shard()
     proxy.rule = HELD
@@ -109,55 +99,56 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
         errors.extend(error for _, error in proxy.release(cluster.name))
 
     def abort_then_arrive() -> None:
-        before_commit(shard.transactions, monkeypatch, arrive)
+        before_commit(shard.transactions, arrive)
         abort()
 
-    before_commit(shard.transactions, monkeypatch, abort_then_arrive)
+    before_commit(shard.transactions, abort_then_arrive)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1", b"2"]
-    assert shard.stats.aborted == 1
+    assert aborts(shard) == 1
 
 
 def slow(request: Request) -> Fate:
-    if request.key == END_TXN:
+    if request.key == Api.END_TXN:
         time.sleep(0.7)
     return Fate.PASS
 
 
-LOST, HELD = first(END_TXN, Fate.LOSE), first(END_TXN, Fate.HOLD)
+LOST, HELD = first(Api.END_TXN, Fate.LOSE), first(Api.END_TXN, Fate.HOLD)
+QUICK = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
 
 
-@pytest.mark.parametrize(("rule", "sent"), [(LOST, 2), (HELD, 2), (slow, 1)])
+@pytest.mark.parametrize(
+    ("rule", "sent", "client"), [(LOST, 2, {}), (HELD, 2, {}), (slow, 1, {}), (HELD, 2, QUICK)]
+)
 def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
-    cluster: Cluster, proxy: Proxy, rule: Rule, sent: int, caplog: pytest.LogCaptureFixture
+    cluster: Cluster,
+    proxy: Proxy,
+    rule: Rule,
+    sent: int,
+    client: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A lost request, a lost answer and a slow request cannot be told apart."""
+    """A lost request, a lost answer and a slow request cannot be told apart.
+
+    Operators cannot hide a second request: an EndTxn counts as sent once if it was answered well
+    within librdkafka's retry backoff, which the worker sets.
+    """
+    assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
+    cluster.connection = Connection(cluster.connection.bootstrap, client)
     shard = cluster.shard()
     before = shard.transactions._producer
     proxy.rule = rule
     with caplog.at_level(logging.WARNING):
         shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == sent
+    assert proxy.seen[Api.END_TXN, cluster.name] == sent
     assert shard.transactions._producer is not before
     assert "continuing with a new producer epoch" in caplog.text
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
-
-
-def test_operators_cannot_hide_a_second_request(cluster: Cluster, proxy: Proxy) -> None:
-    """An EndTxn counts as sent once if it was answered well within librdkafka's retry backoff."""
-    assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
-    quick = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
-    cluster.connection = Connection(cluster.connection.bootstrap, quick)
-    shard = cluster.shard()
-    before = shard.transactions._producer
-    proxy.rule = HELD
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == 2
-    assert shard.transactions._producer is not before
 
 
 def test_a_commit_answered_at_once_costs_nothing_more(cluster: Cluster, proxy: Proxy) -> None:
@@ -173,16 +164,25 @@ def test_a_commit_answered_at_once_costs_nothing_more(cluster: Cluster, proxy: P
     assert quick, "no transaction was quick enough to tell"
 
 
-def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
-    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It fences an owner in between; resuming from old state would undo that owner's commit."""
+Owners = tuple[Any, Any, Callable[[], None]]
+
+
+@pytest.fixture
+def owners(cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Owners:
+    """Return an owner that needs a new epoch, a newer owner, and the first one's renewal."""
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
     proxy.rule = HELD
     old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    new = cluster.shard(path="new")
+    return old, cluster.shard(path="new"), renew
+
+
+def test_a_new_epoch_is_not_used_after_another_owner_has_committed(
+    cluster: Cluster, owners: Owners
+) -> None:
+    """It fences an owner in between; resuming from old state would undo that owner's commit."""
+    old, new, renew = owners
     new.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     with pytest.raises(Fenced, match="another owner has committed"):
         renew()
@@ -196,15 +196,10 @@ def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
 
 
 def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
-    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, owners: Owners
 ) -> None:
     """Both owners could resume from the same state; only one may."""
-    old = cluster.shard()
-    renew = old.transactions.renew
-    monkeypatch.setattr(old.transactions, "renew", lambda: None)
-    proxy.rule = HELD
-    old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    new = cluster.shard(path="new")
+    old, new, renew = owners
     renew()
     old.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     with pytest.raises(Fenced):
@@ -220,14 +215,14 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     sent: list[Request] = []
 
     def note(request: Request) -> Fate:
-        if request.key == END_TXN:
+        if request.key == Api.END_TXN:
             sent.append(request)
         return Fate.PASS
 
     proxy.rule = note
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     monkeypatch.setattr(transaction, "_SENT_ONCE_S", 60.0)  # what follows is in the same epoch
-    before_commit(shard.transactions, monkeypatch, lambda: proxy.deliver(sent[0].other()))
+    before_commit(shard.transactions, lambda: proxy.deliver(sent[0].other()))
     with pytest.raises(KafkaAway, match="the producer cannot continue: INVALID_TXN_STATE"):
         shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     shard.close()
@@ -240,7 +235,7 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     """librdkafka #3928: InitProducerId was sent twice; the first arrives during later work."""
-    proxy.rule = first(INIT_PRODUCER_ID, Fate.HOLD)
+    proxy.rule = first(Api.INIT_PRODUCER_ID, Fate.HOLD)
     shard = cluster.shard()
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert cluster.published() == [b"one"]  # and the coordinator is done with it
@@ -253,7 +248,7 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     assert cluster.published() == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("key", [PRODUCE, ADD_PARTITIONS])
+@pytest.mark.parametrize("key", [Api.PRODUCE, Api.ADD_PARTITIONS])
 def test_other_late_requests_leave_no_transaction_hanging(
     cluster: Cluster, proxy: Proxy, key: int
 ) -> None:
@@ -277,11 +272,7 @@ def test_other_late_requests_leave_no_transaction_hanging(
 
 def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Cluster) -> None:
     """It hides later commits: an owner that resumed from the visible records would repeat them."""
-    hanging = cluster.connection.producer(f"{cluster.name}-hanging")
-    hanging.init_transactions(60)
-    hanging.begin_transaction()
-    hanging.produce(cluster.state, b"999", b"offset", 0)
-    hanging.flush(120)
+    hanging = open_transaction(cluster.connection, cluster.state, b"offset", b"999")
     with pytest.raises(KafkaAway, match="a transaction is open and has no owner"):
         cluster.shard()
     hanging.abort_transaction(60)

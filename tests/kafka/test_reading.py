@@ -7,28 +7,26 @@ import threading
 import pytest
 from confluent_kafka import Producer
 
-from tests.kafka.harness import create_topic, unique
+from tests.kafka.harness import create_topic, open_transaction, unique
 from workers.kafka import reading
 from workers.kafka.clients import Connection
 from workers.kafka.reading import await_commits, read_partition
 from workers.runtime.errors import KafkaAway
 
 
-def open_transaction(bootstrap: str) -> tuple[Connection, str, Producer]:
+@pytest.fixture
+def hidden(bootstrap: str) -> tuple[Connection, str, Producer]:
     """Return a topic with a record in an open transaction, and its producer."""
     connection, topic = Connection(bootstrap), unique("reading")
     create_topic(connection, topic)
-    producer = connection.producer(topic)
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(topic, b"value", b"key", 0)
-    producer.flush(60)
-    return connection, topic, producer
+    return connection, topic, open_transaction(connection, topic, b"key", b"value")
 
 
-def test_what_was_in_an_open_transaction_is_read_once_it_has_ended(bootstrap: str) -> None:
+def test_records_of_an_open_transaction_are_read_once_it_has_ended(
+    hidden: tuple[Connection, str, Producer],
+) -> None:
     """`audit` reported a snapshot as missing whose transaction was acknowledged, but not yet marked."""
-    connection, topic, producer = open_transaction(bootstrap)
+    connection, topic, producer = hidden
     assert list(read_partition(connection, topic, 0)) == []
     committing = threading.Timer(0.5, producer.commit_transaction, [60])
     committing.start()
@@ -37,10 +35,12 @@ def test_what_was_in_an_open_transaction_is_read_once_it_has_ended(bootstrap: st
     committing.join()
 
 
-def test_an_endless_transaction_is_named(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_transaction_is_named(
+    hidden: tuple[Connection, str, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A clean audit must not be claimed over records that nobody can see."""
     monkeypatch.setattr(reading, "_PATIENCE_S", 0.3)
-    connection, topic, producer = open_transaction(bootstrap)
+    connection, topic, producer = hidden
     with pytest.raises(KafkaAway, match=rf"{topic}\[0\]: a transaction is open"):
         await_commits(connection, [(topic, 0)])
     producer.abort_transaction(60)

@@ -46,9 +46,8 @@ def found(
         keys, values = np.full((n, 2), -9), np.full((n, 2), -9)
         times, offsets = np.full(n, -9), np.full(n, -9)
         text, table = np.frombuffer(data, dtype=np.uint8), readonly_contiguous(np.array(rows))
-        whole = way["read_batches"](
-            readonly_contiguous(text), table, place, keys, values, times, offsets
-        )
+        written = keys, values, times, offsets
+        whole = way["read_batches"](readonly_contiguous(text), table, place, written)
         columns = offsets.tolist(), times.tolist(), texts(keys), texts(values)
         all_found += list(zip(*columns, strict=True))[: place[records.ROWS]]
         left -= n

@@ -3,58 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaException, Message
 
 from tests.broker import local_broker
-from tests.kafka.harness import create_topic, read, settled, unique
+from tests.kafka.harness import (
+    Keeper,
+    abort,
+    aborts,
+    before_commit,
+    create_topic,
+    read,
+    settled,
+    unique,
+)
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import Reading
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
-from workers.kafka.transaction import Transactions
 from workers.runtime.errors import Fenced, SettingsError
 from workers.runtime.sizes import Change
 
 pytestmark = pytest.mark.slow
-
-
-class Keeper(Shard):
-    """Keeper that records the batches it gets; its offset is in its state."""
-
-    def restore(self) -> None:
-        stored = self.store.get(b"offset")
-        self.offset = 0 if stored is None else int(stored)
-
-    def process(self, batch: Batch) -> None:
-        pass
-
-
-def before_commit(
-    transactions: Transactions, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
-) -> None:
-    """Call `act` once instead of the next commit, when the whole transaction is in the log."""
-    insist = transactions._insist
-
-    def acting(name: str, call: Callable[[float], object]) -> None:
-        if name == "commit":
-            assert transactions._producer is not None
-            transactions._producer.flush(120)
-            monkeypatch.setattr(transactions, "_insist", insist)
-            act()
-        return insist(name, call)
-
-    monkeypatch.setattr(transactions, "_insist", acting)
-
-
-def abort() -> None:
-    """Raise an error that requires an abort."""
-    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
 
 class Cluster:
@@ -113,18 +88,15 @@ def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
     assert shard.committed == 7
 
 
-def test_an_aborted_transaction_is_repeated_and_published_once(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aborted_transaction_is_repeated_and_published_once(cluster: Cluster) -> None:
     """The broker may require an abort at any time: records sent before it must never be visible."""
     shard = cluster.shard()
-    before_commit(shard.transactions, monkeypatch, abort)
+    before_commit(shard.transactions, abort)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
     assert cluster.published("read_uncommitted") == [b"one", b"one", b"two"], "nothing was aborted"
-    assert shard.stats.aborted == 1
-    assert shard.stats.transactions == 2
+    assert aborts(shard) == 1
     shard.close()
     again = cluster.shard(path="other")
     assert again.offset == 2
@@ -152,7 +124,7 @@ def test_a_commit_missing_in_the_local_copy_is_read_from_the_changelog(cluster: 
     again = cluster.shard()
     assert again.offset == 2
     assert dict(again.store.items()) == {b"b": b"1", b"offset": b"2"}
-    assert again.stats.loaded_records == 2, "only what was missing is read"
+    assert again.loaded_records == 2, "only what was missing is read"
     assert cluster.published() == [b"last"]
 
 
@@ -207,7 +179,9 @@ class FailsOnce(Keeper):
             raise ValueError("injected")
 
     def idle(self) -> None:
-        self.transact([Outgoing(self.state_topic, 0, b"half", b"done")], [(b"offset", b"0")], 0)
+        self.transact(
+            [Outgoing(self.store.changelog.topic, 0, b"half", b"done")], [(b"offset", b"0")], 0
+        )
 
 
 def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> None:
@@ -219,7 +193,7 @@ def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> Non
     for again in (shard.tick_idle, lambda: shard.tick(Reading(0, 0, 0)), lambda: shard.feed(batch)):
         with pytest.raises(ShardClosed):
             again()
-    assert shard.stats.transactions == 0
+    assert shard.store.offset is None, "it committed"
     shard.close()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import KafkaError, Message
 
 from tests import ROOT
 from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
@@ -21,6 +21,7 @@ from tests.worker.harness import Bare, Site, known, quietcount, unk, until
 from tests.worker.test_metrics import ready
 from workers.dashboard.config import load_dashboard
 from workers.dashboard.server import Background, Dashboard
+from workers.kafka.clients import Connection
 
 pytestmark = pytest.mark.slow
 
@@ -63,16 +64,16 @@ class SecureSite(Site):
             self.secure.allow(rules, name)
         return name
 
+    def login(self, user: str, ca: Path | None = None) -> dict[str, str]:
+        authority = str(ca or self.secure.ca)
+        protocol = {"security.protocol": "SASL_SSL", "ssl.ca.location": authority}
+        return protocol | {"sasl.mechanism": MECHANISM, "sasl.username": user}
+
     def come_in_as(
         self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
     ) -> None:
-        client = {
-            "security.protocol": '"SASL_SSL"',
-            "ssl.ca.location": json.dumps(str(ca or self.secure.ca)),
-            "sasl.mechanism": f'"{MECHANISM}"',
-            "sasl.username": json.dumps(user),
-            "sasl.password": password,
-        }
+        client = {name: json.dumps(value) for name, value in self.login(user, ca).items()}
+        client["sasl.password"] = password
         table = ", ".join(f'"{name}" = {value}' for name, value in client.items())
         bootstrap, inline = self.secure.bootstrap, Bare(f"{{ {table} }}")
         self.document["kafka"] = {"bootstrap": bootstrap, "client": inline}
@@ -128,19 +129,9 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
 
 
 def read_one(site: SecureSite, user: str, topic: str) -> Message:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": site.secure.bootstrap,
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": MECHANISM,
-            "ssl.ca.location": str(site.secure.ca),
-            "sasl.username": user,
-            "sasl.password": PASSWORD,
-            "group.id": f"{site.name}-readers",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    with closing(consumer):
+    login = site.login(user) | {"sasl.password": PASSWORD}
+    group = {"group.id": f"{site.name}-readers", "auto.offset.reset": "earliest"}
+    with closing(Connection(site.secure.bootstrap, login).consumer(**group)) as consumer:
         consumer.subscribe([topic])
         found = until(lambda: consumer.poll(1.0), f"something from {topic}")
         assert found is not None

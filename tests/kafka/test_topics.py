@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.kafka.harness import create_topic, unique
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
 from workers.kafka.topics import (
     Existing,
     Topic,
@@ -76,11 +75,19 @@ def test_a_missing_events_topic_gets_the_partitions_of_the_state(rekey: bool) ->
     assert [planned[name] for name in ("e1", "e2", state)] == [1, 1, 2]
 
 
-def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
-    """The audit reads every contribution again; state is the last value of its key."""
-    plan = {topic.name: topic for topic in plan_topics("w", ["e"], 4, 2, [], {})}
-    assert plan["w.contributions"].config()["retention.ms"] == "-1"
-    compact = {name for name, topic in plan.items() if topic.cleanup_policy == "compact"}
+def test_new_topics_keep_what_is_audited_compact_state_and_take_long_batches() -> None:
+    """The audit reads every contribution again; a cluster's own default may be too short."""
+    events, *written = plan_topics("w", ["e"], 4, 2, ["w.products"], {})
+    assert "max.message.bytes" not in events.config()
+    assert {topic.config()["max.message.bytes"] for topic in written} == {"1048588"}
+    assert [topic.config().get("retention.ms") for topic in written] == [
+        "-1",
+        None,
+        None,
+        None,
+        "-1",
+    ]
+    compact = {topic.name for topic in written if topic.cleanup_policy == "compact"}
     assert compact == {"w.contribute-state", "w.release-state"}
 
 
@@ -99,7 +106,8 @@ def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None
     assert problems(plan, after) == []
     assert {n: t.partitions for n, t in after.items()} == {t.name: t.partitions for t in plan}
     assert after[events].config["retention.ms"] == "12345"
-    assert after[f"{name}.contributions"].config["retention.ms"] == "-1"
+    made = after[f"{name}.contributions"].config
+    assert (made["retention.ms"], made["max.message.bytes"]) == ("-1", "1048588")
     assert len({topic.topic_id for topic in after.values()} - {None}) == len(plan)
     assert create_missing(connection, plan, after) == []
     assert create_missing(connection, plan, existing) == [], "created by somebody else meanwhile"
@@ -124,25 +132,20 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
 @pytest.mark.parametrize(
     "short", ["contributions", "contribute-state", "release-state", "rejects", "products"]
 )
-def test_every_topic_that_takes_too_short_batches_is_refused(bootstrap: str, short: str) -> None:
+def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None:
     """Long labels would make a message that the topic never accepts."""
-    connection, name = Connection(bootstrap), unique("topics")
-    plan = plan_topics(name, [f"{name}.events"], 2, 2, [f"{name}.products"], {})
+    plan = plan_topics("w", ["w.events"], 2, 2, ["w.products"], {})
+    existing = {}
     for topic in plan:
-        limit = "999999" if topic.name == f"{name}.{short}" else "1000000"
-        config = {"max_message_bytes": limit, "cleanup_policy": topic.cleanup_policy}
-        create_topic(connection, topic.name, topic.partitions, **config)
-    [line] = problems(plan, describe(connection, [topic.name for topic in plan]))
+        limit = "999999" if topic.name == f"w.{short}" else "1000000"
+        existing[topic.name] = Existing(
+            topic.name, topic.partitions, "id", {"max.message.bytes": limit}
+        )
+    [line] = problems(plan, existing)
     assert line.startswith(
-        f"{name}.{short} has max.message.bytes = 999999 and needs 1000000: long labels"
+        f"w.{short} has max.message.bytes = 999999 and needs 1000000: long labels"
     )
     assert "kafka-configs.sh" in line
-
-
-def test_what_create_makes_is_long_enough_whatever_the_cluster_has() -> None:
-    """A cluster's own default may be lower than Kafka's."""
-    _, *written = plan_topics("w", ["e"], 4, 2, ["w.products"], {})
-    assert {topic.config()["max.message.bytes"] for topic in written} == {"1048588"}
 
 
 def test_a_broker_that_does_not_answer_is_named() -> None:
@@ -155,12 +158,14 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
 def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no controller to ask: only a caller told that it is embedded starts without ids."""
     with EmbeddedCluster() as cluster:
-        plan = plan_topics("demo", ["demo.events"], PARTITIONS, None, ["demo.products"], {})
+        plan = plan_topics(
+            "demo", ["demo.events"], EMBEDDED_PARTITIONS, None, ["demo.products"], {}
+        )
         names = [topic.name for topic in plan]
         assert describe(cluster.connection, names) == {}
         assert create_missing(cluster.connection, plan, {}) == names
         after = describe(cluster.connection, names)
-        assert list(after.values()) == [Existing(name, PARTITIONS) for name in names]
+        assert list(after.values()) == [Existing(name, EMBEDDED_PARTITIONS) for name in names]
         assert problems(plan, after) == []
         monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
         with pytest.raises(SettingsError, match="no controller"):

@@ -1,162 +1,53 @@
-"""Two worker stages through Faust on a real broker: every event counts once."""
+"""A worker's consumer group, and a log that retention cut, on a real broker."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.admin import admin_of
-from tests.kafka.harness import (
-    PARTITIONS,
-    PATIENCE_S,
-    TOPICS,
-    Scene,
-    Worker,
-    await_all,
-    scene,
-    wait_until,
-)
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import EmbeddedCluster
+from tests.kafka.harness import await_all
+from tests.worker.harness import Site, now_ms, sale, unk, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.waits
 
 
 @pytest.fixture
-def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
-    with scene(Connection(bootstrap), tmp_path) as made:
-        yield made
+def site(bootstrap: str, tmp_path: Path) -> Site:
+    return Site(bootstrap, tmp_path, [unk()])
 
 
-def braked(counting: Scene, label: str) -> Worker:
-    """Return a worker that has made its first commits of many, slowly."""
-    counting.send(24000)
-    counting.brake.touch()
-    worker = counting.worker(label)
-    wait_until(lambda: counting.contributed() >= 1000, "the first commits")
-    return worker
+def send(site: Site) -> int:
+    at = now_ms()
+    return site.burst(100, lambda _: sale("a", at))
 
 
-def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
-    """Neither open transactions nor a stale copy may lose or repeat an event."""
-    braked(counting, "a").process.kill()
-    counting.brake.unlink()
-    counting.send(2000)
-    assert counting.contributed() < counting.expected.total(), "killed too late to prove anything"
-    again = counting.worker("a")  # the same data directory: its copies are behind the changelog
-    counting.wait_exact()
-    assert again.end() == 0
-
-
-def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
-    """It wakes up in the middle of its work, after a take-over: it must not publish."""
-    frozen = braked(counting, "frozen")
-    frozen.signal(signal.SIGSTOP)
-    counting.brake.unlink()
-    assert counting.contributed() < counting.expected.total(), "frozen too late to prove anything"
-    other = counting.worker("other")
-    counting.wait_exact()
-    frozen.signal(signal.SIGCONT)
-    frozen.wait_for("took over", times=2)  # it joins the group again and gets its share
-    counting.send(3000)
-    counting.wait_exact()
-    assert frozen.end() == 0
-    assert other.end() == 0
-
-
-def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
-    """Rolling restarts are routine: exit status 0, and the other worker continues exactly."""
-    counting.brake.touch()
-    leaving = counting.worker("leaving")
-    leaving.wait_for("took over")
-    staying = counting.worker("staying")
-    staying.wait_for("took over")
-    counting.send(24000)
-    wait_until(lambda: counting.contributed() >= 500, "the first commits")
-    assert counting.contributed() < counting.expected.total() / 2, "handed over too late"
-    leaving.signal(signal.SIGTERM)
-    counting.brake.unlink()
-    assert leaving.process.wait(PATIENCE_S) == 0
-    counting.wait_exact()
-    assert staying.end() == 0
-
-
-def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: Scene) -> None:
-    """Two groups must not alternate forever: the older one logs it and exits with 75."""
-    worker = counting.worker("a", fenced_grace_s=1.0)
-    worker.wait_for("took over")
-    names = [f"{counting.name}-contribute-{partition}" for partition in range(PARTITIONS)]
-    strangers = [counting.connection.producer(name) for name in names]
-    for stranger in strangers:
-        stranger.init_transactions(120)
-    counting.send(100)
-    assert worker.process.wait(PATIENCE_S) == 75
-    assert "outside the group" in worker.text()
-    assert counting.contributed() == 0, "a fenced worker published"
-
-
-def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -> None:
+def test_records_removed_before_they_were_counted_are_refused(site: Site) -> None:
     """Retention overtook the worker: publishing over the gap would be silently wrong."""
-    counting.send(400)
-    worker = counting.worker("a")
-    counting.wait_exact()
-    assert worker.end() == 0
-    counting.send(400)
-    consumer = counting.connection.consumer()
-    places = [TopicPartition(counting.events, p) for p in range(PARTITIONS)]
-    for place in places:
-        _, place.offset = consumer.get_watermark_offsets(place)
-    consumer.close()
-    await_all(admin_of(counting.connection).delete_records(places))
-    worker = counting.worker("a")
-    assert worker.process.wait(PATIENCE_S) == 2
-    assert "retention removed records" in worker.text()
-    assert "Traceback" not in worker.text()
+    site.run_until(send(site))
+    send(site)
+    places = [TopicPartition(*log) for log in site.places]
+    with closing(site.connection.consumer()) as consumer:
+        for place in places:
+            _, place.offset = consumer.get_watermark_offsets(place)
+    await_all(site.admin.delete_records(places))
+    done = site.run_to_end()
+    assert done.returncode == 2 and "retention removed records" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> None:
-    """Stage 1 commits by the clock alone here: otherwise the last events would never count."""
-    counting.send(700)
-    worker = counting.worker("a", by_clock=True)
-    counting.wait_exact()
-    counting.send(30)
-    counting.wait_exact()
-    assert worker.end() == 0
-
-
-def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
+def test_group_offsets_follow_for_lag_tools(site: Site) -> None:
     """Operators' lag tools read the group's offsets."""
-    counting.send(300)
-    worker = counting.worker("a")
-    counting.wait_exact()
-    consumer = counting.connection.consumer(**{"group.id": counting.name})
-    partitions = [TopicPartition(counting.events, p) for p in range(PARTITIONS)]
+    places = [TopicPartition(*log) for log in site.places]
+    group = {"group.id": site.name}
+    with site.running(), closing(site.connection.consumer(**group)) as consumer:
+        site.wait_published(send(site))
 
-    def lag() -> int:
-        committed = consumer.committed(partitions, timeout=60)
-        return sum(
-            consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed
-        )
+        def lag() -> int:
+            ends = (consumer.get_watermark_offsets(place)[1] for place in places)
+            committed = (max(each.offset, 0) for each in consumer.committed(places, timeout=60))
+            return sum(ends) - sum(committed)
 
-    wait_until(lambda: lag() == 0, "no lag")
-    consumer.close()
-    assert worker.end() == 0
-
-
-def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
-    """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
-    with (
-        EmbeddedCluster() as cluster,
-        scene(cluster.connection, tmp_path, create=False) as counting,
-    ):
-        with counting.connection.admin() as admin:
-            for topic in TOPICS:
-                admin.list_topics(f"{counting.name}.{topic}", timeout=60)  # asking makes them
-        counting.send(2000)
-        worker = counting.worker("a")
-        wait_until(lambda: counting.totals() == counting.expected, "all events counted")
-        assert worker.end() == 0
+        until(lambda: lag() == 0, "no lag")

@@ -15,7 +15,6 @@ from tests.replay.site import Printed
 from tests.worker.harness import Site, known, unk
 from workers.agents.topics import connection_of, look_at_topics
 from workers.cli import execute
-from workers.kafka.topics import stream_name
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.offline import Summary, replay
@@ -46,7 +45,7 @@ def replayed(
         found[at] = snapshot.value
 
     key = NoiseKey((site.directory / "key").read_bytes())
-    stream = stream_name(*((name, topics.id(name)) for name in names))
+    stream = topics.stream(*names)
     with open_topic(settings, since_ms, until_ms) as source:
         summary = replay(settings, key, source, write, stream=stream)
     return found, summary

@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from tests.kafka.late_end_txn import FATES, Faults
-from tests.kafka.proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fate, proxied_broker
+from tests.kafka.proxy import Api, Fate, proxied_broker
 from tests.worker.chaos import SOURCES, chaos
 
 pytestmark = pytest.mark.waits
 
 # Every fifth commit is requested twice, and most duplicates arrive again in the middle of a later
 # transaction.
-LATE = {kind: FATES[kind] for kind in (PRODUCE, ADD_PARTITIONS)}
-LATE[END_TXN] = {Fate.HOLD: 0.2, Fate.LOSE: 0.04}
+LATE = {
+    Api.END_TXN: {Fate.HOLD: 0.2, Fate.LOSE: 0.04},
+    Api.PRODUCE: FATES[Api.PRODUCE],
+    Api.ADD_PARTITIONS: FATES[Api.ADD_PARTITIONS],
+}
 
 
 def test_after_kills_at_random_moments_every_event_counts_once_and_every_tick_is_published_once(

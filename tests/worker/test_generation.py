@@ -30,8 +30,9 @@ def contribute_up_to_now(factory: Factory) -> None:
     """Close every tick by the clock, as stage 1 does at the end of its log."""
     shard = factory.contribute(factory.sources.topics[0], 0)
     shard.open()
+    before = shard.store.offset
     shard.reached(End(now_ms(), shard.offset or 0))
-    assert shard.stats.transactions == 1
+    assert shard.store.offset != before, "nothing was committed"
     shard.close()
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests import ROOT
 from tests.broker import OwnBroker, fixed_port, own_broker
-from tests.kafka.harness import read, settled
+from tests.kafka.harness import aborts, read, settled
 from tests.kafka.test_shard import Cluster
 from tests.worker.harness import PATIENCE_S, Site, Worker, now_ms, sale, unk, until
 from tests.worker.test_metrics import ask, ready, total
@@ -216,7 +216,7 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
     finally:
         living.thaw()
     commits.join(PATIENCE_S)
-    assert not commits.is_alive() and cluster.published() == [b"once"] and shard.stats.aborted == 0
+    assert not commits.is_alive() and cluster.published() == [b"once"] and aborts(shard) == 0
     shard.close()
 
 
@@ -224,7 +224,7 @@ class Slow:
     """Records so far apart in time that the broker ends their transaction."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self.cluster, self.topic = cluster, cluster.output
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         yield b"first", b"k", 0, 1, None
@@ -243,7 +243,7 @@ def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()
     with pytest.raises(KafkaAway, match=f"{cluster.name}: a transaction was open for"):
-        shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)], cluster.output)
+        shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)])
     shard.close()
     again = cluster.shard()
     assert again.offset == 0 and cluster.published() == []

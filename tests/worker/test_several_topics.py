@@ -11,7 +11,7 @@ from tests.worker.test_refusals import assert_refused, enlarge
 from workers.agents import topics as module
 from workers.agents.topics import check_topics, watching
 from workers.cli import execute
-from workers.kafka.topics import names_on
+from workers.kafka.topics import partitions_on
 from workers.pipeline.sources import SOURCES as SET
 from workers.runtime.metrics import Metrics
 
@@ -89,7 +89,7 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     site.create_topics()
     site.run_once(sources=range(site.partitions))
     assert site.counted() == {"a": 3}
-    shown = names_on(site.connection)
+    shown = partitions_on(site.connection)
     # Kafka's own topics are no events.
     assert site.topic + "-0" in shown and "__transaction_state" not in shown
     early, late = f"{site.topic}-05", f"{site.topic}-late"

@@ -2,6 +2,6 @@
 
 Start with `worker`, which builds the application from settings. `contribute` reads events and
 commits contributions, `rekey` forwards events by user (both: `source_shard`); `release` merges
-contributions, adds noise and publishes; `rejects` queues dead letters. `topics` and `state` check
-the topics and the stored state, `monitor` serves health and metrics.
+contributions, adds noise and publishes. `topics` and `state` check the topics and the stored state,
+`monitor` serves health and metrics.
 """

@@ -68,21 +68,11 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 
 
 class Partitions(Collector):
-    def __init__(
-        self,
-        settings: Settings,
-        handover: Handover,
-        health: Health,
-        topic_partitions: Mapping[str, int],
-    ) -> None:
-        self._settings, self._handover, self._health = settings, handover, health
-        self._topic_partitions = topic_partitions
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(_families().values())
+    def __init__(self, health: Health, topic_partitions: Mapping[str, int]) -> None:
+        self._health, self._topic_partitions = health, topic_partitions
 
     def collect(self) -> Iterator[Metric]:
-        families = _families()
+        families, settings, handover = _families(), self._health.settings, self._health.handover
         now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
 
         def show(name: str, value: float, *labels: object) -> None:
@@ -91,24 +81,24 @@ class Partitions(Collector):
         versions = platform.python_version(), confluent_kafka.libversion()[0]
         show("build_info", 1, version() or "unknown", *versions)
         show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
-        shards = list(self._handover.shards.items())
+        shards = list(handover.shards.items())
         for stage, number in self._topic_partitions.items():
             show("partitions_assigned", sum(shard.stage == stage for _, shard in shards), stage)
             show("topic_partitions", number, stage)
-        show("grace_seconds", self._settings.events.grace_ms / 1000)
-        for config in self._settings.histograms:
+        show("grace_seconds", settings.events.grace_ms / 1000)
+        for config in settings.histograms:
             show("tick_seconds", config.tick_ms / 1000, config.name)
-        rejecting = self._handover.metrics.rejecting
-        for topic in topics_read(self._handover):
+        rejecting = handover.metrics.rejecting
+        for topic in topics_read(handover):
             show("rejecting", rejecting.reason(topic, now_s) is not None, topic)
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
                 continue
-            if (lag := self._handover.lags.get(tp)) is not None:
+            if (lag := handover.lags.get(tp)) is not None:
                 show("consumer_lag_records", lag.records, shard.stage, *tp)
                 show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
-            if shard.stats.last_commit_s:
-                show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
+            if shard.last_commit_s:
+                show("commit_age_seconds", now_s - shard.last_commit_s, shard.stage, *tp)
             show("copy_missing", shard.store.in_memory, shard.stage, *tp)
             if isinstance(shard, SourceShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
@@ -144,11 +134,14 @@ BEHIND_S = 30.0
 COMMIT_MARGIN_S = 60.0
 
 
+Answer = tuple[int, dict[str, object]]
+
+
 class Health:
     """Liveness and readiness of a hand-over and its shards. Thread-safe."""
 
     def __init__(self, settings: Settings, handover: Handover) -> None:
-        self._handover, self._grace_ms = handover, settings.events.grace_ms
+        self.settings, self.handover = settings, handover
         # Closing a tick is a commit, even when nothing was read.
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
@@ -156,29 +149,27 @@ class Health:
     def not_alive(self, now_s: float) -> list[str]:
         """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
         found = []
-        still_s = now_s - self._handover.beat_s
+        still_s = now_s - self.handover.beat_s
         if still_s > LOOP_S:
             found.append(f"the event loop has stood still for {still_s:.0f} s")
-        for shard in list(self._handover.shards.values()):
-            since_s = shard.busy_since_s
-            if since_s is not None and now_s - since_s > SHARD_S:
-                found.append(
-                    f"{shard.transactional_id} has been at one piece of work for {now_s - since_s:.0f} s"
-                )
+        for shard in list(self.handover.shards.values()):
+            work_s = 0.0 if shard.busy_since_s is None else now_s - shard.busy_since_s
+            if work_s > SHARD_S:
+                name = shard.transactional_id
+                found.append(f"{name} has been at one piece of work for {work_s:.0f} s")
         return found
 
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:
         """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""
-        handover = self._handover
+        handover = self.handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
-        found: list[str] = []
         away = handover.metrics.away
         if away.is_so:
-            found.append(f"Kafka has been away for {away.seconds:.0f} s: {away.reason}")
-            return found
+            return [f"Kafka has been away for {away.seconds:.0f} s: {away.reason}"]
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
+        found = []
         for topic in topics_read(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
@@ -196,51 +187,41 @@ class Health:
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
                 found.append(f"{name}: {behind_s:.0f} s behind")
             if isinstance(shard, SourceShard):
-                age_s = now_s - shard.stats.last_commit_s
+                age_s = now_s - shard.last_commit_s
                 if age_s > self._longest_s(shard, now_ms):
                     found.append(f"{name}: no commit for {age_s:.0f} s")
         return found
+
+    def healthz(self) -> Answer:
+        reasons = self.not_alive(time.monotonic())
+        return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
+
+    def readyz(self) -> Answer:
+        now_s = time.monotonic()
+        reasons = self.not_ready(now_s, time.time_ns() // 1_000_000)
+        shards = []
+        for tp, shard in list(self.handover.shards.items()):
+            lag, committed_s = self.handover.lags.get(tp), shard.last_commit_s
+            behind_s = None if lag is None else round(lag.seconds(now_s), 1)
+            age_s = round(now_s - committed_s, 1) if committed_s else None
+            found = {"stage": shard.stage, "topic": tp[0], "partition": tp[1]}
+            shards.append(found | {"behind_seconds": behind_s, "commit_age_seconds": age_s})
+        body = {"ready": not reasons, "reasons": reasons, "partitions": shards}
+        return 503 if reasons else 200, body
 
     def _longest_s(self, shard: SourceShard, now_ms: int) -> float:
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
-        mark_ms = now_ms if shard.watermark is None else shard.watermark + self._grace_ms
-        return self._idle_s + self._tick_s + max(0, mark_ms - now_ms) / 1000
+        ahead_ms = 0
+        if shard.watermark is not None:
+            ahead_ms = max(0, shard.watermark + self.settings.events.grace_ms - now_ms)
+        return self._idle_s + self._tick_s + ahead_ms / 1000
 
 
 def topics_read(handover: Handover) -> list[str]:
     shards = list(handover.shards.items())
     return list(dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard)))
-
-
-Answer = tuple[int, dict[str, object]]
-
-
-def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer]]:
-    def healthz() -> Answer:
-        reasons = health.not_alive(time.monotonic())
-        return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
-
-    def readyz() -> Answer:
-        now_s = time.monotonic()
-        reasons = health.not_ready(now_s, time.time_ns() // 1_000_000)
-        shards = []
-        for tp, shard in list(handover.shards.items()):
-            lag, committed_s = handover.lags.get(tp), shard.stats.last_commit_s
-            shards.append(
-                {
-                    "stage": shard.stage,
-                    "topic": tp[0],
-                    "partition": tp[1],
-                    "behind_seconds": None if lag is None else round(lag.seconds(now_s), 1),
-                    "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
-                }
-            )
-        found = {"ready": not reasons, "reasons": reasons, "partitions": shards}
-        return 503 if reasons else 200, found
-
-    return {"/healthz": healthz, "/readyz": readyz}
 
 
 CLOSING_S = 1.0
@@ -249,19 +230,17 @@ HEADERS = MappingProxyType(
 )
 
 
-def registry_of(
-    settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
-) -> CollectorRegistry:
+def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
+    settings, metrics = health.settings, health.handover.metrics
     # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
-    gauges = Partitions(settings, handover, health, partitions)
     for config in settings.histograms:
-        handover.metrics.expect_histogram(config.name)
+        metrics.expect_histogram(config.name)
     for stage in (CONTRIBUTE, RELEASE):
-        handover.metrics.stage(stage)
+        metrics.stage(stage)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(OfWorker(handover.metrics.registry, settings.worker.name))
-    registry.register(OfWorker(gauges, settings.worker.name))
+    for collector in (metrics.registry, Partitions(health, partitions)):
+        registry.register(OfWorker(collector, settings.worker.name))
     ProcessCollector(registry=registry)
     return registry
 
@@ -288,8 +267,8 @@ class OperatorsPort:
         if self._port is None:
             return
         health = Health(self._settings, handover)
-        self._registry = registry_of(self._settings, handover, health, partitions)
-        self._states = answers(health, handover)
+        self._registry = registry_of(health, partitions)
+        self._states = {"/healthz": health.healthz, "/readyz": health.readyz}
         if self.address is None:
             self._listen(self._port)
 

@@ -63,6 +63,7 @@ class Sent:
     are decoded when sent.
     """
 
+    topic: str
     data: bytes
     users: Longs
     values: Longs
@@ -142,7 +143,7 @@ class RekeyShard(SourceShard):
         found = self._reader.read(records, latest_ms, self._form, self._whole)
         self.metrics.declined.inc(found.declined)
         late = self._late(found.times, now_ms, latest_ms)
-        too_large = self._send_on(records, found, late, now_ms)
+        too_large = self._add(records, found, late, now_ms)
         relevant = int(np.count_nonzero(found.known)) + len(found.rejects)
         self._reject(records, [*found.rejects, *too_large], relevant)
         enough = self._records >= PENDING_RECORDS or self._bytes >= PENDING_BYTES
@@ -159,9 +160,7 @@ class RekeyShard(SourceShard):
             late[timed[behind]] = effective[behind]
         return late
 
-    def _send_on(
-        self, records: Records, found: RecordUsers, late: Longs, now_ms: int
-    ) -> list[Reject]:
+    def _add(self, records: Records, found: RecordUsers, late: Longs, now_ms: int) -> list[Reject]:
         """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
@@ -178,11 +177,12 @@ class RekeyShard(SourceShard):
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
             own[row] = MESSAGE_BYTES if headers is None else message.nbytes
-        sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, own)
+        columns = found.users[rows], values, keys, late[rows], partitions, times, own
+        sent = Sent(self._stream.topic.name, data, *columns)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
             found.known[rows[large]] = False
-            self._send_on(records, found, late, now_ms)
+            self._add(records, found, late, now_ms)
             return [Reject(row, "record too large") for row in rows[large].tolist()]
         self._pending.append(sent)
         self._records += len(rows)
@@ -204,7 +204,7 @@ class RekeyShard(SourceShard):
         )
         encoded = msgspec.json.encode(mark)
         marks = [Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)]
-        self._commit(progress, marks, (), self._pending, topic.name)
+        self._commit(progress, marks, (), self._pending)
         self._sequence = progress.sequence
         self._pending, self._records, self._bytes = [], 0, 0
         self._clock.note_commit()

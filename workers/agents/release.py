@@ -51,8 +51,6 @@ class ReleaseShard(Shard):
         self._apart_s = apart_s([histogram.lane for histogram in merge.histograms])
         self._released_s, self._grace_ms = -math.inf, grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
-        for name in self._name_of.values():
-            self.metrics.expect_histogram(name)
 
     def open(self) -> None:
         if self.partition >= self.merge.owners:
@@ -106,12 +104,11 @@ class ReleaseShard(Shard):
             released = self.merge.release(after_tick=self.report_progress, by_lane=True)
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
-                self._commit(
-                    [
-                        Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
-                        for one in released.snapshots
-                    ]
-                )
+                messages = [
+                    Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
+                    for one in released.snapshots
+                ]
+                self._commit(messages)
                 self._count(released, before)
                 self._released_s = began_s
             if released.beginning:

@@ -7,8 +7,6 @@ Another call completes what a crash interrupted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from workers.agents.state import members_of
@@ -24,19 +22,12 @@ from workers.runtime.sizes import Change
 from workers.settings.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """The generation that was running, and the number of owner partitions that had it."""
-
-    generation: int
-    owners: int
-
-
-def retire(settings: Settings, connection: Connection, name: str) -> Retired:
+def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, int]:
     """End the running generation of a histogram that the settings lack.
 
-    Raises SettingsError if the settings have it, the state does not, or workers of this name run;
-    StateRefused if another version wrote the state; KafkaException.
+    Return the generation, and the number of owner partitions that had it. Raises SettingsError if
+    the settings have it, the state does not, or workers of this name run; StateRefused if another
+    version wrote the state; KafkaException.
     """
     if name in (config.name for config in settings.histograms):
         raise SettingsError(
@@ -50,19 +41,24 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
             f"histogram {name!r}: the state of worker {settings.worker.name!r} has no such histogram running; "
             f"{'it has ' + ', '.join(there) if there else 'it has none'}"
         )
-    _refuse_running(settings, connection)
+    group = settings.worker.name
+    # Running workers would be fenced, and refuse to restart.
+    if members := members_of(connection, group):
+        raise SettingsError(
+            f"workers of {group!r} are running ({members} of them): stop all first, and start all with the new settings after it "
+            "(one that was killed counts for 10 s more)"
+        )
     topic = settings.release_state_topic
     topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in found:
         store = Store(None, Changelog(topic, owner, topic_id))
-        name_of = f"{settings.worker.name}-release-{owner}"
-        one = _Owner(Assignment(connection, name_of, owner, store))
+        one = _Owner(Assignment(connection, f"{group}-release-{owner}", owner, store))
         try:
             one.open()
             one.retire(name, settings.contributions_topic)
         finally:
             one.close()
-    return Retired(max(state.histograms[name].generation for state in found.values()), len(found))
+    return max(state.histograms[name].generation for state in found.values()), len(found)
 
 
 class _Owner(Shard):
@@ -88,14 +84,3 @@ class _Owner(Shard):
         changes: list[Change] = [(key, None) for key, _ in kept]
         changes += pages(PROGRESS, msgspec.json.encode(progress))
         self.transact([], changes, progress.offset)
-
-
-def _refuse_running(settings: Settings, connection: Connection) -> None:
-    """Refuse while workers of this name run: they would be fenced, and refuse to restart."""
-    group = settings.worker.name
-    members = members_of(connection, group)
-    if members:
-        raise SettingsError(
-            f"workers of {group!r} are running ({members} of them): stop all first, and start all with the new settings after it "
-            "(one that was killed counts for 10 s more)"
-        )

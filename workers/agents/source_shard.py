@@ -6,6 +6,7 @@ the resume offset. It happens when a tick closes, every `commit_interval`, or if
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from typing import TypeVar
 
 import msgspec
 
-from workers.agents.rejects import Rejects
 from workers.events.reader import Reject
 from workers.kafka.offsets import End
 from workers.kafka.records import Forwarded, Outgoing, Records
@@ -22,6 +22,7 @@ from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.ledger_blocks import joined, pages
 from workers.pipeline.progress import PROGRESS
+from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
     SOURCES,
     Place,
@@ -32,10 +33,70 @@ from workers.pipeline.sources import (
 )
 from workers.pipeline.watermark import Watermark
 from workers.runtime.errors import StateRefused
+from workers.runtime.logs import about
+from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings
 
+logger = logging.getLogger(__name__)
+
 VERSION = 1
+# Rejects that reach either limit are committed after that part of a batch. They exceed it by at
+# most the bytes of a part (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
+REJECTS_MAX = 10_000
+REJECTS_BYTES_MAX = 32 << 20
+# Python's overhead for a header, whose own bytes are at least 3: measured 120 to 170. Every
+# reject has five headers.
+HEADER_BYTES = 200
+# Above this, rejects omit the records' own headers, as if they were too long.
+_HEADERS_BYTES_MAX = 128 << 20
+
+
+class Rejects:
+    """Pending rejects of one partition, on their way to the rejects topic."""
+
+    def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
+        self._topic, self._place, self._metrics = topic, place, metrics
+        self.messages: list[Outgoing] = []
+        self.nbytes = 0
+        self._reasons: Counter[str] = Counter()
+
+    @property
+    def full(self) -> bool:
+        return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
+
+    def add(self, records: Records, rejects: Sequence[Reject]) -> None:
+        for reject in rejects:
+            i = reject.index
+            most = REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0
+            message = rejected(
+                self._topic,
+                records.key(i),
+                records.value(i),
+                reason=reject.reason,
+                source=(*self._place.log, int(records.offsets[i])),
+                time_ms=int(records.times[i]),
+                further=records.headers(i, most),
+            )
+            self.messages.append(message)
+            self.nbytes += message.nbytes + HEADER_BYTES * len(message.headers)
+            self._reasons[reject.reason] += 1
+
+    def committed(self) -> None:
+        if not self.messages:
+            return
+        reasons = sorted(self._reasons)
+        topic, partition = self._place.log
+        logger.warning(
+            "%s: records rejected: %s; see topic %s",
+            self._place,
+            ", ".join(reasons),
+            self._topic,
+            extra=about(event="rejected", topic=topic, partition=partition, reasons=reasons),
+        )
+        for reason, n in self._reasons.items():
+            self._metrics.rejects.labels(reason).inc(n)
+        self.messages, self.nbytes, self._reasons = [], 0, Counter()
 
 
 class SourceProgress(msgspec.Struct, kw_only=True, frozen=True):
@@ -75,7 +136,6 @@ class SourceShard(Shard):
         self._place, self._stream, self._clock = place, stream, clock
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
-        self._interval_s, self._last_commit_s = stream.commit_interval_s, 0.0
         self._set_stored = stream.sources.plain
 
     @property
@@ -88,14 +148,13 @@ class SourceShard(Shard):
         super().open()
 
     def _stored(self, kind: type[P]) -> P | None:
-        self._last_commit_s = time.monotonic()
         value = joined(PROGRESS, self.store.get)
         if value is None:
             return None
         progress = msgspec.json.decode(value, type=kind)
         if progress.version != VERSION:
             raise StateRefused(
-                f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
+                f"{self.store.changelog.topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
             )
         return progress
 
@@ -128,7 +187,8 @@ class SourceShard(Shard):
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
-        return time.monotonic() - self._last_commit_s >= self._interval_s or self._clock.close_due()
+        age_s = time.monotonic() - self.last_commit_s
+        return age_s >= self._stream.commit_interval_s or self._clock.close_due()
 
     def _commit_all(self, offset: int) -> None:
         raise NotImplementedError
@@ -139,12 +199,10 @@ class SourceShard(Shard):
         messages: list[Outgoing],
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
-        to: str = "",
     ) -> None:
         sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
         changes = [*changes, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
         messages = messages + self._rejects.messages
-        self.transact(messages, changes, progress.offset, forwarded, to)
+        self.transact(messages, changes, progress.offset, forwarded)
         self._set_stored = True
-        self._last_commit_s = time.monotonic()
         self._rejects.committed()

@@ -10,14 +10,13 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, reader, take
-from workers.kafka.topics import Existing, Topic, checked_id, describe, names_on
+from workers.kafka.topics import Existing, Topic, checked_id, describe, partitions_on
 from workers.pipeline.ledger_blocks import joined
 from workers.pipeline.sources import SOURCES, Sources, SourceTopic, stored_set
 from workers.runtime.errors import QuietcountError, SettingsError
@@ -57,8 +56,8 @@ class Topics:
         return None if self.embedded else checked_id(name, self.existing[name].topic_id)
 
     def stream(self, *names: str) -> str:
-        """Return topics and their incarnations in the mechanism id's format."""
-        return kafka_topics.stream_name(*((name, self.id(name)) for name in names))
+        """Return topic names and ids (none on the embedded cluster) as in mechanism ids."""
+        return " ".join(f"{name}#{self.id(name) or ''}" for name in names)
 
     @property
     def origins(self) -> Sources:
@@ -111,30 +110,12 @@ def look_at_topics(
     )
 
 
-class SourcePartition(NamedTuple):
-    topic: str
-    partition: int
-    partitions: int
-
-    @property
-    def log(self) -> tuple[str, int]:
-        return self.topic, self.partition
-
-
-def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    places = check_events(settings, connection, as_produced=True)
-    return [SourcePartition(*place.log, place.topic.partitions) for place in places]
-
-
-def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the by-user topic's partitions; empty without `privacy.rekey` or before it exists."""
+def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
+    """Return the by-user topic's partitions; none without `privacy.rekey` or before it exists."""
     if not settings.privacy.rekey:
-        return []
-    return [
-        SourcePartition(topic.name, partition, topic.partitions)
-        for topic in describe(connection, [settings.by_user_topic]).values()
-        for partition in range(topic.partitions)
-    ]
+        return Sources(())
+    found = describe(connection, [settings.by_user_topic]).values()
+    return Sources(tuple(SourceTopic(one.name, one.partitions, one.topic_id) for one in found))
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
@@ -179,7 +160,7 @@ def events_topics(
     wanted = settings.events.topics
     if wanted.pattern is None:
         return wanted.names, ()
-    there = names_on(connection)
+    there = partitions_on(connection)
     found = matching(settings, there)
     rekey = settings.privacy.rekey
     state = settings.rekey_state_topic if rekey else settings.contribute_state_topic
@@ -206,9 +187,8 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
         internal = internal_topics(worker)
         if name in (*internal, *rekey_topics(worker)) and all(topic in there for topic in internal):
             own.add(name)
-    return [
-        name for name in sorted(there) if name not in own and settings.events.topics.matches(name)
-    ]
+    selects = settings.events.topics.matches
+    return [name for name in sorted(there) if name not in own and selects(name)]
 
 
 @contextmanager
@@ -233,7 +213,7 @@ def watching(
     def look() -> None:
         while not ended.wait(LOOK_S):
             try:
-                found = matching(settings, names_on(connection))
+                found = matching(settings, partitions_on(connection))
                 tell([name for name in found if name not in topics.events])
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))

@@ -42,7 +42,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import Sources, SourceTopic
+from workers.pipeline.sources import SourceTopic
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
@@ -73,7 +73,7 @@ class Factory:
         data_dir: Path | None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._settings, self._connection, self._topics = settings, connection, topics
+        self.settings, self.connection, self.topics = settings, connection, topics
         self._key, self._data_dir, self.sources = key, data_dir, topics.sources
         self.metrics = Metrics() if metrics is None else metrics
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
@@ -111,35 +111,35 @@ class Factory:
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
         # Every shard's thread reads these; metrics and turns have locks; a shard makes the rest.
-        check_frozen(self.mechanisms, "mechanisms")
-        check_frozen(self._stream, "stream")
-        check_frozen(self._by_user, "by_user")
-        check_frozen(connection, "connection")
+        check_frozen((self.mechanisms, self._stream, self._by_user, connection), "factory")
 
     @property
-    def events(self) -> dict[str, Callable[[int], Shard]]:
-        stages: list[tuple[Callable[..., Shard], Sources]] = [(self.contribute, self.sources)]
-        if self._by_user is not None:
-            stages.insert(0, (self.rekey, self._by_user.sources))
+    def stages(self) -> dict[str, dict[str, Callable[[int], Shard]]]:
+        """Return the constructors of shards, by stage and topic."""
+        origins = () if self._by_user is None else self._by_user.sources.topics
         return {
-            topic.name: partial(stage, topic) for stage, read in stages for topic in read.topics
+            REKEY: {topic.name: partial(self.rekey, topic) for topic in origins},
+            CONTRIBUTE: {
+                topic.name: partial(self.contribute, topic) for topic in self.sources.topics
+            },
+            RELEASE: {self._stream.contributions: self.release},
         }
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
         assert self._by_user is not None, "only where events are sent on by user"
         place = self._by_user.sources.place(topic, partition)
-        assignment = self._assignment(REKEY, place.number, self._settings.rekey_state_topic)
+        assignment = self._assignment(REKEY, place.number, self.settings.rekey_state_topic)
         return RekeyShard(assignment, place, self._by_user, form=self._forms.form)
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
-        place, state = self.sources.place(topic, partition), self._settings.contribute_state_topic
+        place, state = self.sources.place(topic, partition), self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
             assignment, place, self._stream, form=self._forms.form, turns=self._turns
         )
 
     def release(self, partition: int) -> ReleaseShard:
-        settings, owners, guard = self._settings, self._stream.owners, None
+        settings, owners, guard = self.settings, self._stream.owners, None
         if self._ceiling is not None:
             guard = CeilingGuard(self._ceiling, partition, owners, self._others)
         return ReleaseShard(
@@ -151,13 +151,13 @@ class Factory:
         )
 
     def merge(self, partition: int) -> Merge:
-        state, owners = self._settings.release_state_topic, self._stream.owners
+        state, owners = self.settings.release_state_topic, self._stream.owners
         built = histograms(
             Histogram,
-            self._settings,
+            self.settings,
             self.mechanisms,
             key=self._key,
-            stream=self._topics.stream(self._stream.contributions, state),
+            stream=self.topics.stream(self._stream.contributions, state),
             owner=partition,
             owners=owners,
         )
@@ -172,24 +172,21 @@ class Factory:
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
-        store = Store(path, Changelog(state, partition, self._topics.id(state)))
-        name = f"{self._settings.worker.name}-{stage}-{partition}"
-        return Assignment(self._connection, name, partition, store, self.metrics)
+        store = Store(path, Changelog(state, partition, self.topics.id(state)))
+        name = f"{self.settings.worker.name}-{stage}-{partition}"
+        return Assignment(self.connection, name, partition, store, self.metrics)
 
 
-def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
-    of_events, contributions = factory.events, settings.contributions_topic
-    shards = {**of_events, contributions: factory.release}
+def build_app(factory: Factory) -> QuietcountApp:
+    worker, stages = factory.settings.worker, factory.stages
+    shards = {name: make for topics in stages.values() for name, make in topics.items()}
     handover = Handover(shards, metrics=factory.metrics)
-    app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
+    app = create_app(worker.name, factory.connection, handover, worker.data_dir)
 
     async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 
-    sources = [topic.name for topic in factory.sources.topics]
-    origins = [name for name in of_events if name not in sources]
-    stages = {REKEY: origins, CONTRIBUTE: sources, RELEASE: [contributions]}
     for stage, topics in stages.items():
         if topics:
             app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
@@ -227,12 +224,12 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
-                _say(settings, topics, factory)
+                _say(factory)
                 _prepare()
                 prepared = True
             if not topics.embedded:
                 await_coordinator(connection, settings.worker.name)
-            status = _work(settings, connection, topics, factory, operator)
+            status = _work(factory, operator)
             del factory
             gc.collect()  # what it owned is large
             if status != KAFKA_AWAY:
@@ -255,7 +252,8 @@ def _topics(
     return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
 
 
-def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
+def _say(factory: Factory) -> None:
+    settings, topics = factory.settings, factory.topics
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
     logger.info("worker %s", settings.worker.name)
@@ -291,20 +289,14 @@ def _prepare() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
-def _work(
-    settings: Settings,
-    connection: Connection,
-    topics: Topics,
-    factory: Factory,
-    operator: OperatorsPort,
-) -> int:
+def _work(factory: Factory, operator: OperatorsPort) -> int:
     """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
-    app = build_app(settings, factory, connection)
-    partitions = {} if topics.by_user is None else {REKEY: len(topics.origins)}
-    partitions[CONTRIBUTE] = len(topics.sources)
-    partitions[RELEASE] = topics.partitions(settings.contributions_topic)
+    settings, connection, topics = factory.settings, factory.connection, factory.topics
+    app = build_app(factory)
+    read = {stage: names for stage, names in factory.stages.items() if names}
+    partitions = {stage: sum(map(topics.partitions, names)) for stage, names in read.items()}
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 

@@ -23,7 +23,7 @@ from typing import cast
 from confluent_kafka import Message
 from rich.console import Console
 
-from workers.agents.topics import connection_of, partitions_by_user, source_partitions
+from workers.agents.topics import check_events, connection_of, partitions_by_user
 from workers.commands.compiling import ensure_compiled
 from workers.events.formats.reader import Decoders
 from workers.events.source_reader import SourceReader
@@ -214,9 +214,9 @@ class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Decoders(settings, self._reader)
-        of_events = source_partitions(settings, connection)
-        sources = *of_events, *partitions_by_user(settings, connection)
-        self._sources = {source.log: source for source in sources}
+        produced = check_events(settings, connection, as_produced=True)
+        sources = *produced, *partitions_by_user(settings, connection)
+        self._sources = {place.log: place for place in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
     def select(self, rejects: Sequence[Placed], outcome: RetryCounts) -> list[Placed]:
@@ -238,8 +238,8 @@ class _AcceptanceFilter:
         return sorted(found, key=lambda one: one[0])
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
-        _, partition, partitions = self._sources[log]
         if log not in self._readers:
+            partition, partitions = log[1], self._sources[log].topic.partitions
             of = self._settings, self._reader, partition, partitions
             self._readers[log] = source_reader_of(*of, self._forms.form())
         records = Records.of(

@@ -70,7 +70,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
 def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection) -> str:
     ours = {topic.name for topic in plan}
-    others = [name for name in topics.names_on(connection) if name not in ours]
+    others = [name for name in topics.partitions_on(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
     typo = f" (did you mean {near[0]}?)" if near else ""
     return (

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as ConsumerError
@@ -125,9 +125,9 @@ class Connection:
 
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
         """Return a producer; with `transactional_id` transactional but not initialised."""
-        if transactional_id is not None:
-            extra = {"transactional.id": transactional_id, **extra}
         config = self.config(**extra)
+        if transactional_id is not None:
+            config["transactional.id"] = transactional_id
         config.pop("check.crcs", None)  # consumer-only; librdkafka would warn
         return Producer(config)
 
@@ -158,31 +158,27 @@ class Connection:
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
         """Yield a client and the first metadata; raise KafkaAway, or KafkaRefuses at once."""
         errors: list[KafkaError] = []
-        with self.asking(errors) as admin:
-            yield admin, self._first_answer(admin, errors, within_s)
-
-    def _first_answer(
-        self, admin: AdminClient, errors: list[KafkaError], within_s: float
-    ) -> ClusterMetadata:
         where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                return admin.list_topics(timeout=ask_s)
-            except KafkaException as exc:
-                admin.poll(0)  # serves the callback
-                if (refused := _refusal(errors)) is not None:
-                    text = f"{_line(refused)}. {_REFUSED[refused.code()]}"
-                    raise KafkaRefuses(f"{where}: {text}") from exc
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    reason = _line(_network(errors) or exc.args[0])
-                    raise KafkaAway(
-                        f"{where}: no broker answered within {within_s:g} s ({reason}). Check the address, that Kafka runs "
-                        "there, and [kafka.client]: security.protocol and what it needs"
-                    ) from exc
-                # A busy broker may need longer for one answer.
-                ask_s = min(2 * ask_s, max(left_s, _ASK_S))
+        deadline, metadata = time.monotonic() + within_s, None
+        with self.asking(errors) as admin:
+            while metadata is None:
+                try:
+                    metadata = admin.list_topics(timeout=ask_s)
+                except KafkaException as exc:
+                    admin.poll(0)  # serves the callback
+                    if (refused := _refusal(errors)) is not None:
+                        text = f"{_line(refused)}. {_REFUSED[refused.code()]}"
+                        raise KafkaRefuses(f"{where}: {text}") from exc
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        reason = _line(_network(errors) or exc.args[0])
+                        raise KafkaAway(
+                            f"{where}: no broker answered within {within_s:g} s ({reason}). Check the address, that Kafka runs "
+                            "there, and [kafka.client]: security.protocol and what it needs"
+                        ) from exc
+                    # A busy broker may need longer for one answer.
+                    ask_s = min(2 * ask_s, max(left_s, _ASK_S))
+            yield admin, metadata
 
     def silence(self, errors: list[KafkaError]) -> str:
         reason = _refusal(errors) or _network(errors)
@@ -203,10 +199,9 @@ def _line(error: KafkaError) -> str:
     return " ".join(error.str().split())
 
 
-Credentials = SSLCredentials | SASLCredentials | GSSAPICredentials
-
-
-def faust_credentials(connection: Connection) -> Credentials | None:
+def faust_credentials(
+    connection: Connection,
+) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
     """Return Faust's `broker_credentials`, None for plaintext; SettingsError if untranslatable."""
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
@@ -235,15 +230,11 @@ def faust_credentials(connection: Connection) -> Credentials | None:
     if mechanism not in _PASSWORD_MECHANISMS:
         allowed = ", ".join((*_PASSWORD_MECHANISMS, "GSSAPI"))
         raise SettingsError(f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}")
-    for name in ("sasl.username", "sasl.password"):
-        if not client.get(name):
-            raise SettingsError(f"kafka.client.{name} is missing: {mechanism} needs it")
-    return SASLCredentials(
-        username=client["sasl.username"],
-        password=client["sasl.password"],
-        ssl_context=context,
-        mechanism=mechanism,
-    )
+    login = {name: client.get(f"sasl.{name}") for name in ("username", "password")}
+    for name, value in login.items():
+        if not value:
+            raise SettingsError(f"kafka.client.sasl.{name} is missing: {mechanism} needs it")
+    return SASLCredentials(**login, ssl_context=context, mechanism=mechanism)
 
 
 def _cause(error: BaseException) -> KafkaError | None:
@@ -291,16 +282,12 @@ def _log_error(error: KafkaError) -> None:
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
+    names = "ssl.ca.location", "ssl.ca.pem", "ssl.key.location", "ssl.key.password"
+    ca_file, ca_pem, key_file, key_password = (client.get(name) or None for name in names)
     try:
-        context = ssl.create_default_context(
-            cafile=client.get("ssl.ca.location") or None, cadata=client.get("ssl.ca.pem") or None
-        )
+        context = ssl.create_default_context(cafile=ca_file, cadata=ca_pem)
         if "ssl.certificate.location" in client:
-            context.load_cert_chain(
-                client["ssl.certificate.location"],
-                client.get("ssl.key.location") or None,
-                client.get("ssl.key.password") or None,
-            )
+            context.load_cert_chain(client["ssl.certificate.location"], key_file, key_password)
     except OSError as exc:  # includes SSLError
         raise SettingsError(
             f"kafka.client.ssl.*: a certificate or key could not be read: {exc}"
@@ -311,3 +298,34 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+#: Partitions of every topic of the embedded cluster; librdkafka has no setting for it.
+EMBEDDED_PARTITIONS = 4
+
+
+class EmbeddedCluster:
+    """librdkafka's in-process cluster: a broker without installation, for demo and quick tests.
+
+    It enforces nothing (read_committed sees open transactions, a fenced producer's commit is
+    accepted, about 5 MiB are kept per partition), so it proves nothing about delivery. Topics
+    appear on first request, without ids. A real cluster must give ids, so a worker accepts a
+    cluster as embedded only if the process that started it supplies its cluster id
+    (`Connection.embedded`). A context manager; its producer keeps the cluster alive.
+    """
+
+    def __enter__(self) -> Self:
+        config = {"bootstrap.servers": "unused", "log_level": 2, "test.mock.num.brokers": 1}
+        self._owner: Producer | None = Producer(config)
+        try:
+            metadata = self._owner.list_topics(timeout=60)
+        except KafkaException as exc:
+            raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
+        [broker] = metadata.brokers.values()
+        self.bootstrap, cluster_id = f"{broker.host}:{broker.port}", metadata.cluster_id or ""
+        # Transactional batches have wrong CRCs.
+        self.connection = Connection(self.bootstrap, {"check.crcs": "false"}, embedded=cluster_id)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None

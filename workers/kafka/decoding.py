@@ -26,6 +26,7 @@ from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import encode_varint
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
@@ -52,8 +53,8 @@ _LOG_OVERHEAD = 12  # base offset and length, which the length excludes
 _MAGIC_AT, _CRC_FROM = 16, 21
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
 _TABLES = read_only(crc_tables())
-# Offset, length, CRC, magic and attributes of an old-format message; format 1 has a timestamp.
-_MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
+# Offset, length, CRC, magic and attributes of an old-format message; format 1 adds a timestamp.
+_MESSAGE, _MESSAGE_TIME_BYTES = struct.Struct(">qiIbb"), 8
 
 #: A part, however small, costs some sixty waits for the GIL, 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
@@ -105,16 +106,14 @@ class RecordBatch:
         self.is_legacy = response[start + _MAGIC_AT] < 2
         if self.is_legacy:
             # A wrapper message has the offset of its last inner message.
-            self.base_offset, _, _, magic, attributes = _MESSAGE.unpack_from(response, start)
+            self.base_offset, _, _, _, attributes = _MESSAGE.unpack_from(response, start)
             self.next_offset, self.number = self.base_offset + 1, 1
-            at = start + _MESSAGE.size
-            self.last_ms = _MESSAGE_TIME.unpack_from(response, at)[0] if magic else 0
             self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
             self.codec = attributes & _CODEC
             return
         header = _HEADER.unpack_from(response, start)
         self.base_offset, _, _, _, self._crc, self._attributes, last = header[:7]
-        self._first_ms, self.last_ms, self.producer_id, _, _, self.number = header[7:]
+        self._first_ms, self._last_ms, self.producer_id, _, _, self.number = header[7:]
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
@@ -145,13 +144,13 @@ class RecordBatch:
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the `batches` row of `read_batches` for records in start..stop."""
-        append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1
+        append_ms = self._last_ms if self._attributes & _APPEND_TIME else -1
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
     def legacy(self) -> Iterator[Any]:
         """Yield old-format records; aiokafka decompresses all at once, up to `PART_BYTES`."""
         with_time = self.response[self.start + _MAGIC_AT] > 0
-        at = self.start + _MESSAGE.size + (_MESSAGE_TIME.size if with_time else 0)
+        at = self.start + _MESSAGE.size + (_MESSAGE_TIME_BYTES if with_time else 0)
         key_length = int.from_bytes(self.response[at : at + 4], signed=True)
         packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
         if self.codec and longer_than(self.codec, packed, PART_BYTES):
@@ -289,9 +288,8 @@ def _moved(data: Bytes, room: int) -> Bytes:
 def _found(
     data: Bytes, batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
-    rows = np.array(
-        [batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64
-    )
+    spans = zip(batches, starts, ends, strict=True)
+    rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
     place, left = _beginning(), sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
@@ -373,12 +371,9 @@ def _shortened(
 
 
 def _varint(number: int) -> bytes:
-    bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
-    while bits > 127:
-        found.append(bits & 127 | 128)
-        bits >>= 7
-    return bytes((*found, bits))
+    encode_varint(number, found.append)
+    return bytes(found)
 
 
 def _beginning() -> Longs:
@@ -394,7 +389,7 @@ def _next_records(data: Bytes, rows: Longs, place: Longs, n: int) -> tuple[Recor
     found = Records(readonly_contiguous(data), keys, values, times, offsets, framed=True)
     whole, rows = False, readonly_contiguous(rows)
     with suppress(IndexError):
-        whole = bool(read_batches(found.data, rows, place, keys, values, times, offsets))
+        whole = bool(read_batches(found.data, rows, place, (keys, values, times, offsets)))
     return found, whole
 
 
@@ -431,7 +426,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     def take(self, start: int, most: int) -> FetchedRecords:
         """Take record batches, at least one, up to `most` records; raise CorruptRecordException."""
-        first, number, last_ms = self.next_fetch_offset, 0, -1
+        first, number = self.next_fetch_offset, 0
         batches: list[RecordBatch] = []
         while self._records.has_next():
             batch = self._records.next_batch()
@@ -449,10 +444,9 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             elif batch.next_offset > first:
                 batches.append(batch)
                 number += batch.number
-                last_ms = max(last_ms, batch.last_ms)
         name, end = f"{self._tp.topic}[{self._tp.partition}]", self.next_fetch_offset
         decode = partial(_decode, name, batches, start, end, first, self._check_crcs)
-        return FetchedRecords(start, end, number, last_ms, decode)
+        return FetchedRecords(start, end, number, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
         control = batch.is_control_batch

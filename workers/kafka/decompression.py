@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import accumulate, chain
 from types import MappingProxyType
 
 import cramjam
@@ -71,11 +71,9 @@ class Stream:
     def into(self, room: memoryview) -> int:
         """Fill `room` up to its end or the stream's; return the number of bytes."""
         done = 0
-        while done < len(room) and self.more():
-            part = self._rest[: len(room) - done]
+        while done < len(room) and (part := self._next(len(room) - done)):
             room[done : done + len(part)] = part
             done += len(part)
-            self._pass(len(part))
         return done
 
     def more(self) -> bool:
@@ -98,11 +96,10 @@ class Stream:
 
     def skip(self, length: int) -> None:
         while length > 0:
-            if not self.more():
+            part = self._next(length)
+            if not part:
                 raise CorruptRecordException("a record batch ends within a record")
-            passed = min(length, len(self._rest))
-            self._pass(passed)
-            length -= passed
+            length -= len(part)
 
     def number(self) -> int:
         bits = 0
@@ -113,18 +110,16 @@ class Stream:
                 return bits >> 1 ^ -(bits & 1)
         raise CorruptRecordException("a record batch holds a number of more than 32 bits")
 
-    def _pass(self, length: int) -> None:
-        self._rest = self._rest[length:]
-        self.at += length
+    def _next(self, most: int) -> memoryview:
+        """Return the next bytes, at most `most`; none at the end."""
+        self.more()
+        part, self._rest = self._rest[:most], self._rest[most:]
+        self.at += len(part)
+        return part
 
 
 def longer_than(codec: int, packed: memoryview, most: int) -> bool:
-    size = 0
-    for piece in _pieces(codec, packed):
-        size += len(piece)
-        if size > most:
-            return True
-    return False
+    return any(size > most for size in accumulate(map(len, _pieces(codec, packed))))
 
 
 def _pieces(codec: int, packed: memoryview) -> Pieces:

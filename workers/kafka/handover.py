@@ -28,12 +28,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import End, Lag, Reading
+from workers.kafka.offsets import MOST_ENDS, End, Lag, Reading
+from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
@@ -53,8 +55,6 @@ MOST_WAITING = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
 
-Partition = tuple[str, int]  # topic, partition; Faust's TP is a subtype
-
 
 class LogReader(Protocol):
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
@@ -72,12 +72,12 @@ class LogReader(Protocol):
 class Handover:
     """Owner of this worker's shards. Its methods run in the event loop, shards in threads."""
 
+    fenced_grace_s = exit_deadline_s = 30.0
+
     def __init__(
         self,
         factories: Mapping[str, Callable[[int], Shard]],
         *,
-        fenced_grace_s: float = 30.0,
-        exit_deadline_s: float = 30.0,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
@@ -92,7 +92,6 @@ class Handover:
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
         self.on_freed: Callable[[], None] = lambda: None
-        self._fenced_grace_s, self._exit_deadline_s = fenced_grace_s, exit_deadline_s
         self._now_ms = now_ms
         self._waiting: Counter[Shard] = Counter()
         self._at_work: set[tuple[Shard, str]] = set()
@@ -112,11 +111,10 @@ class Handover:
         factories = self.factories
         self.shards = new = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
         if not new:
-            self.assigned = still_ours()
+            self.assigned = True
             return {}
-        opened = await asyncio.gather(
-            *(shard.call(shard.open) for shard in new.values()), return_exceptions=True
-        )
+        opening = (shard.call(shard.open) for shard in new.values())
+        opened = await asyncio.gather(*opening, return_exceptions=True)
         if not still_ours() or self.shards is not new:
             return {}
         for shard, failure in zip(new.values(), opened, strict=True):
@@ -125,53 +123,52 @@ class Handover:
         if self.exit_status is not None:
             return {}
         still_open = {tp: shard for tp, shard in new.items() if not shard.closed}
-        offsets = await self._positions(still_open, still_ours)
+        bounds = await self._reader().bounds(still_open)
+        if not still_ours():
+            return {}
+        offsets = self._positions(still_open, bounds)
         recovery_s = time.perf_counter() - started
-        stats = [shard.stats for shard in new.values()]
-        records = sum(one.loaded_records for one in stats)
+        records = sum(shard.loaded_records for shard in new.values())
         self.metrics.acquired.inc(len(offsets))
         self.metrics.recovery_seconds.observe(recovery_s)
         self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
-        self.assigned = still_ours()
+        self.assigned = True
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             len(offsets),
             recovery_s * 1e3,
-            max(one.fence_s for one in stats) * 1e3,
+            max(shard.fence_s for shard in new.values()) * 1e3,
             records,
-            max(one.load_s for one in stats) * 1e3,
+            max(shard.load_s for shard in new.values()) * 1e3,
             extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
         )
         return offsets
 
-    async def _positions(
-        self, shards: Mapping[Partition, Shard], still_ours: Callable[[], bool]
+    def _positions(
+        self, shards: Mapping[Partition, Shard], bounds: Mapping[Partition, tuple[int, int]]
     ) -> dict[Partition, int]:
         """Return each shard's start offset, after checking that its log still has it."""
-        bounds = await self._reader().bounds(shards)
-        if not still_ours():
-            return {}
         for tp, shard in shards.items():
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
-            elif shard.offset < low:
-                self.fail(
-                    EXIT_REFUSED,
-                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
-                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
-                    "and continue under a new worker.name (a new epoch, charged again) or restore the log",
-                )
-                return {}
-            elif shard.offset > high:
-                self.fail(
-                    EXIT_REFUSED,
+            if shard.offset > high:
+                message = (
                     f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
                     "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or "
-                    "continue under a new worker.name (a new epoch, charged again)",
+                    "continue under a new worker.name (a new epoch, charged again)"
                 )
-                return {}
+            elif shard.offset < low:
+                message = (
+                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
+                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
+                    "and continue under a new worker.name (a new epoch, charged again) or restore the log"
+                )
+            else:
+                continue
+            self.fail(EXIT_REFUSED, message)
+            return {}
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
     async def release(self) -> None:
@@ -188,17 +185,21 @@ class Handover:
             fields = about(event="given_up", partitions=len(old), seconds=round(took_s, 3))
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
-    def shard(self, partition: Partition) -> Shard | None:
+    def _open_shard(self, partition: Partition) -> Shard | None:
         shard = self.shards.get(partition)
         return None if shard is None or shard.closed else shard
 
     def has_room(self, partition: Partition) -> bool:
-        shard = self.shard(partition)
+        shard = self._open_shard(partition)
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
-    def expect(self, batch: FetchedRecords) -> None:
-        if isinstance(batch.shard, Shard):
-            self._waiting[batch.shard] += 1
+    def claim(self, partition: Partition, batch: FetchedRecords) -> FetchedRecords | None:
+        """Return `batch` as one that waits for the partition's open shard; None without a shard."""
+        shard = self._open_shard(partition)
+        if shard is None:
+            return None
+        self._waiting[shard] += 1
+        return replace(batch, shard=shard)
 
     async def feed(self, batch: FetchedRecords) -> None:
         """Queue `batch` for its shard's thread and return; `has_room` bounds that queue."""
@@ -227,7 +228,9 @@ class Handover:
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [tp for tp, one in shards.items() if not one.ends.full and one.wants_end(now_ms)]
+        asked = [
+            tp for tp, one in shards.items() if len(one.ends) < MOST_ENDS and one.wants_end(now_ms)
+        ]
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
@@ -267,7 +270,7 @@ class Handover:
 
     def _end(self, status: int) -> None:
         self.stopping.set()
-        self._last_resort = threading.Timer(self._exit_deadline_s, os._exit, (status,))
+        self._last_resort = threading.Timer(self.exit_deadline_s, os._exit, (status,))
         self._last_resort.daemon = True
         self._last_resort.start()
 
@@ -286,13 +289,14 @@ class Handover:
         if shard.closed:  # given up while working: its next owner repeats the work
             logger.info("%s ended with %s", shard.transactional_id, describe(failure))
             return
-        self._drop(shard)
+        shard.closed = True
+        self._start(shard.shutdown())
         if isinstance(failure, Fenced):
             self.metrics.fenced.inc()
             fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
             logger.warning("a newer owner took over: %s", failure, extra=fields)
             loop = asyncio.get_running_loop()
-            loop.call_later(self._fenced_grace_s, self._still_fenced, shard)
+            loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
         elif unreachable(failure):
             self.let_go(text_of(failure))
         elif isinstance(failure, CopyFailed):
@@ -311,32 +315,25 @@ class Handover:
             self.fail(
                 EXIT_FENCED,
                 f"{shard.transactional_id} was taken over and its partition is still assigned here after "
-                f"{self._fenced_grace_s:g} s: is another worker using the same worker.name outside the group?",
+                f"{self.fenced_grace_s:g} s: is another worker using the same worker.name outside the group?",
             )
 
-    def _drop(self, shard: Shard) -> None:
-        if not shard.closed:
-            shard.closed = True
-            self._start(shard.shutdown())
-
     async def _run(
-        self, shard: Shard, done: Callable[[], None], function: Callable[..., None], *args: Any
+        self, shard: Shard, done: Callable[[], None], work: Callable[..., None], *args: Any
     ) -> None:
         try:
             if not shard.closed:
-                await shard.call(function, *args)
+                await shard.call(work, *args)
         except Exception as exc:  # noqa: BLE001  # a shard's failure must not go unnoticed in a task
             self._failed(shard, exc)
         finally:
             done()
 
-    def _start_once(
-        self, shard: Shard, kind: str, function: Callable[..., None], *args: Any
-    ) -> None:
+    def _start_once(self, shard: Shard, kind: str, work: Callable[..., None], *args: Any) -> None:
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
-            self._start(self._run(shard, lambda: self._at_work.discard(entry), function, *args))
+            self._start(self._run(shard, lambda: self._at_work.discard(entry), work, *args))
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
+from threading import Event, Thread
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -95,9 +95,9 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
     if connection.embedded is not None:
         yield
         return
-    ended = threading.Event()
+    ended = Event()
     args = connection, away, gone, ended
-    thread = threading.Thread(target=_look, args=args, name="kafka-watch", daemon=True)
+    thread = Thread(target=_look, args=args, name="kafka-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -107,9 +107,7 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         thread.join(_END_S)
 
 
-def _look(
-    connection: Connection, away: Away, gone: Callable[[], None], ended: threading.Event
-) -> None:
+def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: Event) -> None:
     errors: list[KafkaError] = []
     eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
     if "reconnect.backoff.ms" in connection.client:

@@ -168,15 +168,9 @@ def take(
 
 
 def read_partition(
-    connection: Connection,
-    topic: str,
-    partition: int,
-    *,
-    whole: bool = False,
-    newest: int | None = None,
-    since: int = 0,
+    connection: Connection, topic: str, partition: int, *, whole: bool = False, since: int = 0
 ) -> Iterator[Message]:
-    """Yield committed records (`newest` counts offsets); `whole` refuses a log cut by retention."""
+    """Yield the committed records from offset `since`; `whole` refuses a log cut by retention."""
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)
         if whole and low > 0:
@@ -184,8 +178,6 @@ def read_partition(
                 f"{topic}[{partition}] begins at offset {low}: retention removed what was before, so it cannot be "
                 "computed again. Keep its retention.ms at -1"
             )
-        if newest is not None:
-            low = max(low, high - newest)
         low = max(low, since)
         if low < high:
             for taken in take(consumer, {(topic, partition): (low, high)}):

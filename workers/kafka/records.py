@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from confluent_kafka import Message
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import checked_kernel, checked_part, kernel, kernel_part
@@ -28,6 +29,10 @@ START, STOP, BASE_OFFSET, BASE_MS, APPEND_MS, NUMBER = range(6)
 BATCH, FOUND, AT, LAST_OFFSET, ROWS = range(5)
 # A varint of 64 bits has at most ten bytes.
 _VARINT_BITS = 70
+
+#: Keys and values, int64 (n, 2): start and stop in the data, start -1 for null; times, ms since
+#: 1970, and offsets, int64 (n,).
+Columns = tuple[Longs, Longs, Longs, Longs]
 
 
 def crc_table(polynomial: int) -> NDArray[np.uint32]:
@@ -110,21 +115,13 @@ def _past_headers(data: Bytes, at: int, end: int) -> int:
 
 @checked_part
 def _read_records(
-    data: Bytes,
-    batch: Longs,
-    at: int,
-    last: int,
-    first: int,
-    end_row: int,
-    keys: Longs,
-    values: Longs,
-    times: Longs,
-    offsets: Longs,
+    data: Bytes, batch: Longs, at: int, last: int, first: int, end_row: int, columns: Columns
 ) -> tuple[int, int]:
     """Parse records into rows first..end_row-1; offsets must ascend from `last`.
 
     Return row and place of the first invalid or incomplete record; end_row if all are valid.
     """
+    keys, values, times, offsets = columns
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
     for i in range(first, end_row):
@@ -162,15 +159,7 @@ def _read_records(
 
 
 @checked_kernel
-def read_batches(
-    data: Bytes,
-    batches: Longs,
-    place: Longs,
-    keys: Longs,
-    values: Longs,
-    times: Longs,
-    offsets: Longs,
-) -> bool:
+def read_batches(data: Bytes, batches: Longs, place: Longs, columns: Columns) -> bool:
     """Parse the next n records of some batches; return whether all were found.
 
     Nothing may follow the last record of a batch. Raise IndexError, with no rows reported, if a
@@ -181,9 +170,9 @@ def read_batches(
         batches: int64 (m, 6), columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime.
         place: int64 (5,), the cursor, updated: BATCH, its records FOUND so far, place AT of the
             next one, LAST_OFFSET, and ROWS written by this call.
-        keys, values: int64 (n, 2), written: start and stop in `data`; start -1 for null.
-        times, offsets: int64 (n,), written. Offsets must ascend.
+        columns: n rows, written. Offsets must ascend.
     """
+    offsets = columns[3]
     place[ROWS] = row = 0
     last = place[LAST_OFFSET]
     for number in range(place[BATCH], len(batches)):
@@ -192,9 +181,7 @@ def read_batches(
         if found == 0:
             at = batch[START]
         end_row = min(row + batch[NUMBER] - found, len(offsets))
-        stopped, at = _read_records(
-            data, batch, at, last, row, end_row, keys, values, times, offsets
-        )
+        stopped, at = _read_records(data, batch, at, last, row, end_row, columns)
         found += stopped - row
         if stopped > row:
             last = offsets[stopped - 1]
@@ -230,6 +217,9 @@ class Outgoing(NamedTuple):
 class Forwarded(Protocol):
     """Records to forward, tens of thousands per transaction, built one by one as it sends them."""
 
+    @property
+    def topic(self) -> str: ...
+
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         """Yield value, key, partition, time in ms and headers of each record, in order."""
 
@@ -238,9 +228,8 @@ class Forwarded(Protocol):
 class Records:
     """Records of one partition, as spans of one buffer. Sensitive: the repr shows only a count.
 
-    `keys` and `values`, int64 (n, 2), are starts and stops in `data`, start -1 for null; `times`,
-    int64 (n,), are ms since 1970; `offsets` ascend. If `framed`, `data` has Kafka's record layout,
-    with headers after the value.
+    The columns are as in `Columns`; `offsets` ascend. If `framed`, `data` has Kafka's record
+    layout, with headers after the value.
     """
 
     data: NDArray[np.uint8]
@@ -270,6 +259,18 @@ class Records:
             places[:n],
             np.zeros(n, dtype=np.int64) if times is None else np.array(times, dtype=np.int64),
             np.arange(n) if offsets is None else np.array(offsets, dtype=np.int64),
+        )
+
+    @classmethod
+    def of_messages(
+        cls, messages: Sequence[Message], keys: Sequence[bytes | None] | None = None
+    ) -> Records:
+        """Build records from a client's messages; `keys` replace theirs."""
+        return cls.of(
+            [message.value() for message in messages],
+            [message.key() for message in messages] if keys is None else keys,
+            [message.timestamp()[1] for message in messages],
+            [message.offset() or 0 for message in messages],
         )
 
     def __len__(self) -> int:
@@ -363,21 +364,5 @@ class FetchedRecords:
     start: int
     end: int
     number: int
-    last_ms: int
-    parts: Callable[..., Iterator[Batch]]
-    shard: object | None = None
-
-    def __repr__(self) -> str:
-        return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
-
-
-@dataclass
-class ShardStats:
-    """Statistics of a shard. Its thread writes them; any thread may read them."""
-
-    transactions: int = 0
-    aborted: int = 0
-    last_commit_s: float = 0.0  # monotonic; before the first commit: when it was opened
-    fence_s: float = 0.0
-    load_s: float = 0.0
-    loaded_records: int = 0
+    parts: Callable[..., Iterator[Batch]] = field(repr=False)
+    shard: object | None = field(default=None, repr=False)

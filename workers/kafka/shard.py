@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import End, Ends, Reading
 from workers.kafka.reading import end_of, hidden_by_transaction
-from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
+from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
 from workers.runtime.errors import Fenced
@@ -68,17 +68,17 @@ class Shard:
         self.ends = Ends()
         #: Begin or last progress of the current work; None while idle.
         self.busy_since_s: float | None = None
+        #: When it last committed, or was opened (monotonic); 0 before.
+        self.last_commit_s = 0.0
+        #: What taking over took, and the records of state that it read.
+        self.fence_s = self.load_s = 0.0
+        self.loaded_records = 0
         self._failed = False
-        self.stats = ShardStats()
         self._counted = self.metrics.stage(self.stage)
         state = self.store.changelog.log
         self.transactions = Transactions(self.connection, self.transactional_id, state, self)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.transactional_id)
         self._closing: asyncio.Future[None] | None = None
-
-    @property
-    def state_topic(self) -> str:
-        return self.store.changelog.topic
 
     def restore(self) -> None:
         """Load the state from `self.store` and set `self.offset` (None: the log's beginning)."""
@@ -103,18 +103,17 @@ class Shard:
         end of the state, KafkaException if the broker became unreachable, ShardClosed if the shard
         was given up, and StateRefused from `restore`.
         """
-        started = time.perf_counter()
+        log, started = self.store.changelog.log, time.perf_counter()
         self.transactions.take_over()
-        self.stats.fence_s = time.perf_counter() - started
-        log = self.store.changelog.log
-        end = end_of(self.connection, *log, self.check_open)
-        loading = self.store.load(self.connection, self.check_open)
+        self.fence_s = time.perf_counter() - started
+        end, started = end_of(self.connection, *log, self.check_open), time.perf_counter()
+        self.loaded_records = self.store.load(self.connection, self.check_open)
+        self.load_s = time.perf_counter() - started
         if (self.store.offset or 0) < end:
             raise hidden_by_transaction(*log)
-        self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset
-        self.stats.last_commit_s = time.monotonic()
+        self.last_commit_s = time.monotonic()
 
     def feed_fetched(self, fetched: FetchedRecords) -> None:
         """Decode and process record batches, part by part; raise CorruptRecordException."""
@@ -190,7 +189,6 @@ class Shard:
         changes: Sequence[Change],
         group_offset: int,
         forwarded: Sequence[Forwarded] = (),
-        to: str = "",
     ) -> None:
         """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
@@ -199,12 +197,11 @@ class Shard:
         """
         self.check_open()
         started = time.perf_counter()
-        state_end = self.transactions.run(messages, changes, forwarded, to)
+        state_end = self.transactions.run(messages, changes, forwarded)
         if changes:
             self.store.write(changes, state_end)
         self.committed = group_offset
-        self.stats.transactions += 1
-        self.stats.last_commit_s = time.monotonic()
+        self.last_commit_s = time.monotonic()
         self._counted.commit_seconds.observe(time.perf_counter() - started)
         self.transactions.renew()
 
@@ -213,7 +210,6 @@ class Shard:
             raise Fenced(f"{self.transactional_id}: another owner has committed meanwhile")
 
     def note_abort(self) -> None:
-        self.stats.aborted += 1
         self._counted.aborted.inc()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:

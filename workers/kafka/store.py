@@ -18,10 +18,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer
@@ -36,10 +35,21 @@ from workers.runtime.sizes import Change
 logger = logging.getLogger(__name__)
 
 
-class Meta(msgspec.Struct, frozen=True):
+class Changelog(msgspec.Struct, frozen=True):
+    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
+
     topic: str
     partition: int
-    topic_id: str | None
+    topic_id: str | None = None
+
+    @property
+    def log(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
+
+class Meta(Changelog, frozen=True, kw_only=True):
+    """What a copy holds: a changelog's state at `offset`, written at `written_s` (wall clock)."""
+
     offset: int
     written_s: float
 
@@ -49,7 +59,6 @@ class Memory:
 
     def __init__(self) -> None:
         self._data: dict[bytes, bytes] = {}
-        self._meta: Meta | None = None
 
     def get(self, key: bytes) -> bytes | None:
         return self._data.get(key)
@@ -63,10 +72,10 @@ class Memory:
                 self._data.pop(key, None)
             else:
                 self._data[key] = value
-        self._meta = meta
 
     def meta(self) -> Meta | None:
-        return self._meta
+        """Return None: it is never opened again."""
+        return None
 
     def wiped(self) -> Memory:
         return Memory()
@@ -202,25 +211,6 @@ RETRY_S, RETRY_MOST_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
-@dataclass(frozen=True)
-class Changelog:
-    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
-
-    topic: str
-    partition: int
-    topic_id: str | None = None
-
-    @property
-    def log(self) -> tuple[str, int]:
-        return self.topic, self.partition
-
-
-class Loading(NamedTuple):
-    records: int
-    seconds: float
-    rebuilt: bool
-
-
 class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
@@ -229,23 +219,19 @@ class Store:
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: Copy | None = None
-        self._offset: int | None = None
+        #: The changelog position this copy has reached; None before the first.
+        self.offset: int | None = None
         self._written_s = self._look_s = 0.0
         self._pause_s = RETRY_S
-        self._wiped = self._spoilt = False
+        self._spoilt = False
         self._connection: Connection | None = None
         #: A copy on disk is configured but has failed.
         self.in_memory = False
 
-    @property
-    def offset(self) -> int | None:
-        """Return the changelog position this copy has reached; None before the first."""
-        return self._offset
-
     def open(self) -> Store:
         """Open the copy; discard one that is damaged or belongs to another changelog."""
         if self._copy is None:
-            self._offset, self.in_memory = None, False
+            self.offset, self.in_memory = None, False
             try:
                 self._copy = Memory() if self.path is None else open_disk(self.path)
             except CopyFailed as error:
@@ -265,8 +251,8 @@ class Store:
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
         """Apply `changes` (later ones win) and the position they reach, atomically."""
-        if self._offset is not None and offset < self._offset:
-            raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
+        if self.offset is not None and offset < self.offset:
+            raise ValueError(f"offset = {offset}: the store is already at {self.offset}")
         changes, copy = list(changes), self._opened()
         meta = self._meta(offset, time.time())
         try:
@@ -274,7 +260,7 @@ class Store:
             copy.write(changes, meta)
         except CopyFailed as error:
             self._go_without(error).write(changes, meta)
-        self._offset, self._written_s = offset, meta.written_s
+        self.offset, self._written_s = offset, meta.written_s
         if self.in_memory:
             self._try_again()
 
@@ -283,7 +269,7 @@ class Store:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
             self._copy = self._in_memory(error)
-        self._offset, self._wiped = None, True
+        self.offset = None
 
     def close(self) -> None:
         copy, self._copy = self._copy, None
@@ -300,23 +286,20 @@ class Store:
             self._spoilt = True
             raise
 
-    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog to its end, after its previous writer was fenced."""
-        started = time.perf_counter()
-        self._connection = connection
+    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> int:
+        """Read the changelog to its end, its previous writer fenced; return the records read."""
+        self._connection, records = connection, 0
         self.open()
-        records = 0
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log, waiting)
             self._distrust(low, high)
-            start = low if self._offset is None else self._offset
+            start = low if self.offset is None else self.offset
             for changes, position in self._changes(consumer, start, high, waiting):
-                self.write(changes, max(position, self._offset or 0))
+                self.write(changes, max(position, self.offset or 0))
                 records += len(changes)
         # Check after reading: the records read then belong to the topic with this id.
         self._check_id(connection)
-        rebuilt, self._wiped = self._wiped, False
-        return Loading(records, time.perf_counter() - started, rebuilt)
+        return records
 
     def _changes(
         self, consumer: Consumer, low: int, high: int, waiting: Callable[[], None] = lambda: None
@@ -332,7 +315,7 @@ class Store:
         end = end_of(connection, *log, waiting)
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *log, waiting)
-            start = low if self._offset is None else self._offset
+            start = low if self.offset is None else self.offset
             if not start <= end <= high:
                 return False
             return not any(changes for changes, _ in self._changes(consumer, start, high, waiting))
@@ -350,13 +333,13 @@ class Store:
             )
 
     def _distrust(self, low: int, high: int) -> None:
-        if self._offset is None:
+        if self.offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
-        if not low <= self._offset <= high:
-            place = name, self._offset, low, high
+        if not low <= self.offset <= high:
+            place = name, self.offset, low, high
             logger.warning("%s: the local copy is at %d, the log is %d..%d", *place)
-        elif self._offset < high and time.time() - self._written_s > _TRUSTED_S:
+        elif self.offset < high and time.time() - self._written_s > _TRUSTED_S:
             logger.warning("%s: the local copy is too old to have seen every deletion", name)
         else:
             return
@@ -369,15 +352,16 @@ class Store:
             unfinished = meta is None and next(copy.items(b""), None) is not None
         if meta is not None:
             # A copy without an id never passes for one of a topic with an id.
-            if (meta.topic, meta.partition, meta.topic_id) == (*log.log, log.topic_id):
-                self._offset, self._written_s = meta.offset, meta.written_s
+            if (*meta.log, meta.topic_id) == (*log.log, log.topic_id):
+                self.offset, self._written_s = meta.offset, meta.written_s
                 return
             logger.warning("%s held the state of another topic: reading all of it again", self.path)
         if meta is not None or unfinished:
             self.wipe()
 
     def _meta(self, offset: int, now_s: float) -> Meta:
-        return Meta(*self.changelog.log, self.changelog.topic_id, offset, now_s)
+        log = self.changelog
+        return Meta(log.topic, log.partition, log.topic_id, offset=offset, written_s=now_s)
 
     def _in_memory(self, error: CopyFailed) -> Memory:
         if not self.in_memory:
@@ -396,14 +380,14 @@ class Store:
         self.close()
         with reader(self._connection) as consumer:
             low, high = bounds_of(consumer, *self.changelog.log)
-            for changes, position in self._changes(consumer, low, min(high, self._offset or 0)):
+            for changes, position in self._changes(consumer, low, min(high, self.offset or 0)):
                 copy.write(changes, self._meta(position, time.time()))
         self._copy = copy
         return copy
 
     def _try_again(self) -> None:
         now_s = time.monotonic()
-        if self.path is None or self._offset is None or now_s - self._look_s < self._pause_s:
+        if self.path is None or self.offset is None or now_s - self._look_s < self._pause_s:
             return
         self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
         disk: Copy | None = None
@@ -412,7 +396,7 @@ class Store:
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)
-            disk.write((), self._meta(self._offset, self._written_s))
+            disk.write((), self._meta(self.offset, self._written_s))
         except (CopyFailed, SettingsError):  # already logged
             if disk is not None:
                 disk.close()

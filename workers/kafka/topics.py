@@ -60,14 +60,6 @@ def checked_id(topic: str, topic_id: object) -> str:
     return text
 
 
-def stream_name(*topics: tuple[str, str | None]) -> str:
-    """Join topic names and broker ids (None only on the embedded cluster) for mechanism ids."""
-    return " ".join(
-        f"{name}#{'' if topic_id is None else checked_id(name, topic_id)}"
-        for name, topic_id in topics
-    )
-
-
 def lacks_ids(stream: str) -> bool:
     return any(topic.endswith(("#", f"#{ZERO_ID}")) for topic in stream.split(" "))
 
@@ -147,9 +139,8 @@ def plan_topics(
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     by_user, rekey_state = rekey_topics(name)
-    of_events = _of_events(
-        events_topics, existing, rekey_state if rekey else contribute_state, events_partitions
-    )
+    state = rekey_state if rekey else contribute_state
+    of_events = _of_events(events_topics, existing, state, events_partitions)
     plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
     sources = sum(of_events.values())
     if rekey:
@@ -212,21 +203,16 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         if connection.embedded is not None or not found:
             return found
         described = admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S)
-        ids = {
-            name: checked_id(name, future.result().topic_id) for name, future in described.items()
-        }
+        for name, future in described.items():
+            found[name] = replace(found[name], topic_id=checked_id(name, future.result().topic_id))
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
-        configs: dict[str, dict[str, str]] = {}
         for resource, future in asked.items():
             with suppress(KafkaException):  # not authorised; the rest is still worth showing
-                entries = future.result()
+                entries, name = future.result(), resource.name
                 shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
-                configs[resource.name] = shown
-    return {
-        name: replace(topic, topic_id=ids[name], config=configs.get(name, {}))
-        for name, topic in found.items()
-    }
+                found[name] = replace(found[name], config=shown)
+    return found
 
 
 def default_partitions(connection: Connection) -> int:
@@ -238,12 +224,8 @@ def default_partitions(connection: Connection) -> int:
     return DEFAULT_PARTITIONS
 
 
-def names_on(connection: Connection) -> list[str]:
-    """Return the topics visible to this principal, sorted, without Kafka's own."""
-    return list(partitions_on(connection))
-
-
 def partitions_on(connection: Connection) -> dict[str, int]:
+    """Return partition counts by topic visible to this principal, sorted, without Kafka's own."""
     with _introduce(connection) as (_, metadata):
         pass
     return {
@@ -304,14 +286,11 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         else:
             found.append(f"{name} has {has} partitions and needs {topic.partitions}")
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
+        has_policy = f"{name} has cleanup.policy = {policy}"
         if topic.cleanup_policy == "compact" and policy != "compact":
-            found.append(
-                f"{name} has cleanup.policy = {policy} and needs compact: state would be lost"
-            )
+            found.append(f"{has_policy} and needs compact: state would be lost")
         if purpose in (CONTRIBUTIONS, BY_USER) and "compact" in policy:
-            found.append(
-                f"{name} has cleanup.policy = {policy} and needs delete: records would vanish"
-            )
+            found.append(f"{has_policy} and needs delete: records would vanish")
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
         if purpose != EVENTS and limit < BATCH_BYTES:
             found.append(
@@ -354,9 +333,7 @@ def create_missing(
                 admin.list_topics(topic.name, timeout=_ANSWER_S)
             return [topic.name for topic in wanted]
         created = []
-        requests = [
-            NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted
-        ]
+        requests = [NewTopic(one.name, one.partitions, -1, config=one.config()) for one in wanted]
         for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
             try:
                 future.result()
@@ -367,17 +344,13 @@ def create_missing(
                     ) from exc
             else:
                 created.append(name)
-        _wait_until_seen(admin, [topic.name for topic in wanted])
+        deadline = time.monotonic() + _ANSWER_S
+        with suppress(KafkaException):
+            while time.monotonic() < deadline:
+                seen = admin.list_topics(timeout=_ANSWER_S).topics
+                if all(one.name in seen and seen[one.name].error is None for one in wanted):
+                    break
+                time.sleep(_AGAIN_S)
     # On an empty cluster this is the first check that it has ids.
     describe(connection, [topic.name for topic in wanted])
     return created
-
-
-def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    deadline = time.monotonic() + _ANSWER_S
-    with suppress(KafkaException):
-        while time.monotonic() < deadline:
-            seen = admin.list_topics(timeout=_ANSWER_S).topics
-            if all(name in seen and seen[name].error is None for name in names):
-                return
-            time.sleep(_AGAIN_S)

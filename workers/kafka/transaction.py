@@ -69,8 +69,7 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
-    def report_progress(self) -> None:
-        """Report progress of long work."""
+    def report_progress(self) -> None: ...
 
     def note_abort(self) -> None: ...
 
@@ -86,7 +85,7 @@ class Transactions:
     ) -> None:
         """Configure without connecting; `state` is the state topic and partition."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
-        self._state_topic, self._state_partition = state
+        self._state_log = state
         self._producer: Producer | None = None
         self._state = State.NEW
         # End of the state partition after the last attempt; -1: not reported.
@@ -144,7 +143,7 @@ class Transactions:
                 "compression.type": "lz4",
                 # Only batches a transaction's messages: commit flushes immediately.
                 "linger.ms": 5,
-                # `_refuse_unsendable` rejects any longer message.
+                # `run` rejects any longer message.
                 "batch.size": BATCH_BYTES,
                 "message.max.bytes": BATCH_BYTES,
                 # Places a key's snapshots where a Java producer would.
@@ -175,7 +174,6 @@ class Transactions:
         messages: Sequence[Outgoing],
         changes: Sequence[Change],
         forwarded: Sequence[Forwarded] = (),
-        to: str = "",
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
@@ -187,35 +185,32 @@ class Transactions:
 
         Args:
             changes: keys of the state partition and new values (None deletes); later ones win.
-            forwarded: records for topic `to`, sent before the messages.
-            to: a topic for which `messages` has one message per partition. Only messages are
-                reported, and a partition that takes none must not look like a slow one.
-        """
-        self._refuse_unsendable(messages, changes)
-        pause = 0.05
-        while not self._attempt(messages, changes, forwarded, to):
-            self._owner.note_abort()
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
-            self._owner.check_open()
-        return self._state_end
+            forwarded: records sent before the messages. `messages` must have one for every
+                partition of their topic: only messages are reported, and a partition that takes
+                none must not look like a slow one.
 
-    def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
-        """Raise for a message longer than any encoder produces: a last line of defence."""
-        states = (Outgoing(self._state_topic, None, key, value) for key, value in changes)
+        A message longer than any encoder produces is refused: a last line of defence.
+        """
+        states = [Outgoing(*self._state_log, key, value) for key, value in changes]
         for message in chain(messages, states):
             if message.nbytes > MESSAGE_BYTES:
                 raise MessageTooLong(
                     f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
                     "this is a defect of Quietcount. Nothing of this transaction was sent; please report it"
                 )
+        pause = 0.05
+        while not self._attempt(messages, states, forwarded):
+            self._owner.note_abort()
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+            self._owner.check_open()
+        return self._state_end
 
     def _attempt(
         self,
         messages: Sequence[Outgoing],
-        changes: Sequence[Change],
+        states: Sequence[Outgoing],
         forwarded: Sequence[Forwarded],
-        to: str,
     ) -> bool:
         self.renew()
         self._enter(Event.BEGIN)
@@ -226,17 +221,14 @@ class Transactions:
             try:
                 producer.begin_transaction()
                 for records in forwarded:
-                    self._forward(producer, to, records)
-                for message in messages:
+                    self._forward(producer, records)
+                for message in chain(messages, states):
                     self._produce(producer, message)
-                for key, value in changes:
-                    state = Outgoing(self._state_topic, self._state_partition, key, value)
-                    self._produce(producer, state)
                 self._commit(producer)
             except KafkaException as exc:
                 self._abort(producer, exc)
                 return False
-            if changes and self._state_end < 0:
+            if states and self._state_end < 0:
                 self._call(producer.poll, 1.0)
                 if self._state_end < 0:
                     raise RuntimeError(f"{self._id}: committed, but no state message was reported")
@@ -273,7 +265,6 @@ class Transactions:
             raise KafkaException(failure)
         self._insist("abort", producer.abort_transaction)
         self._enter(Event.ABORTED)
-        self._failure = failure
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
         options: dict[str, Any] = {"on_delivery": self._delivered}
@@ -292,9 +283,10 @@ class Transactions:
                 self._owner.check_open()
                 self._owner.report_progress()
 
-    def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
+    def _forward(self, producer: Producer, records: Forwarded) -> None:
         """Queue records without delivery reports; the transaction reports failure."""
         produce: Callable[..., None] = producer.produce
+        topic = records.topic
         for value, key, partition, time_ms, headers in records.messages():
             try:
                 produce(topic, value, key, partition, None, None, time_ms, headers)
@@ -319,7 +311,7 @@ class Transactions:
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
                 self._failure = error
-        elif message.topic() == self._state_topic and message.partition() == self._state_partition:
+        elif (message.topic(), message.partition()) == self._state_log:
             offset = message.offset()
             if offset is not None:
                 self._state_end = max(self._state_end, offset + 1)

@@ -21,7 +21,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,8 +41,9 @@ from mode.utils.futures import notify
 
 from workers.kafka.clients import Connection, faust_credentials, forbidden, text_of, unreachable
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_bytes
-from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover, Partition
+from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import Reading
+from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.runtime.errors import StateRefused, describe
 
@@ -58,7 +58,7 @@ _LEAVE_S, _LEAVE_AWAY_S = 3.0, 0.2
 _LOOK_S = 0.1
 
 
-class Fetched(dict[Partition, FetchedRecords]):
+class Fetched(dict[TP, FetchedRecords]):
     """Batches by partition, tagged with the epoch of the seek that precedes their positions."""
 
     epoch = -1
@@ -66,6 +66,8 @@ class Fetched(dict[Partition, FetchedRecords]):
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
     """aiokafka's thread, which tracks where the next batch of every partition starts."""
+
+    consumer: Consumer
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,15 +85,15 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         except ConsumerError as exc:
             if not unreachable(exc):
                 raise
-            handover = cast(Any, self.consumer).handover
-            self.parent_loop.call_soon_threadsafe(handover.let_go, text_of(exc))
+            let_go = self.consumer.handover.let_go
+            self.parent_loop.call_soon_threadsafe(let_go, text_of(exc))
             while not self.should_stop:
                 await self.sleep(_LOOK_S)
 
     async def on_thread_stop(self) -> None:
         """Leave the group. If no broker answers, let the group time out instead."""
         try:
-            away = cast(Any, self.consumer).handover.metrics.away.is_so
+            away = self.consumer.handover.metrics.away.is_so
             await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
         # aiokafka re-raises the errors that ended its tasks.
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
@@ -158,7 +160,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
     async def commit_group(self, offsets: dict[Partition, int]) -> None:
-        """Try to commit the group's offsets; nothing depends on them."""
         consumer = self._ensure_consumer()
         group = {
             tp: OffsetAndMetadata(offsets[tp.topic, tp.partition], "")
@@ -181,7 +182,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         fetcher: Fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
-        if not self.consumer.flow_active or self.epoch != getattr(self.consumer, "epoch", None):
+        if not self.consumer.flow_active or self.epoch != self.consumer.epoch:
             return {}
         with fetcher._subscriptions.fetch_context():
             if fetcher._subscriptions.reassignment_in_progress:
@@ -198,7 +199,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
 
     async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
-        consumer = cast(Any, self.consumer)
+        consumer = self.consumer
         if consumer.all_have_room:
             await asyncio.wait([waiter], timeout=timeout)
             return
@@ -219,7 +220,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             raise error
         fetched = Fetched()
         # Revoked while we waited: our positions are old.
-        if self.epoch != getattr(self.consumer, "epoch", None):
+        if self.epoch != self.consumer.epoch:
             return fetched
         fetched.epoch = self.epoch
         for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
@@ -434,11 +435,10 @@ class Consumer(driver.Consumer):
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
                 return  # a seek follows or has happened: these are read again
-            batch = replace(batch, shard=self.handover.shard(tp))
-            if batch.shard is not None:
-                self.handover.expect(batch)
-                self._read_offset[cast(TP, tp)] = None  # no gap tracking
-                yield cast(TP, tp), self._message(cast(TP, tp), batch)
+            claimed = self.handover.claim(tp, batch)
+            if claimed is not None:
+                self._read_offset[tp] = None  # no gap tracking
+                yield tp, self._message(tp, claimed)
 
     def _on_freed(self) -> None:
         self.freed.set()
@@ -449,7 +449,7 @@ class Consumer(driver.Consumer):
             tp.topic,
             tp.partition,
             batch.end - 1,
-            batch.last_ms / 1000.0,
+            timestamp=0.0,
             timestamp_type=0,
             headers=None,
             key=None,
@@ -494,15 +494,10 @@ drivers.TRANSPORTS.aliases["quietcount"] = f"{__name__}:Transport"
 
 
 def create_app(
-    name: str,
-    connection: Connection,
-    handover: Handover,
-    *,
-    data_dir: Path | str = "var",
-    **settings: Any,
+    name: str, connection: Connection, handover: Handover, data_dir: Path
 ) -> QuietcountApp:
     """Return a worker's Faust application, without its agents; `name` is also its group id."""
-    defaults: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
@@ -515,14 +510,14 @@ def create_app(
         "TableManager": _Tables,
         "processing_guarantee": "at_least_once",
         "store": "memory://",
-        "datadir": str(Path(data_dir) / "faust"),
+        "datadir": str(data_dir / "faust"),
         "stream_wait_empty": False,
         "table_standby_replicas": 0,
         "topic_allow_declare": False,
         "topic_disable_leader": True,
         "web_enabled": False,
     }
-    app = QuietcountApp(name, **{**defaults, **settings})
+    app = QuietcountApp(name, **settings)
     app.handover = handover
     return app
 
@@ -551,10 +546,10 @@ class _Worker(faust.Worker):
         super()._on_sigint()
 
 
-def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
+def run_app(app: QuietcountApp) -> int:
     """Run the worker in the main thread until a signal or a failure; return the exit status."""
     options: dict[str, Any] = {"override_logging": False, "redirect_stdouts": False}
-    worker = _Worker(app, loglevel=loglevel, quiet=True, workdir=None, **options)
+    worker = _Worker(app, loglevel="info", quiet=True, workdir=None, **options)
     worker.spinner = None  # it writes terminal codes even to files
     try:
         worker.execute_from_commandline()

@@ -125,12 +125,7 @@ class TopicSource:
                     key if message.value() is None else own
                     for message, key, (_, own) in zip(messages, keys, headers, strict=True)
                 ]
-        records = Records.of(
-            [message.value() for message in messages],
-            keys,
-            [message.timestamp()[1] for message in messages],
-            [message.offset() or 0 for message in messages],
-        )
+        records = Records.of_messages(messages, keys)
         marks, start = np.array([late for late, _ in headers], dtype=np.int64), 0
         for found, rejected, stop in part.reader.read(records, self._latest_ms):
             came_late = None

@@ -65,7 +65,7 @@ class Scene:
         self.handover.assigned = True
         for tp, shard in self.handover.shards.items():
             shard.offset = shard.committed = 100
-            shard.stats.last_commit_s = NOW_S
+            shard.last_commit_s = NOW_S
             self.handover.lags[tp] = lag = Lag()
             lag.sample(NOW_S, 100, Reading(100, 100, 100))
 

@@ -42,7 +42,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
     found, partitions = {}, {"contribute": 2, "release": 1}
-    for family in registry_of(scene.settings, scene.handover, scene.health, partitions).collect():
+    for family in registry_of(scene.health, partitions).collect():
         if family.name.startswith("quietcount_"):
             assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
             labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}

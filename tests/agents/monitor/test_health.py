@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents.monitor.scene import NOW_MS, NOW_S, Scene
-from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, answers
+from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S
 from workers.kafka.handover import KAFKA_AWAY
 from workers.kafka.offsets import Lag, Reading
 
@@ -80,12 +80,12 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
 def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene) -> None:
     shard = scene.contribute[1]
     at_rest = TICK_S + COMMIT_INTERVAL_S + COMMIT_MARGIN_S
-    shard.stats.last_commit_s = NOW_S - at_rest + 1
+    shard.last_commit_s = NOW_S - at_rest + 1
     assert scene.health.not_ready(NOW_S, NOW_MS) == []
     shard.offset = 101
     assert "events[1]: no commit" in scene.health.not_ready(NOW_S, NOW_MS)[0], "it has read more"
     shard.offset = 100
-    shard.stats.last_commit_s = NOW_S - at_rest - 1
+    shard.last_commit_s = NOW_S - at_rest - 1
     assert "events[1]: no commit" in scene.health.not_ready(NOW_S, NOW_MS)[0]
     # Events dated ahead have closed the ticks of the next hour.
     shard._intake.watermark = NOW_MS + 3_600_000
@@ -97,15 +97,6 @@ def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> 
     assert "events[0]: taken over" in scene.health.not_ready(NOW_S, NOW_MS)[0]
     scene.handover.exit_status = 75
     assert scene.health.not_ready(NOW_S, NOW_MS) == ["stopping"]
-
-
-def test_answers_say_why(scene: Scene) -> None:
-    replies = answers(scene.health, scene.handover)
-    scene.handover.assigned = False
-    status, body = replies["/readyz"]()
-    assert (status, body["ready"], len(body["reasons"])) == (503, False, 1)  # type: ignore[arg-type]  # a JSON body
-    status, body = replies["/healthz"]()
-    assert status == 200 or body["reasons"]
 
 
 def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(scene: Scene) -> None:

@@ -93,7 +93,7 @@ def test_it_is_read_only(port: int, method: str) -> None:
     assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_head_has_no_body_other_paths_are_not_there_and_versions_are_not_told(port: int) -> None:
+def test_head_has_no_body_other_paths_are_missing_and_no_version_is_shown(port: int) -> None:
     response, body = ask(port, "/healthz", "HEAD")
     assert body == b"" and int(response.headers["Content-Length"]) > 0
     response, body = ask(port, "/table/")
@@ -101,7 +101,7 @@ def test_head_has_no_body_other_paths_are_not_there_and_versions_are_not_told(po
     assert response.headers["Server"] == "quietcount"
 
 
-def test_openmetrics_is_spoken_to_who_asks_for_it(port: int) -> None:
+def test_openmetrics_is_served_on_request(port: int) -> None:
     response, body = ask(port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
@@ -113,22 +113,17 @@ def test_without_a_port_nothing_listens(scene: Scene) -> None:
         assert operator.address is None
 
 
-def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"], ids=["taken", "not ours"])
+def test_an_address_that_cannot_be_opened_is_one_clear_line(tmp_path: Path, host: str) -> None:
+    scene = Scene(tmp_path, f'metrics_host = "{host}"')
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        words = f"worker.metrics_port = {taken}.*--metrics-port"
+        words = rf"worker.metrics_port = {taken}: cannot listen on {host}.*--metrics-port"
         with (
-            OperatorsPort(scene.settings, taken) as port,
             pytest.raises(SettingsError, match=words),
+            OperatorsPort(scene.settings, taken) as port,
         ):
             port.show(scene.handover, PARTITIONS)
-
-
-def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
-    words = r"192\.0\.2\.1"
-    with OperatorsPort(scene.settings, 0) as port, pytest.raises(SettingsError, match=words):
-        port.show(scene.handover, PARTITIONS)
 
 
 def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:

@@ -57,7 +57,7 @@ class Stages:
             shard.open()
             shard.offset = shard.offset or 0
             self._feed(shard, topic, partition)
-            shard._last_commit_s = -1e9  # it is always time to commit
+            shard.last_commit_s = -1e9  # it is always time to commit
             shard.reached(End(now_ms, shard.offset or 0))
             shard.close()
             assert shard.partition == number

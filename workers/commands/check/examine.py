@@ -309,7 +309,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     whys: dict[str, RejectReason] = {}
     accepted_events: list[Events] = []
     for part in sample.parts:
-        _, partition, partitions = part.source
+        partition, partitions = part.source.partition, part.source.topic.partitions
         form = forms.form() if sample.live else None
         source = source_reader_of(settings, reader, partition, partitions, form)
         for i in range(len(part)):

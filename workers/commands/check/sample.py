@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from confluent_kafka import Message
-
-from workers.agents.topics import SourcePartition, connection_of, source_partitions
+from workers.agents.topics import check_events, connection_of
 from workers.commands.init.sample import WIDER, read_sample
 from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
+from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.source import shape_of_files
 from workers.replay.sources import first_rows, is_parquet, open_source
 from workers.replay.sources_lines import JsonLines
@@ -32,7 +31,7 @@ class Part:
     `objects` holds decoded records instead, for sources without raw ones.
     """
 
-    source: SourcePartition
+    source: Place
     records: Records
     objects: Sequence[object] | None = None
 
@@ -57,7 +56,8 @@ class Sample:
 def of_topics(settings: Settings, number: int) -> Sample:
     """Return the newest records of the events topics, an equal share of each partition."""
     connection = connection_of(settings)
-    sources = {source.log: source for source in source_partitions(settings, connection)}
+    places = check_events(settings, connection, as_produced=True)
+    sources = {source.log: source for source in places}
     deadline = time.monotonic() + PATIENCE_S
     with reader(connection, events=True) as consumer:
         bounds = {log: bounds_of(consumer, *log) for log in sources}
@@ -72,8 +72,8 @@ def of_topics(settings: Settings, number: int) -> Sample:
             wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
     sampled = ((log, source) for log, source in sources.items() if kept.get(log))
-    parts = [Part(source, _records(found[log][-kept[log] :])) for log, source in sampled]
-    names = dict.fromkeys(source.topic for source in sources.values())
+    parts = [Part(source, Records.of_messages(found[log][-kept[log] :])) for log, source in sampled]
+    names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
     return Sample(name, parts, settings.shape, live=True, stopped=stopped)
@@ -81,7 +81,7 @@ def of_topics(settings: Settings, number: int) -> Sample:
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:
     """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet."""
-    source = SourcePartition(name, 0, 1)
+    source = Place(0, SourceTopic(name, 1, None), 0)
     shown = f"the first events of {'standard input' if name == '-' else name}"
     if name != "-" and is_parquet(Path(name)):
         objects, shape = first_rows(settings, name, number)
@@ -101,12 +101,3 @@ def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
         taken[log] = min(has, -(-left // (len(there) - place)))
         left -= taken[log]
     return taken
-
-
-def _records(messages: Sequence[Message]) -> Records:
-    return Records.of(
-        [message.value() for message in messages],
-        [message.key() for message in messages],
-        [message.timestamp()[1] for message in messages],
-        [message.offset() or 0 for message in messages],
-    )

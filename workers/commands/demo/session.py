@@ -44,8 +44,7 @@ from workers.commands.failures import EXIT_EXPECTED, EXIT_FAULT, EXIT_FENCED, lo
 from workers.commands.key import new_key
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.server import PORT, Background, Dashboard, is_free
-from workers.kafka.clients import Connection
-from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
 from workers.kafka.topics import create_missing, describe, plan_topics
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.registry import build
@@ -223,7 +222,7 @@ class Session:
             outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
             existing = describe(connection, [])
             events = settings.events.topics.names
-            plan = plan_topics(self._name, events, PARTITIONS, None, outputs, existing)
+            plan = plan_topics(self._name, events, EMBEDDED_PARTITIONS, None, outputs, existing)
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
@@ -234,13 +233,13 @@ class Session:
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
-            place, year = (str(settings.events.topics), PARTITIONS), partial(flights, path)
+            place, year = (str(settings.events.topics), EMBEDDED_PARTITIONS), partial(flights, path)
             generator = Generator(producer, *place, self._rate, year, exact, ahead)
             self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)
-            places = product(outputs, range(PARTITIONS))
+            places = product(outputs, range(EMBEDDED_PARTITIONS))
             consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
             failed, ended = False, None
             try:
