@@ -272,11 +272,12 @@ def replay(
     *,
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
+    merge: Merging | None = None,
 ) -> Summary:
     """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
     `progress` is called after every batch. The `histograms` are fresh (None: those of `settings`,
-    with `stream` in their mechanism ids).
+    with `stream` in their mechanism ids). `merge`: see `Offline`.
     """
     if histograms is None:
         histograms = fresh_histograms(settings, key, stream)
@@ -289,6 +290,7 @@ def replay(
             write=write,
             until_ms=source.until_ms,
             may_stop=interrupts.check,
+            merge=merge,
         )
         return drive(offline, source, interrupts, progress)
 

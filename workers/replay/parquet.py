@@ -45,7 +45,7 @@ from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
 from workers.pipeline.factory import declared_keys
-from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
+from workers.replay.source import EventBatch, FileSource, ahead, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 
@@ -482,33 +482,24 @@ def _why(error: Exception) -> str:
     return str(error).splitlines()[0][:200]
 
 
-class _ParquetSource:
+class _ParquetSource(FileSource):
     word = "row"
-    partitions = 1
-    places: Sequence[str] = ()
-    until_ms = None
 
     def __init__(self, settings: Settings, name: str, file: pq.ParquetFile) -> None:
-        self.name, self._file = name, file
-        self.total: int | None = file.metadata.num_rows
-        self._order = InOrder(name, self.word, settings.events.grace_ms)
+        super().__init__(settings, name, file.metadata.num_rows)
+        self._file = file
 
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
             for rows in ahead(self._rows()):
                 events, rejected = self._events(rows)
-                self._order.check(events.times, read + 1 + events.index)
-                rejects = [(read + 1 + each.index, each.reason) for each in rejected]
-                read += rows.num_rows
-                yield EventBatch(0, events, rejects, read)
+                number, read = read + 1, read + rows.num_rows
+                yield self._batch(number, events, rejected, read)
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(
                 f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
             ) from error
-
-    def ended(self) -> frozenset[int]:
-        return frozenset()
 
     def _rows(self) -> Iterator[Any]:
         raise NotImplementedError

@@ -5,20 +5,20 @@ from __future__ import annotations
 import gzip
 import select
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import BufferedIOBase
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.text_columns import find_lines
 from workers.arrays.texts import readonly_contiguous
-from workers.events.reader import EventSpans, Reject
+from workers.events.reader import Part
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.pipeline.factory import declared_keys, reader_of
-from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
+from workers.replay.source import EventBatch, FileSource, ahead, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -27,23 +27,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
 
 
-class _Piece(NamedTuple):
-    """Lines with the spans of the first `read` of them, and the file position after all."""
-
-    lines: Records
-    spans: EventSpans
-    rejects: list[Reject]
-    read: int
-    position: int
-
-
-class JsonLines:
+class JsonLines(FileSource):
     """JSON events, one a line; a pipe may never end."""
 
     word = "line"
-    partitions = 1
-    places: Sequence[str] = ()
-    until_ms = None
 
     def __init__(
         self,
@@ -55,39 +42,30 @@ class JsonLines:
         raw: IO[bytes] | None = None,
     ) -> None:
         """`total` is the file's size (None: a pipe), `raw` the packed file, to show progress."""
-        events = settings.events
-        self.name, self.total = name, total
-        self._file, self._raw, self._max = file, raw, events.max_bytes
+        super().__init__(settings, name, total)
+        self._file, self._raw, self._max = file, raw, settings.events.max_bytes
         reader = reader_of(settings, shape_of_files(settings))
         self._reader = SourceReader(reader, declared_keys(settings))
-        self._order = InOrder(name, self.word, events.grace_ms)
         self._read = self._lines = 0  # bytes; and lines in the last chunk
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
         # A pipe's writer may never write again.
         pieces = self._pieces() if self.total is None else ahead(self._pieces())
-        for lines, spans, reasons, read, position in pieces:
+        for lines, (spans, reasons, read), position in pieces:
             found, rejected = self._reader.coded(spans, reasons)
-            self._order.check(found.times, number + found.index)
             # An empty line is neither an event nor an error.
-            rejects = [
-                (number + each.index, each.reason)
-                for each in rejected
-                if (lines.value(each.index) or b"").strip(b"\r")
-            ]
-            yield EventBatch(0, found, rejects, position)
+            rejects = (each for each in rejected if (lines.value(each.index) or b"").strip(b"\r"))
+            yield self._batch(number, found, rejects, position)
             if read == len(lines):
                 number += len(lines)
 
-    def ended(self) -> frozenset[int]:
-        return frozenset()
-
-    def _pieces(self) -> Iterator[_Piece]:
+    def _pieces(self) -> Iterator[tuple[Records, Part, int]]:
+        """Yield lines, a part of them, and the file position after all of them."""
         for lines in self.lines():
             position = self._read if self._raw is None else self._raw.tell()
-            for spans, rejects, read in self._reader.spans(lines):
-                yield _Piece(lines, spans, rejects, read, position)
+            for part in self._reader.spans(lines):
+                yield lines, part, position
 
     def lines(self) -> Iterator[Records]:
         """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""

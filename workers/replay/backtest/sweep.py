@@ -48,6 +48,7 @@ from workers.replay.offline import (
     drive,
     few_collections,
     fresh_histograms,
+    replay,
 )
 from workers.replay.source import Source
 from workers.runtime.errors import QuietcountError
@@ -120,18 +121,11 @@ class Pool:
 
     def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
-        with Interrupts() as interrupts, few_collections():
+        own: Any = {"histograms": self.histograms, "merge": self}
+        with Interrupts() as interrupts:
             with interrupts.held():  # part of a message would be read as the start of the next
                 self._tell("begin", source.partitions)
-            offline = Offline(
-                settings,
-                self._key,
-                self.histograms,
-                partitions=source.partitions,
-                until_ms=source.until_ms,
-                merge=self,
-            )
-            return drive(offline, source, interrupts, progress)
+            return replay(settings, self._key, source, None, progress, **own)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
         self._tell("results", summary, word)
