@@ -178,8 +178,8 @@ class BoardRow:
     exact_unbounded: int | None
     shown: bool
     released: int | None
-    sd: float | None
-    threshold: int | None
+    sd: float | None = None
+    threshold: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,31 +268,25 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
 def results_table(series: Sequence[Series]) -> pa.Table:
     import pyarrow as pa
 
-    lengths = np.array([len(one.values) for one in series], dtype=np.int64)
+    lengths = [len(one.values) for one in series]
+    series_of = np.repeat(np.arange(len(series)), np.array(lengths, dtype=np.int64))
 
-    def numbers(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
-        return np.repeat(np.array([getattr(one, name) for one in series], dtype=kind), lengths)
-
-    def texts(name: str) -> pa.Array:
-        codes: dict[str, int] = {}
-        of = [codes.setdefault(getattr(one, name), len(codes)) for one in series]
-        numbers = pa.array(np.repeat(np.array(of, dtype=np.int32), lengths))
-        names = pa.array(list(codes), pa.string())
-        return pa.DictionaryArray.from_arrays(numbers, names).cast(pa.string())
+    def repeated(name: str, kind: pa.DataType) -> pa.Array:
+        return pa.array([getattr(one, name) for one in series], kind).take(pa.array(series_of))
 
     def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
         return np.concatenate([np.empty(0, dtype=kind), *(getattr(one, name) for one in series)])
 
     return pa.table(
         {
-            "run": numbers("run", np.int32),
-            "seed": numbers("seed", np.int32),
-            "histogram": texts("histogram"),
-            "key": texts("key"),
+            "run": repeated("run", pa.int32()),
+            "seed": repeated("seed", pa.int32()),
+            "histogram": repeated("histogram", pa.string()),
+            "key": repeated("key", pa.string()),
             "tick": end_to_end("ticks", np.int64),
-            "rank": numbers("rank", np.int32),
-            "size": numbers("size", np.int64),
-            "metric": texts("metric"),
+            "rank": repeated("rank", pa.int32()),
+            "size": repeated("size", pa.int64()),
+            "metric": repeated("metric", pa.string()),
             "value": end_to_end("values", np.float64),
         }
     )

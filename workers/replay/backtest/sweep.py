@@ -24,9 +24,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.contributions import Message
@@ -35,7 +36,15 @@ from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run, settings_text
 from workers.replay.backtest.measure import Watch, discovers, watch
 from workers.replay.backtest.results import Input, Results, RunRow
-from workers.replay.backtest.truth import Truth, View, mirrored, remembering, truth_of, unbounded
+from workers.replay.backtest.truth import (
+    MIRRORED,
+    Mirrored,
+    Truth,
+    View,
+    remembering,
+    truth_of,
+    unbounded,
+)
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import (
     STREAM,
@@ -290,7 +299,6 @@ class Backtest:
     def _histogram(self, run: Run) -> ReplayHistogram:
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
-
         if scope not in self._groups:
             wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)
             self._groups[scope] = Group(wide)
@@ -302,7 +310,8 @@ class Backtest:
             group.views.append(self._views[place])
         view = self._views[place]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
-        mechanism = mirrored(mechanism, view.truth)
+        if mechanism.kind in MIRRORED:
+            mechanism = cast(Mechanism, Mirrored(mechanism, view.truth))
         [histogram] = fresh_histograms(run.combination.settings, self._key, stream, [mechanism])
         histogram.written = False
         group.watches.append(watch(run, histogram, view))
