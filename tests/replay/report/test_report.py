@@ -169,17 +169,17 @@ def test_labels_stay_text_and_show_what_is_invisible(made_report: Path) -> None:
 
 
 def test_page_and_every_picture_say_that_they_hold_exact_data(made_report: Path) -> None:
-    from workers.replay.report.charts_backtest import CONTAINS
+    from workers.replay.report.charts import EXACT_DATA
 
     text = text_in(made_report)
-    assert f'<div class="contains" role="note">{CONTAINS}</div>' in text
+    assert f'<div class="contains" role="note">{EXACT_DATA}</div>' in text
     assert "@media print" in text and ".contains { position: fixed" in text  # on each printed page
     names = {path.stem for path in (made_report / "plots").iterdir()}
     assert len(names) == 7  # front, recall, error, discovery, coverage, and a board of each key
     for name in names:
         svg = (made_report / "plots" / f"{name}.svg").read_text(encoding="utf-8")
-        assert f"<!-- {CONTAINS} -->" in svg  # beside the letters that it is drawn with
-        assert CONTAINS.encode() in (made_report / "plots" / f"{name}.png").read_bytes()
+        assert f"<!-- {EXACT_DATA} -->" in svg  # beside the letters that it is drawn with
+        assert EXACT_DATA.encode() in (made_report / "plots" / f"{name}.png").read_bytes()
         assert f'id="{name}"' in text
 
 
@@ -211,10 +211,10 @@ def drawn(found: Results, directory: Path, monkeypatch: Patch) -> dict[str, Figu
 
     figures: dict[str, Figure] = {}
 
-    def kept(figure: Figure, name: str, title: str, caption: str, contains: str) -> Chart:
-        figures[name.removeprefix("products-")] = figure
+    def kept(figure: Figure, of: str, kind: str, title: str, caption: str) -> Chart:
+        figures[kind] = figure
         figure.canvas.draw()  # places the ticks
-        return Chart(name, title, caption, b"<svg/>", b"")
+        return Chart(f"{of}-{kind}", title, caption, b"<svg/>", b"")
 
     monkeypatch.setattr("workers.replay.report.charts.finish", kept)
     report(directory, found)
@@ -289,7 +289,7 @@ def test_a_failed_board_leaves_other_boards(tmp_path: Path, monkeypatch: Patch) 
 
 def test_plans_survive_failed_pictures(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     fails = Mock(side_effect=ValueError("no limits"))
-    monkeypatch.setattr("workers.replay.report.charts_plan._ends", fails)
+    monkeypatch.setattr("workers.replay.report.plan._ends", fails)
     assert execute(["plan", "-c", str(PLAN), "--report", str(tmp_path / "out")]) == 0
     assert "epsilon" in capsys.readouterr().out
     page = Page((tmp_path / "out" / "plan.html").read_text(encoding="utf-8"))

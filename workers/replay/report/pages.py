@@ -17,7 +17,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -46,16 +46,13 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     """Return one person's privacy loss from a run's histogram alone."""
-    return spans_of([Charge(_part(run), run.epoch_ms)])
-
-
-def _part(run: Outcome) -> PrivacyCost:
     row, settings = run.row, run.settings
-    rho, epsilon, delta = row.rho, row.epsilon, row.delta
+    of: Any = {"rho": row.rho, "epsilon": row.epsilon, "delta": row.delta}
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        failures = {NUMERICAL: delta}
-        return PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, failures=failures, pure=True)
-    return stated(row.mechanism, rho, epsilon, delta)
+        cost = PrivacyCost(**of, failures={NUMERICAL: row.delta}, pure=True)
+    else:
+        cost = stated(row.mechanism, **of)
+    return spans_of([Charge(cost, run.epoch_ms)])
 
 
 LABEL_LETTERS = 160
