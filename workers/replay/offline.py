@@ -273,15 +273,27 @@ def replay(
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
     merge: Merging | None = None,
+    after_tick: Callable[[Summary], object] | None = None,
 ) -> Summary:
     """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
-    `progress` is called after every batch. The `histograms` are fresh (None: those of `settings`,
-    with `stream` in their mechanism ids). `merge`: see `Offline`.
+    Ctrl-C waits for whole batches, and the rest of an `Interrupts` context around this call becomes
+    one step (`Interrupts.hold`).
+
+    Args:
+        progress: called after every batch.
+        histograms: fresh; None: those of `settings`, with `stream` in their mechanism ids.
+        merge: see `Offline`.
+        after_tick: called after every tick of a lane, and the only place where a batch may be left
+            by KeyboardInterrupt; None: it may be left between released ticks.
     """
     if histograms is None:
         histograms = fresh_histograms(settings, key, stream)
     with Interrupts() as interrupts, few_collections():
+        if after_tick is None:
+            hooks: Any = {"may_stop": interrupts.check}
+        else:
+            hooks = {"after_tick": lambda: after_tick(summary)}
         offline = Offline(
             settings,
             key,
@@ -289,34 +301,26 @@ def replay(
             partitions=source.partitions,
             write=write,
             until_ms=source.until_ms,
-            may_stop=interrupts.check,
             merge=merge,
+            **hooks,
         )
-        return drive(offline, source, interrupts, progress)
-
-
-def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Progress) -> Summary:
-    """Feed a source to its end or to Ctrl-C, which waits for whole batches.
-
-    The rest of the `interrupts` context becomes one step (`Interrupts.hold`).
-    """
-    summary = offline.summary
-    summary.total = source.total
-    try:
+        summary = offline.summary
+        summary.total = source.total
         try:
-            for batch in source.batches():
+            try:
+                for batch in source.batches():
+                    with interrupts.held():
+                        offline.add(batch, source.ended())
+                        progress(summary)
                 with interrupts.held():
-                    offline.add(batch, source.ended())
-                    progress(summary)
-            with interrupts.held():
-                offline.finish()
-        finally:
-            interrupts.hold()
-    except KeyboardInterrupt:
-        if interrupts.insisted:
-            raise
-        summary.partial = True
-    return summary
+                    offline.finish()
+            finally:
+                interrupts.hold()
+        except KeyboardInterrupt:
+            if interrupts.insisted:
+                raise
+            summary.partial = True
+        return summary
 
 
 @contextmanager

@@ -48,13 +48,11 @@ from workers.replay.backtest.truth import (
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import (
     STREAM,
-    Offline,
     Progress,
     ReplayHistogram,
     ReplayMerge,
     Summary,
     Write,
-    drive,
     few_collections,
     fresh_histograms,
     replay,
@@ -248,7 +246,8 @@ class Group:
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
-        self.views: list[View] = []
+        #: By bounds and declared domain.
+        self.views: dict[tuple[Lane, tuple[bytes, ...]], View] = {}
         self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
         self._tick = 0
         wide.observe = self._seen
@@ -269,7 +268,7 @@ class Group:
                 one.keep(self._measured.ticks, self._boards.ticks)
 
     def _measure(self, *, board: bool) -> None:
-        for view in self.views:
+        for view in self.views.values():
             view.look()
         for one in self.watches:
             one.measure(board=board)
@@ -286,13 +285,13 @@ class Backtest:
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
         self._key, self._top = key, top
-        self._views: dict[tuple[Scope, Lane, tuple[bytes, ...]], View] = {}
         self._groups: dict[Scope, Group] = {}
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
         self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
         running = [self._histogram(run) for run in runs]
-        truths = [view.truth for view in self._views.values()]
-        wide = [group.wide for group in self._groups.values()]
+        groups = self._groups.values()
+        truths = [view.truth for group in groups for view in group.views.values()]
+        wide = [group.wide for group in groups]
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
@@ -302,13 +301,12 @@ class Backtest:
         if scope not in self._groups:
             wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)
             self._groups[scope] = Group(wide)
-        group, place = self._groups[scope], (scope, config.lane, domain)
-        if place not in self._views:
+        group, place = self._groups[scope], (config.lane, domain)
+        if place not in group.views:
             sizes = discovers(run.combination)
             truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
-            self._views[place] = View(truth, group.wide, self._key, self._top)
-            group.views.append(self._views[place])
-        view = self._views[place]
+            group.views[place] = View(truth, group.wide, self._key, self._top)
+        view = group.views[place]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
         if mechanism.kind in MIRRORED:
             mechanism = cast(Mechanism, Mirrored(mechanism, view.truth))
@@ -319,23 +317,15 @@ class Backtest:
 
     def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Do all runs over a source, to its end or to Ctrl-C, which leaves whole ticks."""
-        with Interrupts() as interrupts, few_collections():
+        with Interrupts() as interrupts:
 
-            def after_tick() -> None:
-                progress(offline.summary)
+            def after_tick(summary: Summary) -> None:
+                progress(summary)
                 if all(group.whole for group in self._groups.values()):
                     interrupts.check()
 
-            offline = Offline(
-                settings,
-                self._key,
-                self.histograms,
-                partitions=source.partitions,
-                write=write,
-                until_ms=source.until_ms,
-                after_tick=after_tick,
-            )
-            summary = drive(offline, source, interrupts, progress)
+            own: Any = {"histograms": self.histograms, "after_tick": after_tick}
+            summary = replay(settings, self._key, source, write, progress, **own)
             self.finish()
         return summary
 
