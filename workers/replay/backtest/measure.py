@@ -24,7 +24,7 @@ from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Combination, Run
 from workers.replay.backtest.results import BoardRow, Series
-from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, Top, View, kendall, released_top
+from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, released_top
 from workers.replay.offline import ReplayHistogram
 
 # A normal variable is within this many standard deviations with probability 0.95.
@@ -95,22 +95,11 @@ def fill_errors(
         row[PLACE[f"{name}_worst"]] = size.max()
     row[PLACE["error_bias"]] = error.mean()
     if sd is not None:
-        row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
+        row[PLACE["coverage"]] = _coverage(error, sd)
 
 
-def fill_new(row: Floats, published: Longs, exact: Longs, sd: float) -> None:
-    row[PLACE["shown_new"]] = len(exact)
-    if len(exact):
-        held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
-        row[PLACE["coverage_new"]] = held / len(exact)
-
-
-def fill_hits(row: Floats, suffix: str, exact: Longs, top: Top) -> None:
-    right = int((exact >= top.floor).sum())
-    if len(exact):
-        row[PLACE["precision" + suffix]] = right / len(exact)
-    if size := len(top.rows):
-        row[PLACE["recall" + suffix]] = min(right, size) / size
+def _coverage(error: Longs, sd: float) -> float:
+    return np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
 def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
@@ -240,7 +229,9 @@ class Watch:
         if len(rows):
             fill_errors(row, counts, exact[rows], self.view.unbounded[rows], sd)
         if new is not None:
-            fill_new(row, counts[new], exact[rows][new], sd)
+            row[PLACE["shown_new"]] = np.count_nonzero(new)
+            if new.any():
+                row[PLACE["coverage_new"]] = _coverage((counts - exact[rows])[new], sd)
         if self._threshold is not None:
             deserving = int(((exact if of_key is None else exact[of_key]) > self._threshold).sum())
             row[PLACE["deserving"]] = deserving
@@ -269,8 +260,13 @@ class Watch:
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Floats, one: KeyView, named: Rows) -> None:
-        fill_hits(row, "", self.view.counts[named], one.top)
-        fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
+        bounded, unbounded = (self.view.counts, one.top), (self.view.unbounded, one.top_unbounded)
+        for suffix, (counts, top) in (("", bounded), ("_unbounded", unbounded)):
+            right = int((counts[named] >= top.floor).sum())
+            if len(named):
+                row[PLACE["precision" + suffix]] = right / len(named)
+            if size := len(top.rows):
+                row[PLACE["recall" + suffix]] = min(right, size) / size
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         release = shown.release

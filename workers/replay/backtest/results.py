@@ -97,21 +97,23 @@ def outcomes(tables: Tables) -> list[Outcome]:
         values[row["run"]][row["metric"]].append(row["value"])
     seeds: dict[int, list[RunRow]] = defaultdict(list)
     choices: dict[str, set[str | None]] = defaultdict(lambda: {None})
-    for run in run_rows(tables.runs):
-        seeds[run.run].append(run)
-        for name, value in run.varied.items():
+    for row in tables.runs.to_pylist():
+        names = [name for name in row if name.startswith(SET)]
+        varied = {name.removeprefix(SET): row.pop(name) for name in names}
+        seeds[row["run"]].append(RunRow(varied=varied, **row))
+        for name, value in varied.items():
             choices[name].add(value)
     found = []
     for number, runs in sorted(seeds.items()):
-        row, prefix = runs[0], f"{runs[0].histogram}."
+        first, prefix = runs[0], f"{runs[0].histogram}."
         # A setting with a single value does not distinguish runs.
         varied = {
             name.removeprefix(prefix): value
-            for name, value in row.varied.items()
+            for name, value in first.varied.items()
             if len(choices[name]) > 2 and name.startswith(prefix)
         }
         metrics = {metric: Spread.of(each) for metric, each in values[number].items()}
-        found.append(Outcome(row=row, varied=varied, seeds=len(runs), metrics=metrics))
+        found.append(Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics))
     return found
 
 
@@ -319,12 +321,3 @@ def read(directory: Path) -> Tables:
         why = str(error).splitlines()[0]
         raise SettingsError(f"{directory}: not a results directory: {why}") from error
     return Tables(runs, results, boards, found)
-
-
-def run_rows(table: pa.Table) -> list[RunRow]:
-    rows = []
-    for row in table.to_pylist():
-        names = [name for name in row if name.startswith(SET)]
-        varied = {name.removeprefix(SET): row.pop(name) for name in names}
-        rows.append(RunRow(varied=varied, **row))
-    return rows

@@ -34,11 +34,10 @@ class Counted:
     published: Floats
     sd: float
 
-    def exact_quantile(self, numeric: Numeric, q: float) -> dict[str, Any]:
-        return numeric.quantile(self.exact, 0.0, q)
-
-    def quantile(self, numeric: Numeric, q: float) -> dict[str, Any]:
-        return numeric.quantile(self.published, self.sd, q)
+    def quantiles(self, numeric: Numeric, q: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the published and the exact quantile."""
+        published = numeric.quantile(self.published, self.sd, q)
+        return published, numeric.quantile(self.exact, 0.0, q)
 
 
 def numeric_of(run: Outcome) -> Numeric | None:
@@ -58,7 +57,7 @@ def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
     counted = [counted_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
-        pairs = [(one.quantile(numeric, q), one.exact_quantile(numeric, q)) for one in counted]
+        pairs = [one.quantiles(numeric, q) for one in counted]
         exact = [(found, truth) for found, truth in pairs if truth["bucket"] is not None]
         said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
         values = [(found["value"], truth["value"]) for found, truth in said]
@@ -123,7 +122,7 @@ def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
     cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
     for q in numeric.quantiles:
-        truth, found = one.exact_quantile(numeric, q), one.quantile(numeric, q)
+        found, truth = one.quantiles(numeric, q)
         if truth["value"] is not None:
             line = stroke(charts.INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)

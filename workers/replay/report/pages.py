@@ -59,7 +59,7 @@ LABEL_LETTERS = 160
 #: CSS colours of the page by chart colour (`charts`), as in style.css.
 _NAMED = {"#FFFFFF": "paper", INK: "ink", MUTED: "muted", PALE: "line", BAND: "band"}
 _NAMED |= {WARNING: "alarm"} | {color: f"series-{i}" for i, color in enumerate(COLORS)}
-PAGE_COLORS = MappingProxyType({color.lower(): name for color, name in _NAMED.items()})
+PAGE_COLORS = MappingProxyType({color.lower(): f"var(--{_NAMED[color]})" for color in _NAMED})
 
 
 class Table(NamedTuple):
@@ -98,24 +98,16 @@ def inline(chart: Chart) -> Markup:
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
     ):
         svg = re.sub(pattern, instead, svg, flags=re.DOTALL)
-    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", _page_color, svg)
+    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda at: PAGE_COLORS.get(at[0], at[0]), svg)
     return Markup(svg.replace("<g ", '<g stroke-linejoin="round" ', 1))
-
-
-def _page_color(found: re.Match[str]) -> str:
-    name = PAGE_COLORS.get(found[0])
-    return found[0] if name is None else f"var(--{name})"
 
 
 def _escaped(value: object) -> Markup:
     if isinstance(value, Markup):
         return value
     text = "" if value is None else str(value)
-    return Markup(html.escape("".join(map(_visible, text))))
-
-
-def _visible(letter: str) -> str:
-    return f"\\u{ord(letter):04x}" if _is_hidden(letter, "\u00ad") else letter
+    shown = (f"\\u{ord(one):04x}" if _is_hidden(one, "\u00ad") else one for one in text)
+    return Markup(html.escape("".join(shown)))
 
 
 def _is_hidden(letter: str, allowed: str = "") -> bool:
