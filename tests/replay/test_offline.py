@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from workers.replay.offline import (
     fresh_histograms,
     replay,
 )
-from workers.replay.source import EventBatch
+from workers.replay.source import EventBatch, Source
 from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.files import read_key
@@ -132,12 +132,10 @@ def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
     assert (summary.ticks, summary.snapshots) == (30, 0)
 
 
-class Stopped:
+class Stopped(Source):
     """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
 
-    name, word, partitions, until_ms = "text", "line", 1, None
-    places: Sequence[str] = ()
-    total: int | None = None
+    name, word, total = "text", "line", None
 
     def __init__(self, settings: Settings, content: bytes, batches: int) -> None:
         self._all = [line + b"\n" for line in content.splitlines()]
@@ -147,9 +145,6 @@ class Stopped:
         for i in range(self._batches):
             yield from lines(self._settings, b"".join(self._all[100 * i : 100 * (i + 1)])).batches()
         raise KeyboardInterrupt
-
-    def ended(self) -> frozenset[int]:
-        return frozenset()
 
 
 def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path) -> None:

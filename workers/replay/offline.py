@@ -304,7 +304,7 @@ def replay(
             merge=merge,
             **hooks,
         )
-        summary = offline.summary
+        summary: Summary = offline.summary
         summary.total = source.total
         try:
             try:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -65,8 +65,8 @@ class EventBatch:
     watermark: int | None = None
 
 
-class Source(Protocol):
-    """Source of events; those of one partition are in the worker's order.
+class Source:
+    """Base class of sources of events; those of one partition are in the worker's order.
 
     Attributes:
         places: names of the partitions in messages; empty if there is nothing to distinguish.
@@ -76,35 +76,27 @@ class Source(Protocol):
     """
 
     name: str
-    partitions: int
-    places: Sequence[str]
+    partitions = 1
+    places: Sequence[str] = ()
     total: int | None
     word: str
-
-    @property
-    def until_ms(self) -> int | None: ...
+    until_ms: int | None = None
 
     def batches(self) -> Iterator[EventBatch]:
         """Yield the events; refuse a source that is unreadable or runs backwards in time."""
+        raise NotImplementedError
 
-    def ended(self) -> frozenset[int]: ...
+    def ended(self) -> frozenset[int]:
+        return frozenset()
 
 
-class FileSource:
-    """Source with one partition: a file, whose records are numbered from 1."""
-
-    word: str
-    partitions = 1
-    places: Sequence[str] = ()
-    until_ms = None
+class FileSource(Source):
+    """A file, whose records are numbered from 1."""
 
     def __init__(self, settings: Settings, name: str, total: int | None) -> None:
         self.name, self.total = name, total
         self._grace = settings.events.grace_ms
         self._latest = 0
-
-    def ended(self) -> frozenset[int]:
-        return frozenset()
 
     def _batch(
         self, number: int, events: Events, rejected: Iterable[Reject], position: int
