@@ -18,7 +18,7 @@ from workers.cli import execute
 from workers.kafka.topics import stream_name
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
-from workers.replay.offline import Summary, replay
+from workers.replay.offline import Summary, fresh_histograms, replay
 from workers.replay.sources_topic import open_topic
 
 PARTITIONS = 4
@@ -48,7 +48,8 @@ def replayed(
     key = NoiseKey((site.directory / "key").read_bytes())
     stream = stream_name(*((name, topics.id(name)) for name in names))
     with open_topic(settings, since_ms, until_ms) as source:
-        summary = replay(settings, key, source, write, stream=stream)
+        histograms = fresh_histograms(settings, key, stream)
+        summary = replay(settings, key, source, write, histograms=histograms)
     return found, summary
 
 

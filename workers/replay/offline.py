@@ -271,7 +271,6 @@ def replay(
     progress: Progress = lambda summary: None,
     *,
     histograms: Sequence[ReplayHistogram] | None = None,
-    stream: str = STREAM,
     merge: Merging | None = None,
     after_tick: Callable[[Summary], object] | None = None,
 ) -> Summary:
@@ -282,28 +281,19 @@ def replay(
 
     Args:
         progress: called after every batch.
-        histograms: fresh; None: those of `settings`, with `stream` in their mechanism ids.
+        histograms: fresh; None: those of `settings`.
         merge: see `Offline`.
         after_tick: called after every tick of a lane, and the only place where a batch may be left
             by KeyboardInterrupt; None: it may be left between released ticks.
     """
-    if histograms is None:
-        histograms = fresh_histograms(settings, key, stream)
+    histograms = histograms or fresh_histograms(settings, key)
     with Interrupts() as interrupts, few_collections():
         if after_tick is None:
             hooks: Any = {"may_stop": interrupts.check}
         else:
             hooks = {"after_tick": lambda: after_tick(summary)}
-        offline = Offline(
-            settings,
-            key,
-            histograms,
-            partitions=source.partitions,
-            write=write,
-            until_ms=source.until_ms,
-            merge=merge,
-            **hooks,
-        )
+        of: Any = {"partitions": source.partitions, "until_ms": source.until_ms}
+        offline = Offline(settings, key, histograms, write=write, merge=merge, **of, **hooks)
         summary: Summary = offline.summary
         summary.total = source.total
         try:

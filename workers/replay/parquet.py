@@ -444,12 +444,8 @@ def is_flat(shape: Shape, schema: Any) -> bool:
     [view] = shape.views.values()
     if view.count is not None or view.where or view.edges is not None:
         return False
-    fields = (
-        (view.key, is_text),
-        (view.items, is_items),
-        (shape.time, is_time),
-        (shape.user, is_user),
-    )
+    fields: list[tuple[Any, Callable[[Any], bool]]] = [(view.key, is_text), (view.items, is_items)]
+    fields += [(shape.time, is_time), (shape.user, is_user)]
     return all(
         len(path.steps) == 1
         and path.list_at is None
@@ -617,9 +613,8 @@ class ParquetRows(_ParquetSource):
             reason = f"a count in {self._items!r} is not a non-negative integer"
             refuse(_rows_with(items.amounts == WRONG, lengths), reason)
         wrong = (codes == NULL) | (codes == NOT_UTF8)
-        refuse(
-            _rows_with(wrong, lengths), f"field {self._items!r} has an item that is not a {kinds}"
-        )
+        reason = f"field {self._items!r} has an item that is not a {kinds}"
+        refuse(_rows_with(wrong, lengths), reason)
         if int(times.min(initial=0)) < 0:
             refuse(missing(rows.column(self._time)), f"missing {time}")
             nanoseconds = in_ns(rows.column(self._time))

@@ -135,12 +135,8 @@ def shape_of_files(settings: Settings) -> Shape:
     """
     shape = settings.shape
     views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
-    found = replace(
-        shape,
-        views=MappingProxyType(views),
-        time=shape.time or Path(("ts",)),
-        user=_in_file(shape.user),
-    )
+    time, user = shape.time or Path(("ts",)), _in_file(shape.user)
+    found = replace(shape, views=MappingProxyType(views), time=time, user=user)
     for _, complaint in complaints(found):
         raise SettingsError(
             f"events.{complaint}; in a file the record key is the field 'key', and the time is 'ts' if events.timestamp is left out"

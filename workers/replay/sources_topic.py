@@ -118,10 +118,8 @@ class TopicSource(Source):
         if part.origins is not None:
             headers = [read_headers(message.headers()) for message in messages]
             if not self._user_is_key:
-                keys = [
-                    key if message.value() is None else own
-                    for message, key, (_, own) in zip(messages, keys, headers, strict=True)
-                ]
+                each = zip(messages, keys, headers, strict=True)
+                keys = [key if one.value() is None else own for one, key, (_, own) in each]
         records = Records.of(
             [message.value() for message in messages],
             keys,

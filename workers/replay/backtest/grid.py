@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from workers.mechanisms.config.checked import display, rules
 from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
@@ -111,11 +112,8 @@ class Grid:
         if views.keys() == known:
             return settings
         # Histograms of one worker need distinct names and topics.
-        named = [
-            msgspec.structs.replace(config, name=f"{number}", topic=None)
-            for number, config in enumerate(views.values())
-        ]
-        return msgspec.structs.replace(settings, histograms=tuple(named))
+        named = [replace(one, name=f"{at}", topic=None) for at, one in enumerate(views.values())]
+        return replace(settings, histograms=tuple(named))
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:

@@ -409,9 +409,7 @@ class QueryWatch(Watch):
         named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
         if not named:
             return
-        short = [
-            (np.sort(exact)[-len(places) :] - np.sort(exact[places])).mean() for places in named
-        ]
+        short = [(np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named]
         row[PLACE["shortfall"]] = np.mean(short)
         for suffix, sums in (("", exact), ("_unbounded", unbounded)):
             right = [(sums[places] >= np.sort(sums)[-len(places)]).mean() for places in named]

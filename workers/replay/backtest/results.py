@@ -314,9 +314,7 @@ def read(directory: Path) -> Tables:
             raise SettingsError(
                 f"{directory}: results of version {found.version}; this program reads {VERSION}"
             )
-        runs, results, boards = (
-            pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS)
-        )
+        runs, results, boards = (pq.read_table(directory / one) for one in (RUNS, RESULTS, BOARDS))
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0]
         raise SettingsError(f"{directory}: not a results directory: {why}") from error

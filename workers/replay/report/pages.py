@@ -33,10 +33,8 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
     """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
     one = "event was counted" if unit == "event" else "user is among those counted"
     whether = f"any one {one}"
-    return [
-        f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}",
-        *measures(epsilon, delta),
-    ]
+    said = f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}"
+    return [said, *measures(epsilon, delta)]
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:

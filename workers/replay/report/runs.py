@@ -94,10 +94,8 @@ def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats
     groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
     names = zip(lists["run"].to_pylist(), lists["metric"].to_pylist(), strict=True)
-    columns = (
-        [of.values.to_numpy() for of in lists[name]]
-        for name in ("tick_list", "size_list", "value_list")
-    )
+    kinds = "tick_list", "size_list", "value_list"
+    columns = ([of.values.to_numpy() for of in lists[kind]] for kind in kinds)
     return dict(zip(names, zip(*columns, strict=True), strict=True))
 
 
