@@ -26,14 +26,7 @@ from workers.events.project import Event, Projection
 
 @dataclass(frozen=True)
 class Short:
-    """A short search.
-
-    Attributes:
-        cells: that it looks at.
-        first: the shapes that it begins with.
-        tries: how many it tries then.
-        most: bytes of a batch.
-    """
+    """A search of `cells`: the `first` shapes, then `tries`, in batches of `most` bytes."""
 
     cells: list[Cell]
     first: list[Shape]
@@ -105,7 +98,6 @@ def quiet() -> Iterator[None]:
 
 
 def named(cell: Cell) -> str:
-    """Return the name of a cell."""
     return f"{cell.stage}-{cell.what}-{cell.variant}-{cell.form}"
 
 

@@ -24,9 +24,8 @@ import numpy as np
 import pytest
 
 from tests.contract.probe import Probe
-from tests.contract.stage import Run, Tick
+from tests.contract.stage import NAME, Run, Tick, worst
 from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
-from tests.contract.worst import NAME, worst
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import random
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from tests.replay.backtest.backtests import KEY, text_of
+from tests.replay.backtest.backtests import KEY, lines, text_of
 from tests.replay.site import T0, Printed, run_replay, settings_of
 from tests.worker.harness import Bare, known, unk
 from workers.cli import execute
@@ -38,7 +37,6 @@ from workers.replay.offline import (
     replay,
 )
 from workers.replay.source import EventBatch, Source
-from workers.replay.sources_lines import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
@@ -52,10 +50,6 @@ def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
         items = rng.choices(labels, weights=range(20, 0, -1), k=size)
         events.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
     return text_of(events)
-
-
-def lines(settings: Settings, content: bytes) -> JsonLines:
-    return JsonLines(settings, "text", io.BytesIO(content), total=len(content))
 
 
 def snapshots(

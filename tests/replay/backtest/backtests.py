@@ -54,10 +54,7 @@ class Interrupted(JsonLines):
                 signal.raise_signal(self.number)
 
 
-def source_of(
-    settings: Settings, some: Sequence[object], kind: type[JsonLines] = JsonLines
-) -> JsonLines:
-    content = text_of(some)
+def lines(settings: Settings, content: bytes, kind: type[JsonLines] = JsonLines) -> JsonLines:
     return kind(settings, "text", io.BytesIO(content), total=len(content))
 
 
@@ -99,7 +96,7 @@ def backtest(
         if snapshots is not None:
             snapshots.append(json.loads(snapshot.value))
 
-    summary = runs.run(settings, source_of(settings, some), write, lambda summary: None)
+    summary = runs.run(settings, lines(settings, text_of(some)), write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 
