@@ -163,13 +163,8 @@ def _factory(variant: str) -> Factory:
     names = ["events", settings.contributions_topic, settings.contribute_state_topic]
     names += [settings.release_state_topic, "bounds.by-user", "bounds.rekey-state"]
     existing = {name: Existing(name, 1) for name in names}
-    topics = Topics(
-        events=("events",),
-        plan=[],
-        existing=existing,
-        by_user="bounds.by-user" if settings.privacy.rekey else None,
-        embedded=True,
-    )
+    of: Any = {"by_user": "bounds.by-user" if settings.privacy.rekey else None, "embedded": True}
+    topics = Topics(events=("events",), plan=[], existing=existing, **of)
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.probe import Block
 from tests.contract.stage import KEY, NAME, Histogram, Run, Tick
-from tests.contract.variants import Variant, built
+from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.tree import TreeCounter
@@ -294,18 +294,16 @@ class Maxima(Adapter):
         if mechanism.segments is not None and j < mechanism.segments.most:
             last = ended or len(first.stream)
             moved = [self._outer(streams, notes[t - 1], t) for t in range(tick, last + 1)]
-            found.tests.append(
-                _test((engine.OUTER_TAU << 56, j), engine.OUTER_MU, ended, moved, sign)
-            )
+            threshold = engine.OUTER_TAU << 56, j
+            found.tests.append(_test(threshold, engine.OUTER_MU, ended, moved, sign))
             if ended:
                 for label, amount in items.items():
                     found.add(block(label, (engine.OUTER_COLUMNS << 56, j)), -sign * amount)
         if mechanism.inner is not None and i <= mechanism.intervals(j).capacity and ended != tick:
             last = closed or (ended - 1 if ended else len(first.stream))
             moved = [self._inner(streams, notes[t - 1], t) for t in range(tick, last + 1)]
-            found.tests.append(
-                _test((engine.INNER_TAU << 56 | j, i), engine.INNER_MU, closed, moved, sign)
-            )
+            threshold = engine.INNER_TAU << 56 | j, i
+            found.tests.append(_test(threshold, engine.INNER_MU, closed, moved, sign))
         if closed:
             place = engine.INNER_COLUMNS << 56 | j << 8
             for label, amount in items.items():
@@ -370,22 +368,11 @@ def _test(
 
 
 ADAPTERS: dict[str, type[Adapter]] = {
-    "known_base": Counting,
-    "unk_base": Counting,
-    "meta": OneShots,
+    **dict.fromkeys(("known_base", "unk_base"), Counting),
+    **dict.fromkeys(("meta", *PER_TICK), OneShots),
+    **dict.fromkeys(MAXIMA, Maxima),
     "sparse_gumb": Sparse,
-    "bounded_max": Maxima,
-    "doubling": Maxima,
-    "two_level": Maxima,
-    "two_level_k": Maxima,
     "misra_gries": Sketches,
-    "known_gauss": OneShots,
-    "known_gumbel": OneShots,
-    "unk_gauss": OneShots,
-    "limit_dom": OneShots,
-    "limit_dom_laplace": OneShots,
-    "positive_laplace": OneShots,
-    "positive_gauss": OneShots,
     "pay_what_you_get": Paying,
 }
 

@@ -24,7 +24,7 @@ import pytest
 from tests.contract.adapters import adapter_of, exposed_counters
 from tests.contract.coupling import Price, check, pure
 from tests.contract.stage import worst
-from tests.contract.variants import TICKS, VARIANTS, Variant, built, named
+from tests.contract.variants import MAXIMA, TICKS, VARIANTS, Variant, built, named
 from tests.mechanisms.small import SMALL
 from workers.arrays.types import Floats, Longs
 from workers.mechanisms.config.histogram import KnownBaseConfig
@@ -280,8 +280,7 @@ def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Varian
 
 
 def test_all_names_over_an_unknown_domain_are_charged_for_discovery() -> None:
-    known = {"known_base", "known_gauss", "known_gumbel", "sparse_gumb"}
-    known |= {"bounded_max", "doubling", "two_level", "two_level_k"}
+    known = {"known_base", "known_gauss", "known_gumbel", "sparse_gumb", *MAXIMA}
     names = {v.mechanism for v in VARIANTS}
     assert {v.mechanism for v in DISCOVERING} == names - known
     free = {str(v) for v in VARIANTS if v not in DISCOVERING and v.mechanism == "meta"}

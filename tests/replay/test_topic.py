@@ -79,10 +79,9 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
         chosen = rng.choices(labels, weights=range(40, 0, -1), k=rng.randrange(5))
         items = rng.choice((chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40]))
         events.append({"key": rng.choice("abc"), "items": items, "ts": at})
+    far = {"key": "a", "items": "x", "ts": end_ms + 10**9}
     for i in range(0, number, 97):
-        events[i] = rng.choice(
-            (b"broken", {"key": "a", "ts": 5}, {"key": "a", "items": "x", "ts": end_ms + 10**9})
-        )
+        events[i] = rng.choice((b"broken", {"key": "a", "ts": 5}, far))
     return events
 
 

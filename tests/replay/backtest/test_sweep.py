@@ -261,9 +261,8 @@ def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypat
     varies = "items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"
     runs = runs_in(settings, tmp_path, *varies, seeds=2)
     kind = JsonLines if pressed is None else Interrupted
-    found, expected = (
-        measured_by(processes, runs, settings, events(3_000), kind) for processes in (3, 1)
-    )
+    of = runs, settings, events(3_000), kind
+    found, expected = (measured_by(processes, *of) for processes in (3, 1))
     assert (found.input, found.runs) == (expected.input, expected.runs)
     assert found.boards == expected.boards
     assert found.input.complete is (pressed is None) and len(found.runs) == 12

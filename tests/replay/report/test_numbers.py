@@ -122,9 +122,7 @@ def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
 def test_numbers_are_counted_in_their_buckets(tmp_path: Path) -> None:
     site(tmp_path, EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0"))
     values: list[float] = [0.5, 1, 2, 2.5, 99.99, 100, 9_999, 10_000, 1e9, -3] * 200
-    events = [
-        {"service": "web", "latency_ms": value, "ts": START + i} for i, value in enumerate(values)
-    ]
+    events = [{"service": "web", "latency_ms": ms, "ts": START + i} for i, ms in enumerate(values)]
     (tmp_path / "in.jsonl").write_bytes(text_of(events))
     out = tmp_path / "snapshots.jsonl"
     assert run_replay(tmp_path, "--snapshots", out) == 0
