@@ -1,4 +1,4 @@
-"""The flights example end to end: the report's figures against pandas on the raw file."""
+"""The flights example end to end: its error bars over many seeds, and the report's figures against pandas on the raw file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "flights"
 DAY_MS, TOP, KEYS = 86_400_000, 10, ("EWR", "JFK", "LGA")
-EVENTS = 110_000
+SEEDS, EVENTS = 8, 110_000
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,35 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def replay(directory: Path, report: Path, *more: str) -> None:
+    config, source = str(directory / "known.toml"), str(directory / "flights.jsonl")
+    command = ["replay", "-c", config, "--input", source, "--report", str(report)]
+    assert execute([*command, *more]) == 0
+
+
+def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_path: Path) -> None:
+    """The published sd is all that a reader knows of the error; known_base has no bias, so 95 % must be 95 %.
+
+    315 counts at each of some 120 ticks, and 8 seeds. Counts of one item at near ticks share noise; taken as no more than five
+    independent values an item and seed there are 12,600, and the sd of their share is 0.002: one per cent is five of them. With half
+    or double the variance the share would be 0.994 or 0.834.
+    """
+    replay(flights, tmp_path / "out", "--seeds", str(SEEDS))
+    rows = read(tmp_path / "out").results.to_pandas()
+    covered = rows[(rows.metric == "coverage") & (rows.key == "") & (rows.tick == 0)]
+    assert len(covered) == SEEDS
+    assert 0.94 <= covered.value.mean() <= 0.96
+    series = rows[(rows.key == "") & (rows.tick > 0)]
+    at_ticks = series.pivot_table("value", index=["seed", "tick"], columns="metric")
+    # With half or double the variance this would be 0.7 or 1.4.
+    assert 0.97 <= (at_ticks.error_rms / at_ticks.sd).mean() <= 1.03
+
+
 def test_report_figures_match_pandas_on_the_raw_file(flights: Path, tmp_path: Path) -> None:
     import pandas as pd
 
     out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
-    command = ["replay", "-c", str(flights / "known.toml"), "--seeds", "1", "--report", str(out)]
-    command += ["--input", str(flights / "flights.jsonl"), "--snapshots", str(snapshots)]
-    assert execute(command) == 0
+    replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))
     lines = (flights / "flights.jsonl").read_text(encoding="utf-8").splitlines()
     events = pd.DataFrame([json.loads(line) for line in lines])
     domain = (flights / "airports.txt").read_text(encoding="utf-8").split()
