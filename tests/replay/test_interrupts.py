@@ -22,7 +22,7 @@ from workers.replay.backtest.results import Results, read
 from workers.replay.backtest.sweep import Pool
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.source import EventBatch
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def later(monkeypatch: Patch) -> list[float]:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
 
     def report(directory: Path) -> list[str]:
         (directory / "report.html").touch()

@@ -199,7 +199,6 @@ class TopicSource(Source):
 
     def _end(self, part: _Partition) -> None:
         part.position = part.end
-        part.waiting = []
         self._open.pop(part.place.log, None)
 
 

@@ -17,7 +17,7 @@ from workers.replay.backtest.grid import Run, make_grid, runs_of
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.sweep import Backtest
 from workers.replay.source import EventBatch
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.settings.settings import Settings
 
 KEY = NoiseKey(bytes(range(32)))

@@ -29,7 +29,7 @@ from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
 from workers.replay.backtest.sweep import Backtest, Pool, Thinned
 from workers.replay.offline import Summary
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import Settings
 
@@ -219,7 +219,7 @@ def no_report(monkeypatch: Patch) -> None:
 
 
 def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
     runs = Backtest(runs_in(settings, tmp_path, "items.max_items=1,20"), KEY, 5)
@@ -256,7 +256,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 @pytest.mark.parametrize("pressed", [None, 3])
 def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
     varies = "items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"
     runs = runs_in(settings, tmp_path, *varies, seeds=2)

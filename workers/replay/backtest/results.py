@@ -6,7 +6,7 @@
     rejects.json      input totals, rejects with reasons, and whether the run reached its end
 
 docs/results.md defines every column and metric. No file holds the time, or the name of a machine or
-user, so the same results give the same bytes. `outcomes` reads the tables by combination.
+user, so the same results give the same bytes. `by_histogram` reads the tables by combination.
 """
 
 from __future__ import annotations
@@ -80,13 +80,6 @@ class Outcome:
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
-    for one in outcomes(tables):
-        found.setdefault(one.row.histogram, []).append(one)
-    return found
-
-
-def outcomes(tables: Tables) -> list[Outcome]:
     import pyarrow.compute as pc
 
     whole = pc.equal(tables.results["key"], "")
@@ -103,7 +96,7 @@ def outcomes(tables: Tables) -> list[Outcome]:
         seeds[row["run"]].append(RunRow(varied=varied, **row))
         for name, value in varied.items():
             choices[name].add(value)
-    found = []
+    found: dict[str, list[Outcome]] = {}
     for number, runs in sorted(seeds.items()):
         first, prefix = runs[0], f"{runs[0].histogram}."
         # A setting with a single value does not distinguish runs.
@@ -113,7 +106,8 @@ def outcomes(tables: Tables) -> list[Outcome]:
             if len(choices[name]) > 2 and name.startswith(prefix)
         }
         metrics = {metric: Spread.of(each) for metric, each in values[number].items()}
-        found.append(Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics))
+        outcome = Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics)
+        found.setdefault(first.histogram, []).append(outcome)
     return found
 
 

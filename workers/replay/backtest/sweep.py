@@ -206,7 +206,6 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
                     for histogram in backtest.histograms:
                         histogram.forget()
             else:
-                backtest.finish()
                 return backtest.results(*arguments)
 
 
@@ -325,20 +324,16 @@ class Backtest:
                     interrupts.check()
 
             own: Any = {"histograms": self.histograms, "after_tick": after_tick}
-            summary = replay(settings, self._key, source, write, progress, **own)
-            self.finish()
-        return summary
-
-    def finish(self) -> None:
-        for group in self._groups.values():
-            group.finish()
+            return replay(settings, self._key, source, write, progress, **own)
 
     def watches(self) -> Iterator[Watch]:
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """Return the measurements; `word` is the unit of the reject numbers."""
+        """Measure the last tick and return all; `word` is the unit of the reject numbers."""
+        for group in self._groups.values():
+            group.finish()
         results = Results(input_of(summary, word, self._top, left_out))
         for one in self.watches():
             results.runs.append(row_of(one, summary))
@@ -357,7 +352,7 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
         last_ms=summary.last_ms,
         word=word,
         counts=dict(sorted(summary.rejects.items())),
-        first=[(one.partition, one.number, one.reason) for one in summary.first_rejects],
+        first=summary.first_rejects,
         top=top,
         left_out=left_out,
     )

@@ -283,16 +283,13 @@ class View:
 
 def largest(counts: Longs, rows: Rows | None, n: int) -> Top:
     """Return the n largest of the counts above 0 of `rows`; None: of all."""
-    own = counts if rows is None else counts[rows]
-    least = max(1, int(np.partition(own, len(own) - n)[len(own) - n])) if len(own) > n else 1
-    found = np.flatnonzero(own >= least)
-    found = found[np.lexsort((found, -own[found]))][:n]
-    floor = int(own[found[-1]]) if len(found) else 1
-    return Top(found if rows is None else rows[found], floor)
+    counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
+    found = counted[released_top(counted, counts[counted], n)]
+    return Top(found, int(counts[found[-1]]) if len(found) else 1)
 
 
 def released_top(rows: Rows, counts: Longs, n: int) -> Rows:
-    """Return the places in `rows` of the n largest published counts, by count, ties by row."""
+    """Return the places in `rows` of the n largest counts, by count, ties by row."""
     places = np.arange(len(rows))
     if len(rows) > n:
         least = np.partition(counts, len(rows) - n)[len(rows) - n]
