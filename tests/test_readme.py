@@ -30,7 +30,7 @@ from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import mechanisms
 from workers.replay.offline import replay
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.settings import settings as sections
 from workers.settings.settings import load
 

@@ -9,11 +9,10 @@ import time
 from contextlib import suppress
 
 from tests.bounds.encoded import FORMS
-from tests.bounds.search import Search, cells, minutes
+from tests.bounds.search import Search, cells
 
 
 def main() -> int:
-    """Search, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -23,19 +22,16 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     asked = [cell for cell in cells(given.forms) if not given.stages or cell.stage in given.stages]
     search, begun = Search(given.seed, asked), time.monotonic()
+    end = begun + 60 * given.minutes
     said_s = begun
     with suppress(KeyboardInterrupt):
-        for cell, worst in search.climb(minutes(given.minutes)):
+        for cell, worst in search.climb(lambda: time.monotonic() > end):
             now = time.monotonic()
             if now - said_s > 60:
-                said_s = now
-                print(
-                    f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried; {cell}: {worst.score:,.1f}",
-                    flush=True,
-                )
-    print(
-        f"\n{search.tried:,} batches in {(time.monotonic() - begun) / 60:.0f} minutes, seed {given.seed}"
-    )
+                said_s, done = now, f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried"
+                print(f"{done}; {cell}: {worst.score:,.1f}", flush=True)
+    took = f"{(time.monotonic() - begun) / 60:.0f} minutes"
+    print(f"\n{search.tried:,} batches in {took}, seed {given.seed}")
     print("stage      format      bytes allocated a byte read | ns of processor time a byte read")
     for line in search.table():
         print(line)

@@ -49,52 +49,42 @@ message Event {
 
 
 class OneSchema:
-    """A registry of one schema."""
+    """A registry with one schema, under every id."""
 
     def __init__(self, form: str) -> None:
-        self._schema = (
-            Schema("AVRO", json.dumps(AVRO)) if form == "avro" else Schema("PROTOBUF", PROTOBUF)
-        )
+        self._schema = SCHEMAS[form]
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema:
-        """Return the schema, whatever its id."""
         return self._schema
 
 
-def encoder(form: str) -> Any:
-    """Return what encodes a record's JSON in a format, from its bytes; None stays None."""
-    if form == "json_schema":
-        return lambda value: None if value is None else b"\0\0\0\0\1" + value
-    schema: Any = fastavro.parse_schema(AVRO) if form == "avro" else None
-    message: Any = (
-        None
-        if form == "avro"
-        else message_factory.GetMessageClass(
-            ProtobufSchema(Schema("PROTOBUF", PROTOBUF)).message([0])
-        )
-    )
+SCHEMAS = {"avro": Schema("AVRO", json.dumps(AVRO)), "protobuf": Schema("PROTOBUF", PROTOBUF)}
+HEADER = b"\0\0\0\0\1"
 
-    def encoded(value: bytes | None) -> bytes | None:
-        if value is None:
-            return None
+
+def encode_all(form: str, values: Sequence[bytes | None]) -> list[bytes | None]:
+    """Encode records, given as JSON, in a format; None stays None."""
+    if form == "json_schema":
+        return [None if value is None else HEADER + value for value in values]
+    schema: Any = fastavro.parse_schema(AVRO)
+    message: Any = message_factory.GetMessageClass(ProtobufSchema(SCHEMAS["protobuf"]).message([0]))
+
+    def encoded(value: bytes) -> bytes:
         row = _row(value)
         if form == "avro":
-            out = io.BytesIO(b"\0\0\0\0\1")
-            out.seek(5)
+            out = io.BytesIO()
             fastavro.schemaless_writer(out, schema, row)
-            payload = out.getvalue()
+            payload = HEADER + out.getvalue()
         else:
-            payload = (
-                b"\0\0\0\0\1\0"
-                + message(**{k: v for k, v in row.items() if v is not None}).SerializeToString()
-            )
+            fields = {name: field for name, field in row.items() if field is not None}
+            payload = HEADER + b"\0" + message(**fields).SerializeToString()
         return payload if row["kind"] != "damaged" else _damaged(payload)
 
-    return encoded
+    return [None if value is None else encoded(value) for value in values]
 
 
 def _row(value: bytes) -> dict[str, Any]:
-    """Return what a schema has room for, of a record; of what is no JSON, a record to damage."""
+    """Return the fields of a record that the schema has; if it is not JSON, a record to damage."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
@@ -133,9 +123,3 @@ def _damaged(payload: bytes) -> bytes:
     for _ in range(1 + len(out) // 2_000):
         out[rng.randrange(6, len(out))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
     return bytes(out)
-
-
-def encode_all(form: str, values: Sequence[bytes | None]) -> list[bytes | None]:
-    """Return records in a format."""
-    encode = encoder(form)
-    return [encode(value) for value in values]

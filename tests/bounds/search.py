@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,16 +23,11 @@ CONSTANT = MappingProxyType({MEMORY: 48 << 20, TIME: 40_000_000})
 #: Below this a batch says little of what a byte costs.
 SMALL = 200_000
 #: Bytes allocated, and ns of processor time, for each uncompressed byte of a batch, by stage.
+STAGES = ("rekey", "contribute", "release", "check", "replay")
 BOUNDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
-        MEMORY: {"rekey": 60, "contribute": 90, "release": 40, "check": 160, "replay": 160},
-        TIME: {
-            "rekey": 3_000,
-            "contribute": 3_000,
-            "release": 2_000,
-            "check": 6_000,
-            "replay": 3_000,
-        },
+        MEMORY: dict(zip(STAGES, (60, 90, 40, 160, 160), strict=True)),
+        TIME: dict(zip(STAGES, (3_000, 3_000, 2_000, 6_000, 3_000), strict=True)),
     }
 )
 #: In five views an empty text of Avro, one byte, takes 140 to 190.
@@ -42,8 +36,6 @@ HIGHER = MappingProxyType({("contribute", MEMORY, "avro"): 250.0})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """What is measured where."""
-
     stage: str
     what: str
     variant: str
@@ -51,14 +43,11 @@ class Cell:
 
 
 def bound(cell: Cell) -> float:
-    """Return what a cell may cost for each byte."""
     return HIGHER.get((cell.stage, cell.what, cell.form), BOUNDS[cell.what][cell.stage])
 
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The worst shape of a cell."""
-
     score: float
     shape: Shape
 
@@ -73,7 +62,6 @@ def score(what: str, cost: Cost) -> float:
 
 
 def cells(forms: Sequence[str] = ("json", *FORMS)) -> list[Cell]:
-    """Return all cells."""
     found = []
     for form in forms:
         for variant in VARIANTS:
@@ -96,12 +84,7 @@ class Search:
     """The worst shapes so far, by cell."""
 
     def __init__(self, seed: int, asked: Sequence[Cell], most: int = BATCH_BYTES) -> None:
-        """
-        Args:
-            seed: of all that is chosen.
-            asked: the cells.
-            most: bytes of a batch, about.
-        """
+        """`seed` is that of all choices; `most` the approximate bytes of a batch."""
         self.worst: dict[Cell, Worst] = {}
         self.tried = 0
         self._rng = random.Random(seed)
@@ -152,21 +135,17 @@ class Search:
             for form in dict.fromkeys(cell.form for cell in self._cells):
                 row = []
                 for what in (MEMORY, TIME):
-                    of = [
-                        (w.score, c.variant, w.shape)
-                        for c, w in self.worst.items()
-                        if (c.stage, c.form, c.what) == (stage, form, what)
-                    ]
+                    place = (stage, form, what)
+                    of = [c for c in self.worst if (c.stage, c.form, c.what) == place]
                     if of:
-                        most, variant, shape = max(of, key=lambda each: each[0])
-                        row.append(
-                            f"{most:9,.1f} of {BOUNDS[what][stage]:6,.0f}  {variant}: {said(shape)}"
-                        )
+                        cell = max(of, key=lambda each: self.worst[each].score)
+                        worst, most = self.worst[cell], f"{BOUNDS[what][stage]:6,.0f}"
+                        found = f"{cell.variant}: {said(worst.shape)}"
+                        row.append(f"{worst.score:9,.1f} of {most}  {found}")
                 if row:
                     yield f"{stage:10} {form:11} " + " | ".join(row)
 
     def above(self) -> list[tuple[Cell, Worst]]:
-        """Return the cells above their bound."""
         return [(c, w) for c, w in self.worst.items() if w.score > bound(c)]
 
 
@@ -176,13 +155,7 @@ def said(shape: Shape) -> str:
     for kind in shape.kinds:
         fields = " ".join(f"{name}={atom}({size:,})" for name, atom, size in kind.fields)
         habit = "" if kind.habit == "plain" else f" {kind.habit}({kind.habit_size:,})"
-        kinds.append(
-            f"{kind.times}x[{'null' if kind.null else fields + habit}{f' key={kind.key_bytes}' if kind.key_bytes else ''}]"
-        )
+        value = "null" if kind.null else fields + habit
+        key = f" key={kind.key_bytes}" if kind.key_bytes else ""
+        kinds.append(f"{kind.times}x[{value}{key}]")
     return f"{' '.join(kinds)} *{shape.rounds:,} {shape.codec}"
-
-
-def minutes(number: float) -> Callable[[], bool]:
-    """Return what says that so many minutes are over."""
-    end = time.monotonic() + 60 * number
-    return lambda: time.monotonic() > end

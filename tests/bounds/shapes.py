@@ -24,9 +24,8 @@ Atom = Callable[[int, random.Random], bytes]
 
 def _repeated(opening: bytes, one: bytes, closing: bytes, separator: bytes = b",") -> Atom:
     def made(size: int, rng: random.Random) -> bytes:
-        return (
-            opening + separator.join([one] * max(1, size // (len(one) + len(separator)))) + closing
-        )
+        number = max(1, size // (len(one) + len(separator)))
+        return opening + separator.join([one] * number) + closing
 
     return made
 
@@ -109,14 +108,8 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
 FIELDS = ("key", "items", "ts", "user", "lines", "price", "kind", "other")
 #: What is done to a record when its fields are written.
 HABITS = (
-    "plain",
-    "ten of each",
-    "names twice",
-    "many others",
-    "long names",
-    "escaped names",
-    "tail",
-    "spaced",
+    *("plain", "ten of each", "names twice", "many others"),
+    *("long names", "escaped names", "tail", "spaced"),
 )
 
 
@@ -139,15 +132,10 @@ class Kind:
         made = {"key": b'"s1"', "ts": b"%d" % NOW_MS, **made}
         size = min(self.habit_size, most)
         colon, comma = (b" : ", b" , ") if self.habit == "spaced" else (b":", b",")
-        parts = [
-            b'"' + name.encode() + b'"' + colon + value for name, value in made.items() if value
-        ]
+        names = {name: name.encode() for name in made}
         if self.habit == "escaped names":
-            parts = [
-                b'"' + b"".join(b"\\u%04x" % c for c in name.encode()) + b'"' + colon + value
-                for name, value in made.items()
-                if value
-            ]
+            names = {name: b"".join(b"\\u%04x" % c for c in name.encode()) for name in made}
+        parts = [b'"' + names[name] + b'"' + colon + made[name] for name in made if made[name]]
         if self.habit == "ten of each":
             parts = parts * 10
         elif self.habit == "names twice":
@@ -188,7 +176,6 @@ class Shape:
 
 
 def of(**fields: tuple[str, int]) -> Kind:
-    """Return a plain kind of records."""
     return Kind(tuple((name, atom, size) for name, (atom, size) in fields.items()))
 
 
@@ -201,15 +188,10 @@ def begins(fields: Sequence[str] = FIELDS) -> list[Shape]:
                 found.append(Shape((of(**{name: (atom, size)}),), rounds))
     for habit in HABITS:
         for size in (10, 2_000, 900_000):
-            found.append(
-                Shape(
-                    (Kind((("items", "words", 20),), habit, size),),
-                    max(1, 60_000 // max(1, size // 30)),
-                )
-            )
-    found.append(Shape((Kind((), null=True),), RECORDS))
-    found.append(Shape((Kind((), null=True, key_bytes=1_000),), RECORDS))
-    return found
+            kind = Kind((("items", "words", 20),), habit, size)
+            found.append(Shape((kind,), max(1, 60_000 // max(1, size // 30))))
+    nulls = (Kind((), null=True, key_bytes=size) for size in (0, 1_000))
+    return found + [Shape((kind,), RECORDS) for kind in nulls]
 
 
 def together(size: int = 6_000) -> list[Shape]:
@@ -240,34 +222,26 @@ def changed(shape: Shape, rng: random.Random) -> Shape:
         fields = list(kind.fields)
         place = rng.randrange(len(fields))
         name, atom, size = fields[place]
-        fields[place] = (
-            name,
-            atom,
-            max(1, min(980_000, int(size * rng.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))),
-        )
+        size = int(size * rng.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0)))
+        fields[place] = (name, atom, max(1, min(980_000, size)))
         kinds[at] = replace(kind, fields=tuple(fields))
     elif choice == 6:
         kinds[at] = replace(kind, habit=rng.choice(HABITS), habit_size=_size(rng))
     elif choice == 7:
-        kinds[at] = replace(
-            kind, times=max(1, min(20_000, int(kind.times * rng.choice((0.1, 0.5, 2, 10)))))
-        )
+        times = int(kind.times * rng.choice((0.1, 0.5, 2, 10)))
+        kinds[at] = replace(kind, times=max(1, min(20_000, times)))
     elif choice == 8 and len(kinds) < 4:
-        other = rng.choice(begins()).kinds[0]
-        kinds.insert(
-            rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000)))
-        )
+        other, place = rng.choice(begins()).kinds[0], rng.randrange(len(kinds) + 1)
+        kinds.insert(place, replace(other, times=rng.choice((1, 1, 10, 1_000))))
     elif choice == 9 and len(kinds) > 1:
         del kinds[at : at + rng.choice((1, len(kinds) // 2))]
     else:
-        kinds[at] = replace(
-            kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05
-        )
+        key_bytes = rng.choice((0, 0, 5, 1_000, 2_000))
+        kinds[at] = replace(kind, key_bytes=key_bytes, null=rng.random() < 0.05)
     rounds = max(1, min(RECORDS, int(shape.rounds * rng.choice((0.1, 0.5, 1, 1, 1, 1, 2, 10)))))
     codec = rng.choice(CODECS) if rng.random() < 0.1 else shape.codec
-    return Shape(
-        tuple(kinds), rounds, codec, rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed
-    )
+    seed = rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed
+    return Shape(tuple(kinds), rounds, codec, seed)
 
 
 def _size(rng: random.Random) -> int:

@@ -48,6 +48,7 @@ from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, load
 
+Column = Sequence[bytes | None]
 KEY = NoiseKey(bytes(range(32)))
 #: A producer's largest request, uncompressed: where a record batch ends.
 BATCH_BYTES = 1_000_000
@@ -66,7 +67,6 @@ _BUCKETS = {"from": 0, "to": 999, "count": 999}
 
 
 def _prices() -> dict[str, object]:
-    """A histogram of numbers, whose domain is its buckets."""
     found = known("prices", items="price", buckets=_BUCKETS, max_items=1)
     del found["domain"]
     return found
@@ -107,38 +107,23 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a stage took.
+    """Cost of a stage."""
 
-    Attributes:
-        nbytes: uncompressed bytes of keys, values and framing that it read.
-        peak: bytes allocated at the same time by Python and numpy, beyond those before.
-        cpu_ns: processor time of the thread.
-    """
+    nbytes: int  # uncompressed, of the keys, values and framing read
+    peak: int  # bytes allocated at the same time by Python and numpy, beyond those before
+    cpu_ns: int  # processor time of the thread
 
-    nbytes: int
-    peak: int
-    cpu_ns: int
 
-    @property
-    def ns_a_byte(self) -> float:
-        """Processor time a byte."""
-        return self.cpu_ns / self.nbytes
+_EVENTS = {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"}
 
 
 @lru_cache(maxsize=16)
 def settings_of(variant: str) -> Settings:
-    """Return the settings of a variant."""
     given = VARIANTS[variant]
     document = {
         "worker": {"name": "bounds", "data_dir": "data", "key_file": "key", "owner_partitions": 1},
         "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": {
-            "topic": "events",
-            "key": "key",
-            "items": "items",
-            "timestamp": "ts",
-            **given.get("events", {}),
-        },
+        "events": _EVENTS | given.get("events", {}),
         "privacy": {"unit": "event", **given.get("privacy", {})},
         "histogram": given["histogram"],
     }
@@ -167,7 +152,6 @@ class _Committed:
         forwarded: Any = (),
         to: str = "",
     ) -> None:
-        """Keep what would be committed."""
         self.messages += messages
         for records in forwarded:
             self.forwarded += [(value, key) for value, key, *_ in records.messages()]
@@ -177,28 +161,15 @@ class _Committed:
 @lru_cache(maxsize=16)
 def _factory(variant: str) -> Factory:
     settings = settings_of(variant)
-    names = [
-        settings.contributions_topic,
-        settings.contribute_state_topic,
-        settings.release_state_topic,
-    ]
-    existing = {
-        name: Existing(name, 1)
-        for name in ["events", *names, "bounds.by-user", "bounds.rekey-state"]
-    }
-    topics = Topics(
-        events=("events",),
-        plan=[],
-        existing=existing,
-        by_user="bounds.by-user" if settings.privacy.rekey else None,
-        embedded=True,
-    )
+    names = ["events", settings.contributions_topic, settings.contribute_state_topic]
+    names += [settings.release_state_topic, "bounds.by-user", "bounds.rekey-state"]
+    existing = {name: Existing(name, 1) for name in names}
+    of: Any = {"by_user": "bounds.by-user" if settings.privacy.rekey else None, "embedded": True}
+    topics = Topics(events=("events",), plan=[], existing=existing, **of)
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
 
 
-def fetched(
-    keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str = "none"
-) -> bytes:
+def fetched(keys: Column, values: Column, codec: str = "none") -> bytes:
     """Return records as a broker sends them."""
     out = bytearray()
     at, offset = 0, 0
@@ -232,12 +203,7 @@ class Stages:
     """The stages of one variant of settings and one format; each call begins with fresh ones."""
 
     def __init__(self, variant: str, form: str = "json", most: int = WHOLE_BYTES) -> None:
-        """
-        Args:
-            variant: of the settings.
-            form: how the records are encoded.
-            most: bytes of a batch, about.
-        """
+        """`form` is the encoding of records, `most` the approximate bytes of a batch."""
         self.variant, self.form, self.most = variant, form, most
         self._settings = settings_of(variant)
 
@@ -248,21 +214,14 @@ class Stages:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the stages, in the order in which `run` has them."""
+        first = ("rekey",) if self._settings.privacy.rekey else ()
         offline = ("check", "replay") if self.form == "json" else ()
-        return (
-            *(["rekey"] if self._settings.privacy.rekey else []),
-            "contribute",
-            "release",
-            *offline,
-        )
+        return (*first, "contribute", "release", *offline)
 
     def run(self, shape: Shape, *, memory: bool = True, only: str | None = None) -> dict[str, Cost]:
-        """Return what a batch costs each stage.
+        """Return what a batch costs each stage, or `only` one; those before it run as well.
 
-        Args:
-            shape: of the batch.
-            memory: whether memory is traced, which takes time; else `peak` is 0.
-            only: the stage whose cost is wanted; None: all. Those before it run as well.
+        `memory`: trace memory, which takes time; else `peak` is 0.
         """
         # As in a worker, collections of garbage pass over what was there before: it would take them
         # longer than most batches take.
@@ -287,22 +246,18 @@ class Stages:
             rekey = factory.rekey(factory._by_user.sources.topics[0], 0)
             self._give_format(rekey, factory)
             found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
-            values, keys = (
-                [value for value, _ in committed.forwarded],
-                [key for _, key in committed.forwarded],
-            )
+            values = [value for value, _ in committed.forwarded]
+            keys = [key for _, key in committed.forwarded]
             if not values or only == "rekey":
                 return found
         contribute = factory.contribute(factory.sources.topics[0], 0)
         self._give_format(contribute, factory)
         found["contribute"], committed = self._stage(contribute, keys, values, shape.codec, memory)
-        sent = [
-            m.value for m in committed.messages if m.topic == self._settings.contributions_topic
-        ]
+        topic = self._settings.contributions_topic
+        sent = [message.value for message in committed.messages if message.topic == topic]
         if sent and only != "contribute":
-            found["release"], _ = self._stage(
-                factory.release(0), [None] * len(sent), sent, "none", memory
-            )
+            records = [None] * len(sent), sent
+            found["release"], _ = self._stage(factory.release(0), *records, "none", memory)
         if only is None and self.form == "json" and not self._settings.privacy.rekey:
             found["check"] = self._check(keys, values, memory)
             found["replay"] = self._replay(keys, values, memory)
@@ -325,12 +280,7 @@ class Stages:
             shard._reader._form = form(reader.layout.tree)
 
     def _stage(
-        self,
-        shard: Any,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        codec: str,
-        memory: bool,
+        self, shard: Any, keys: Column, values: Column, codec: str, memory: bool
     ) -> tuple[Cost, _Committed]:
         raw, committed = fetched(keys, values, codec), _Committed(shard)
 
@@ -344,18 +294,14 @@ class Stages:
         finally:
             shard._pool.shutdown(wait=False)
 
-    def _check(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool
-    ) -> Cost:
+    def _check(self, keys: Column, values: Column, memory: bool) -> Cost:
         settings = self._settings
         records = Records.of(values, keys, [NOW_MS] * len(values))
         part = Part(Place(0, SourceTopic("events", 1, None), 0), records)
         sample = Sample("the newest records", [part], settings.shape, live=True)
         return _measured(lambda: examine(settings, sample), _size(keys, values), memory)
 
-    def _replay(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool
-    ) -> Cost:
+    def _replay(self, keys: Column, values: Column, memory: bool) -> Cost:
         lines = [(value or b"").replace(b"\n", b" ") for value in values]
         with TemporaryDirectory() as directory:
             path = Path(directory) / "events.jsonl"
@@ -369,22 +315,18 @@ class Stages:
             return _measured(work, _size([], values), memory)
 
 
-def _size(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
+def _size(keys: Column, values: Column) -> int:
     return sum(len(v or b"") for v in values) + sum(len(k or b"") for k in keys) + 8 * len(values)
 
 
 def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:
-    if not memory:
-        begun = time.thread_time_ns()
-        work()
-        return Cost(nbytes, 0, time.thread_time_ns() - begun)
-    tracemalloc.start()
+    if memory:
+        tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         begun = time.thread_time_ns()
         work()
-        return Cost(
-            nbytes, tracemalloc.get_traced_memory()[1] - before, time.thread_time_ns() - begun
-        )
+        peak = tracemalloc.get_traced_memory()[1] - before
+        return Cost(nbytes, peak, time.thread_time_ns() - begun)
     finally:
         tracemalloc.stop()

@@ -22,7 +22,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
 from workers.replay.offline import replay
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.settings.settings import Settings, load
 
 pytestmark = pytest.mark.waits

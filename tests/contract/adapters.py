@@ -1,26 +1,36 @@
-"""Statistics that item mechanisms add noise to, from the papers (`mechanisms.md` 2 to 4 and 6)."""
+"""Statistics that mechanisms add noise to, from the papers (`mechanisms.md` 2 to 6)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
+from typing import Any
+
+import numpy as np
 
 from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.probe import Block
-from tests.contract.stage import KEY, KEYS, Histogram, Run, Tick
-from tests.contract.variants import Variant
+from tests.contract.stage import KEY, NAME, Histogram, Run, Tick
+from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
+from workers.arrays.types import Longs
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.one_shot.algorithms import USE_ITEMS, USE_THRESHOLD
+from workers.mechanisms.order_statistics import engine
+from workers.mechanisms.order_statistics.column_sums import LaplaceTree
+from workers.mechanisms.order_statistics.engine import KeyState, MaxState, OrderStatistics
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import TEST, THRESHOLD, SparseGumb, SparseState
 from workers.pipeline.histogram import KEY_LABEL
 
 Cell = tuple[int, int]
-NAME = KEYS[0]
 LIMITED = ("unk_gauss", "limit_dom_laplace")
 
 
@@ -30,9 +40,7 @@ def block(label: str | None, cell: Cell) -> Block:
     return high ^ cell[0], low ^ cell[1]
 
 
-def counter_moves(
-    public: Mapping[str, object], tick: int, amount: int
-) -> Iterator[tuple[Cell, int]]:
+def counter_moves(public: Mapping[str, Any], tick: int, amount: int) -> Iterator[tuple[Cell, int]]:
     """Return how an event of `amount` in `tick` changes the statistics of one item's counter.
 
     haar: in every level the block of 2^j ticks that holds the tick changes (left half) - (right
@@ -42,17 +50,17 @@ def counter_moves(
     """
     kind, last = public["kind"], tick - 1
     if kind == "haar":
-        last += _int(public.get("offset", 0))
-        for level in range(1, _int(public["levels"]) + 1):
+        last += public.get("offset", 0)
+        for level in range(1, public["levels"] + 1):
             left = (last >> (level - 1)) % 2 == 0
             yield (level, last >> level), amount if left else -amount
         yield (0, 0), amount
     elif kind == "tree":
-        for level in range(_int(public["levels"])):
-            yield (level, last // _int(public["radix"]) ** level), amount
+        for level in range(public["levels"]):
+            yield (level, last // public["radix"] ** level), amount
     elif kind == "sqrt":
-        for t in range(tick, _int(public["horizon"]) + 1):
-            k, scale = t - tick, 2 ** _int(public["bits"])
+        for t in range(tick, public["horizon"] + 1):
+            k, scale = t - tick, 2 ** public["bits"]
             yield (256, t), amount * int(Fraction(comb(2 * k, k), 4**k) * scale + Fraction(1, 2))
     else:
         raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
@@ -62,11 +70,10 @@ class Counting(Adapter):
     """known_base, unk_base: a counter per item."""
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        found, public = Moves(), self.mechanism.public()["counter"]
-        assert isinstance(public, dict)
+        found = Moves()
         for tick, items in events:
             for label, amount in items.items():
-                for cell, change in counter_moves(public, tick, amount):
+                for cell, change in counter_moves(self.counter, tick, amount):
                     found.add(block(label, cell), -sign * change)
         return found
 
@@ -92,7 +99,7 @@ class OneShots(Adapter):
                 cell = USE_ITEMS << 56 | place[0] << 40, place[1]
                 found.add(block(label, cell), one[label] - two[label])
             if self.algorithm in LIMITED:
-                kbar = _int(self.variant.options["kbar"])
+                kbar: Any = self.variant.options["kbar"]
                 bars = [[*sorted(n.values(), reverse=True)[kbar:], 0][0] for n in (one, two)]
                 cell = USE_THRESHOLD << 56 | place[0] << 40, place[1]
                 found.add(block(None, cell), bars[0] - bars[1])
@@ -121,22 +128,22 @@ class Sparse(Adapter):
         return self.note(run)
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        found, public, domain = Moves(), self.mechanism.public()["counter"], self.mechanism.domain()
-        assert isinstance(public, dict) and isinstance(self.mechanism, SparseGumb)
+        found, domain = Moves(), self.mechanism.domain()
+        assert isinstance(self.mechanism, SparseGumb)
         [(tick, items)] = events
-        ever = {domain[place].decode() for note in first.notes for place in _note(note)[1]}
+        ever = {domain[place].decode() for note in first.notes for place in note[1]}
         for label, amount in items.items():
             if label in ever:
-                for cell, change in counter_moves(public, tick, amount):
+                for cell, change in counter_moves(self.counter, tick, amount):
                     found.add(block(label, cell), -sign * change)
         for used in range(self.mechanism.config.switches):
             # The choice is made at the end of the first of these ticks; only the last can stop it.
-            ticks = [t for t, note in enumerate(first.notes[:-1], 1) if _note(note)[0] == used]
+            ticks = [t for t, note in enumerate(first.notes[:-1], 1) if note[0] == used]
             if not ticks or ticks[-1] < tick:
                 continue
             reach = max(items.values(), default=0)
             stop = None
-            if _note(first.notes[ticks[-1]])[0] > used:
+            if first.notes[ticks[-1]][0] > used:
                 stop = self._stop(first, ticks[-1], items, sign)
             threshold = block(None, (THRESHOLD, used)), reach if sign > 0 else 0
             found.tests.append(Test(threshold, stop, reach))
@@ -144,7 +151,7 @@ class Sparse(Adapter):
 
     def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
         """Check that the highest outside item is the same again."""
-        chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
+        chosen = {self.mechanism.domain()[place].decode() for place in first.notes[t - 1][1]}
         counts = _total(first.stream, range(1, t + 1))
         drawn, tested = first.probe.drawn, {}
         for label in (label.decode() for label in self.mechanism.domain()):
@@ -247,12 +254,129 @@ def _total(stream: Sequence[Tick], ticks: range) -> Counter[str]:
     return total
 
 
-def _note(note: object) -> tuple[int, tuple[int, ...]]:
-    assert isinstance(note, tuple)
-    used, chosen = note
-    return used, chosen
+@dataclass(frozen=True)
+class Stand:
+    segment: int
+    interval: int
+    thresholds: Longs
+    start: Longs
+    noise: Longs
 
 
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+class Maxima(Adapter):
+    """bounded_max, doubling, two_level, two_level_k.
+
+    The event lies in one segment J and one interval I of it. Its part in the sums ends with the
+    columns' fresh noise at the end of J, and with the counter's noise at the close of I; until then
+    it affects the comparisons of J, and of I.
+    """
+
+    def note(self, run: Run) -> object:
+        one = _key_state(run)
+        columns = (one.thresholds, one.start, one.noise)
+        return Stand(one.segment, one.interval, *(column.copy() for column in columns))
+
+    def private(self, run: Run) -> object:
+        """Return all noisy sums (a query shows one, or a label) and the thresholds from them."""
+        one = _key_state(run)
+        return one.segment, one.interval, one.thresholds.tolist(), one.shown.tolist()
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        mechanism, found = self.mechanism, Moves()
+        assert isinstance(mechanism, OrderStatistics)
+        [(tick, items)] = events
+        notes = [note for note in first.notes if isinstance(note, Stand)]
+        ticks = range(tick, len(first.stream) + 1)
+        j, i = notes[tick - 1].segment, notes[tick - 1].interval
+        ended = next((t for t in ticks if notes[t].segment > j), None)
+        closed = next((t for t in ticks if notes[t].segment == j and notes[t].interval > i), None)
+        streams = (first.stream, other) if sign > 0 else (other, first.stream)
+        if mechanism.segments is not None and j < mechanism.segments.most:
+            last = ended or len(first.stream)
+            moved = [self._outer(streams, notes[t - 1], t) for t in range(tick, last + 1)]
+            threshold = engine.OUTER_TAU << 56, j
+            found.tests.append(_test(threshold, engine.OUTER_MU, ended, moved, sign))
+            if ended:
+                for label, amount in items.items():
+                    found.add(block(label, (engine.OUTER_COLUMNS << 56, j)), -sign * amount)
+        if mechanism.inner is not None and i <= mechanism.intervals(j).capacity and ended != tick:
+            last = closed or (ended - 1 if ended else len(first.stream))
+            moved = [self._inner(streams, notes[t - 1], t) for t in range(tick, last + 1)]
+            threshold = engine.INNER_TAU << 56 | j, i
+            found.tests.append(_test(threshold, engine.INNER_MU, closed, moved, sign))
+        if closed:
+            place = engine.INNER_COLUMNS << 56 | j << 8
+            for label, amount in items.items():
+                for (high, low), change in self._sums(j, i, amount):
+                    found.add(block(label, (place ^ high, low)), -sign * change)
+            if mechanism.queries.k > 1:
+                stand = notes[closed - 1]
+                begun = stand.start + stand.noise
+                sums = (self._exact(stream, closed) + begun for stream in (first.stream, other))
+                one, two = map(mechanism.queries.values, sums)
+                for index, change in enumerate((two - one).tolist()):
+                    found.add(block(None, (engine.UPDATES << 56 | j, i << 32 ^ index)), -change)
+        return found
+
+    def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
+        assert isinstance(self.mechanism, OrderStatistics)
+        sums = (self._exact(one, t) + stand.start for one in streams)
+        without, more = (self.mechanism.queries.values(one).max() for one in sums)
+        return int(more - without)
+
+    def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
+        assert isinstance(self.mechanism, OrderStatistics)
+        sums = (self._exact(one, t) + stand.start + stand.noise for one in streams)
+        values = map(self.mechanism.queries.values, sums)
+        without, more = ((one - stand.thresholds).max() for one in values)
+        return int(more - without)
+
+    def _sums(
+        self, segment: int, interval: int, amount: int
+    ) -> Iterator[tuple[tuple[int, int], int]]:
+        """Move the counter over intervals; the event is in one of them."""
+        assert isinstance(self.mechanism, OrderStatistics)
+        noise = self.mechanism.sum_noise(segment)
+        if isinstance(noise, LaplaceTree):
+            for level in range(noise.levels):
+                yield (level, (interval - 1) >> level), amount
+        else:
+            assert isinstance(noise, HaarCounter | TreeCounter)
+            yield from counter_moves(noise.public(), interval, amount)
+
+    def _exact(self, stream: Sequence[Tick], t: int) -> Longs:
+        labels = [label.decode() for label in self.mechanism.domain()]
+        ticks = [tick.get(NAME, {}) for tick in stream[:t]]
+        return np.array([sum(tick.get(label, 0) for tick in ticks) for label in labels])
+
+
+def _key_state(run: Run) -> KeyState:
+    assert isinstance(run.state, MaxState)
+    [one, *_] = run.state.of
+    assert one is not None
+    return one
+
+
+def _test(
+    threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
+) -> Test:
+    """Return a run's moves: the threshold by the largest change, the last test by the rest."""
+    reach, last = max(moved), None
+    if stop is not None:
+        last = block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1]
+    return Test((block(None, threshold), reach if sign > 0 else 0), last, reach)
+
+
+ADAPTERS: dict[str, type[Adapter]] = {
+    **dict.fromkeys(("known_base", "unk_base"), Counting),
+    **dict.fromkeys(("meta", *PER_TICK), OneShots),
+    **dict.fromkeys(MAXIMA, Maxima),
+    "sparse_gumb": Sparse,
+    "misra_gries": Sketches,
+    "pay_what_you_get": Paying,
+}
+
+
+def adapter_of(variant: Variant, mechanism: Mechanism | None = None) -> Adapter:
+    """The adapter of a variant, around its mechanism or another one of the same kind."""
+    return ADAPTERS[variant.mechanism](variant, mechanism or built(variant))

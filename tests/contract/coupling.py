@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from tests.contract.probe import Block, Peel, Probe
 from tests.contract.stage import Histogram, Run, Tick, with_events
@@ -95,7 +96,7 @@ class World:
     stream: Sequence[Tick]  # exact counts
     probe: Probe
     transcript: list[object]
-    notes: list[object]  # the adapter's, before the first tick and after every tick
+    notes: list[Any]  # the adapter's, before the first tick and after every tick
 
 
 class Adapter(ABC):
@@ -103,6 +104,11 @@ class Adapter(ABC):
 
     def __init__(self, variant: Variant, mechanism: Mechanism) -> None:
         self.variant, self.mechanism = variant, mechanism
+
+    @property
+    def counter(self) -> Any:
+        """Return the public parameters of an item's counter."""
+        return self.mechanism.public()["counter"]
 
     def note(self, run: Run) -> object:
         """Return a note to keep after each tick: a function of the transcript and of noise."""
@@ -119,7 +125,7 @@ class Adapter(ABC):
 def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -> World:
     with probe.watching():
         run = Run(adapter.mechanism, seed)
-        notes: list[object] = [adapter.note(run)]
+        notes: list[Any] = [adapter.note(run)]
         transcript: list[object] = []
         for t, tick in enumerate(stream, 1):
             transcript.append((run.named(run.step(t, tick)), adapter.private(run)))

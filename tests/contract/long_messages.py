@@ -87,20 +87,10 @@ def contributions(
     keys: int, rows: int, ticks: int, label: Name, key: Name = longest
 ) -> list[Outgoing]:
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
-    made = messages(
-        [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)],
-        source=2**31,
-        sequence=2**40,
-        offset=LARGEST,
-        watermark=LARGEST,
-        first=LARGEST,
-        key=KEY.fingerprint,
-    )
+    rows_of = [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)]
+    of: Any = dict.fromkeys(("offset", "watermark", "first"), LARGEST)
+    made = messages(rows_of, source=2**31, sequence=2**40, key=KEY.fingerprint, **of)
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
-
-
-def of_ledger() -> list[Outgoing]:
-    return state(ledger_blocks.changes(table(map(longest, range(3_000)))))
 
 
 def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
@@ -108,12 +98,10 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
     promise = Guarantee(unit="event", rho=rho, epsilon=epsilon, delta=delta)
     # Beside counts alone; the maximum number, each number at its longest.
     windows = {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20}
+    of: Any = dict.fromkeys(("epoch", "tick", "start_ms", "end_ms"), LARGEST)
     shown = ReleasedTick(
+        **of,
         histogram="h" * 100,
-        epoch=LARGEST,
-        tick=LARGEST,
-        start_ms=LARGEST,
-        end_ms=LARGEST,
         guarantee=promise,
         mechanism="m" * 30,
         id="f" * 32,
@@ -212,28 +200,16 @@ def users() -> list[Outgoing]:
 
 
 def progress_of_release() -> list[Outgoing]:
-    life = HistogramProgress(
-        generation=2**31 - 1,
-        description={f"{i}": "x" * 100 for i in range(30)},
-        first=LARGEST,
-        next=LARGEST,
-        epochs=LARGEST,
-        rho=0.1,
-        epsilon=0.1,
-        delta=0.1,
-        unit="event",
-        deltas={"numerical": 0.1},
-    )
-    numbers = [LARGEST] * 10_000
+    of: Any = dict.fromkeys(("first", "next", "epochs"), LARGEST)
+    of |= dict.fromkeys(("rho", "epsilon", "delta"), 0.1) | {"deltas": {"numerical": 0.1}}
+    described: dict[str, object] = {f"{i}": "x" * 100 for i in range(30)}
+    life = HistogramProgress(generation=2**31 - 1, description=described, unit="event", **of)
+    numbers: Any = dict.fromkeys(("watermarks", "firsts", "sequences"), [LARGEST] * 10_000)
+    numbers |= {"offset": LARGEST, "position": LARGEST, "owners": 10_000}
     record = ReleaseProgress(
+        **numbers,
         version=1,
-        offset=LARGEST,
-        position=LARGEST,
-        owners=10_000,
         key="f" * 64,
-        watermarks=list[int | None](numbers),
-        firsts=list[int | None](numbers),
-        sequences=numbers,
         histograms={f"{i:0100d}": life for i in range(200)},
         retired=[(f"{i:0100d}", life) for i in range(200)],
     )
@@ -241,16 +217,9 @@ def progress_of_release() -> list[Outgoing]:
 
 
 def progress_of_contribute() -> list[Outgoing]:
-    record = contribute.ContributeProgress(
-        version=1,
-        offset=LARGEST,
-        watermark=LARGEST,
-        first=LARGEST,
-        sequences=[LARGEST] * 100_000,
-        sources=10_000,
-        topic_id="x" * 36,
-    )
-    return paged(record)
+    of: Any = dict.fromkeys(("offset", "watermark", "first"), LARGEST)
+    of |= {"sequences": [LARGEST] * 100_000, "sources": 10_000, "topic_id": "x" * 36}
+    return paged(contribute.ContributeProgress(version=1, **of))
 
 
 def rejects() -> list[Outgoing]:
@@ -327,7 +296,9 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "contributions: shortest rows": lambda: contributions(2, 200_000, 1, str),
     "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
     "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
-    "ledger: longest labels": of_ledger,
+    "ledger: longest labels": lambda: state(
+        ledger_blocks.changes(table(map(longest, range(3_000))))
+    ),
     "stream keys": lambda: state(
         ledger_blocks.key_changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)
     ),

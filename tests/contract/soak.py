@@ -84,14 +84,10 @@ class Stop:
 
 
 def main() -> int:
-    """Run the long version; return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument(
-        "--kafka", action="store_true", help="run workers in between, on a real Kafka"
-    )
+    parser.add_argument("--kafka", action="store_true", help="run workers on a real Kafka, too")
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
@@ -104,9 +100,8 @@ def main() -> int:
             from tests.worker.threads import audited_run
 
             bootstrap = stack.enter_context(broker(LASTING))
-            temporary = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="quietcount-soak-"))
-            )
+            temporary = tempfile.TemporaryDirectory(prefix="quietcount-soak-")
+            directory = Path(stack.enter_context(temporary))
         while not stop.asked and time.monotonic() < end_s:
             for _ in range(len(VARIANTS)):
                 if stop.asked or time.monotonic() >= end_s:
@@ -120,21 +115,14 @@ def main() -> int:
                 print(soak.summary(), flush=True)
             if given.kafka and not stop.asked and time.monotonic() < end_s:
                 runs += 1
+                own, place = seed * 1000 + runs, directory / f"run-{runs}"
                 try:
-                    snapshots += audited_run(
-                        bootstrap, temporary / f"run-{runs}", seed=seed * 1000 + runs
-                    )
+                    snapshots += audited_run(bootstrap, place, seed=own)
                 except AssertionError as error:
                     if not stop.asked:
-                        soak.differences.append(
-                            f"worker run {runs}, seed {seed * 1000 + runs}: {error}"
-                        )
-    workers = (
-        f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited"
-        if given.kafka
-        else ""
-    )
-    print(soak.summary() + workers, flush=True)
+                        soak.differences.append(f"worker run {runs}, seed {own}: {error}")
+    workers = f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited"
+    print(soak.summary() + (workers if given.kafka else ""), flush=True)
     return 1 if soak.differences else 0
 
 

@@ -24,9 +24,8 @@ import numpy as np
 import pytest
 
 from tests.contract.probe import Probe
-from tests.contract.stage import Run, Tick
-from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
-from tests.contract.worst import NAME, worst
+from tests.contract.stage import NAME, Run, Tick, worst
+from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
@@ -43,7 +42,6 @@ Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.
 LEAST = 400
 LEAST_PICKS = 1500
-MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -44,20 +45,31 @@ def events(seed: int) -> list[Event]:
     return sorted(out, key=lambda event: event[2])
 
 
+@cache
+def sent(name: str, *seeds: int) -> Sequence[bytes]:
+    """Return the messages of source partitions with these events."""
+    [messages] = contribute([events(seed) for seed in seeds], [small(name)], owners=1, step=20)
+    return messages
+
+
+@cache
+def uninterrupted(name: str) -> Counter[tuple[str, bytes]]:
+    made = Partition([small(name)], 2).run(sent(name, 1, 2))
+    return Counter((snapshot.key, snapshot.value) for snapshot in made)
+
+
 def with_crashes(
-    config: HistogramConfig,
-    messages: Sequence[bytes],
-    restart: Callable[[Partition], int] = Partition.restart,
-) -> list[tuple[str, bytes]]:
+    name: str, restart: Callable[[Partition], int] = Partition.restart
+) -> Counter[tuple[str, bytes]]:
     """Return the output with twelve crashes between receive and commit, re-reading after each."""
+    config, messages = small(name), sent(name, 1, 2)
     rng = random.Random(config.mechanism)
-    crashing = Partition([config], 2)
-    published: list[tuple[str, bytes]] = []
+    crashing, published = Partition([config], 2), Counter[tuple[str, bytes]]()
     position, crashes = 0, 12
     while True:
         position = crashing.receive(messages[position : position + rng.randint(1, 9)], position)
         part = crashing.commit(ticks_max=rng.randint(1, 5))
-        published += [(s.key, s.value) for s in part or ()]
+        published.update((s.key, s.value) for s in part or ())
         if position >= len(messages) and part is None:
             break
         if crashes and rng.random() < 0.4:
@@ -70,10 +82,8 @@ def with_crashes(
 @pytest.mark.parametrize("name", NAMES)
 def test_crashes_anywhere_change_no_byte(name: str) -> None:
     """Lost or redrawn state would give a tick other noise, or other data the same noise."""
-    config = small(name)
-    [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
-    whole = [(s.key, s.value) for s in Partition([config], 2).run(messages)]
-    assert Counter(with_crashes(config, messages)) == Counter(whole)
+    whole = uninterrupted(name)
+    assert with_crashes(name) == whole
     ticks = {(json.loads(value)["epoch"], json.loads(value)["tick"]) for _, value in whole}
     assert len(ticks) >= TICKS
     assert {epoch for epoch, _ in ticks} >= {1, 2}
@@ -82,24 +92,21 @@ def test_crashes_anywhere_change_no_byte(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
     """Negative control, planted: each restart has another key."""
-    config = small(name)
-    [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
-    whole = Counter((s.key, s.value) for s in Partition([config], 2).run(messages))
+    whole = uninterrupted(name)
 
     def restart(partition: Partition) -> int:
         partition.key = NoiseKey(bytes(range(1, 33)))
         return partition.restart()
 
     with contextlib.suppress(QuietcountError):  # refusing is better still
-        assert Counter(with_crashes(config, messages, restart)) != whole
+        assert with_crashes(name, restart) != whole
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str) -> None:
     """Consumers rely on the frame; the promise is the configuration's."""
     config = small(name)
-    [messages] = contribute([events(3)], [config], owners=1, step=20)
-    snapshots = [json.loads(s.value) for s in Partition([config], 1).run(messages)]
+    snapshots = [json.loads(s.value) for s in Partition([config], 1).run(sent(name, 3))]
     frame = {"histogram", "key", "epoch", "tick", "start", "end", "sd", "threshold"}
     frame |= {"guarantee", "mechanism", "id", "page", "pages"}
     for body in snapshots:

@@ -17,11 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.contract.adapters import ADAPTERS, adapter_of
 from tests.contract.coupling import check
-from tests.contract.families import ADAPTERS, adapter_of
-from tests.contract.stage import KEYS, Tick, bounded
+from tests.contract.stage import KEYS, Tick, bounded, fourfold, worst
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built, named
-from tests.contract.worst import fourfold, worst
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Ledger, tick_rows
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries, pure_scale

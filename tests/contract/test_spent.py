@@ -49,20 +49,11 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
     labels: int, queries: int, crashing: bool
 ) -> None:
     """A refusal too early wastes budget; an answer too late spends unpromised privacy."""
-    config = made(
-        "pay_what_you_get",
-        max_items=3,
-        epsilon=8.0,
-        k=3,
-        kbar=5,
-        labels=labels,
-        queries=queries,
-        every=1,
-    )
+    left = {"labels": labels, "queries": queries}
+    config = made("pay_what_you_get", max_items=3, epsilon=8.0, k=3, kbar=5, every=1, **left)
     events: list[Event] = [
         ("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)
     ]
-    left = {"labels": labels, "queries": queries}
     answered = 0
     [messages] = contribute([events], [config], owners=1, step=10)
     bodies = published(config, messages, crashing=crashing)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,9 +93,8 @@ class Broker:
         return Connection("127.0.0.1:1")
 
 
-def ids(first: int = 1) -> dict[str, Uuid | None]:
-    numbers = count(first)
-    return {name: Uuid(next(numbers), 0) for name in NAMES}
+def ids() -> dict[str, Uuid | None]:
+    return {name: Uuid(number, 0) for number, name in enumerate(NAMES, start=1)}
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ PER_TICK = (
     *("known_gauss", "known_gumbel", "unk_gauss", "limit_dom"),
     *("limit_dom_laplace", "positive_laplace", "positive_gauss"),
 )
+# They answer from running column sums.
+MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 _COMMON = SMALL | {"horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.replay.backtest.backtests import KEY, Interrupted, events, runs_in, source_of, text_of
+from tests.replay.backtest.backtests import KEY, Interrupted, events, lines, runs_in, text_of
 from tests.replay.site import Patch, Printed, run_replay, settings_of
 from workers.replay import interrupts
 from workers.replay.backtest import results
@@ -22,7 +22,7 @@ from workers.replay.backtest.results import Results, read
 from workers.replay.backtest.sweep import Pool
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.source import EventBatch
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def later(monkeypatch: Patch) -> list[float]:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
 
     def report(directory: Path) -> list[str]:
         (directory / "report.html").touch()
@@ -92,15 +92,17 @@ def test_another_thread_leaves_signals_as_they_are() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
-    number: signal.Signals, code: int, site: Path, monkeypatch: Patch
+    number: signal.Signals, code: int, site: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     """`timeout` and Kubernetes send SIGTERM."""
     monkeypatch.setattr(Interrupted, "number", number)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
     directory = site / "r"
     assert run_replay(site, "--report", directory, "--vary", "epsilon=1,2") == code
+    assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
     tables = read(directory)
     assert not tables.input.complete and 0 < tables.input.events < 4_000
+    assert set(tables.runs.column("complete").to_pylist()) == {False}
     assert tables.results.num_rows > 100
     assert (directory / "report.html").exists() and not list(directory.glob("*.part"))
 
@@ -133,7 +135,7 @@ def test_a_second_signal_ends_a_sweep_and_its_processes(tmp_path: Path, later: l
 
     pool = Pool(runs_in(settings, tmp_path, "epsilon=1,2,3,4"), KEY, 5, 2)
     children = [child for child, _ in pool._children]
-    source = source_of(settings, events(4_000), Insisted)
+    source = lines(settings, text_of(events(4_000)), Insisted)
     with pytest.raises(KeyboardInterrupt):
         pool.run(settings, source, None, lambda summary: None)
     assert all(child.is_alive() for child in children)  # they heed no signal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import random
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
-from tests.replay.backtest.backtests import KEY, text_of
+from tests.replay.backtest.backtests import KEY, lines, text_of
 from tests.replay.site import T0, Printed, run_replay, settings_of
 from tests.worker.harness import Bare, known, unk
 from workers.cli import execute
@@ -37,8 +36,7 @@ from workers.replay.offline import (
     fresh_histograms,
     replay,
 )
-from workers.replay.source import EventBatch
-from workers.replay.sources_lines import JsonLines
+from workers.replay.source import EventBatch, Source
 from workers.runtime.errors import StateRefused
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
@@ -52,10 +50,6 @@ def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
         items = rng.choices(labels, weights=range(20, 0, -1), k=size)
         events.append({"key": key, "items": items, "ts": T0 + int(i * seconds * 1000 / number)})
     return text_of(events)
-
-
-def lines(settings: Settings, content: bytes) -> JsonLines:
-    return JsonLines(settings, "text", io.BytesIO(content), total=len(content))
 
 
 def snapshots(
@@ -132,12 +126,10 @@ def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
     assert (summary.ticks, summary.snapshots) == (30, 0)
 
 
-class Stopped:
+class Stopped(Source):
     """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
 
-    name, word, partitions, until_ms = "text", "line", 1, None
-    places: Sequence[str] = ()
-    total: int | None = None
+    name, word, total = "text", "line", None
 
     def __init__(self, settings: Settings, content: bytes, batches: int) -> None:
         self._all = [line + b"\n" for line in content.splitlines()]
@@ -147,9 +139,6 @@ class Stopped:
         for i in range(self._batches):
             yield from lines(self._settings, b"".join(self._all[100 * i : 100 * (i + 1)])).batches()
         raise KeyboardInterrupt
-
-    def ended(self) -> frozenset[int]:
-        return frozenset()
 
 
 def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path) -> None:

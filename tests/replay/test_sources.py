@@ -24,10 +24,9 @@ from hypothesis import strategies as st
 from tests.events.reading import shape
 from tests.replay.site import T0, Patch, settings_of
 from workers.events.columns import Events
-from workers.replay import parquet, sources_lines
+from workers.replay import parquet, sources
 from workers.replay.source import EventBatch, ahead
-from workers.replay.sources import open_source
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines, open_source
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -266,14 +265,14 @@ def test_lines_are_split_at_their_ends(base: Settings, tmp_path: Path, monkeypat
     text = b"\xef\xbb\xbf" + event + b"\r\n\r\n\nbroken\n" + event
     (tmp_path / "a.jsonl").write_bytes(text)
     for size in (1, 7, 64, 1 << 20):
-        monkeypatch.setattr(sources_lines, "CHUNK_BYTES", size)
+        monkeypatch.setattr(sources, "CHUNK_BYTES", size)
         events, rejects = read(base, tmp_path / "a.jsonl")
         assert len(events) == 2
         assert rejects == [(4, "not JSON")]
 
 
 def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 1 << 10)
     events = msgspec.structs.replace(base.events, max_bytes=2_000)
     small = msgspec.structs.replace(base, events=events)
     longest = 0
@@ -342,7 +341,7 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
 def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: Patch) -> None:
     rows = [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)]
     lines = write_lines(tmp_path / "a.jsonl", rows)
-    monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 50)
     with pytest.raises(SettingsError, match="line 2 is dated"):
         read(settings_of(tmp_path), lines)
 
@@ -391,4 +390,4 @@ def test_who_stops_early_leaves_no_thread_behind() -> None:
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: Patch) -> None:
     """Several batches, so that their borders are in every test."""
-    monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 200)

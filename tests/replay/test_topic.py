@@ -17,7 +17,7 @@ from workers.agents.topics import connection_of, look_at_topics
 from workers.cli import execute
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
-from workers.replay.offline import Summary, replay
+from workers.replay.offline import Summary, fresh_histograms, replay
 from workers.replay.sources_topic import open_topic
 
 PARTITIONS = 4
@@ -47,7 +47,8 @@ def replayed(
     key = NoiseKey((site.directory / "key").read_bytes())
     stream = topics.stream(*names)
     with open_topic(settings, since_ms, until_ms) as source:
-        summary = replay(settings, key, source, write, stream=stream)
+        histograms = fresh_histograms(settings, key, stream)
+        summary = replay(settings, key, source, write, histograms=histograms)
     return found, summary
 
 
@@ -77,10 +78,9 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
         chosen = rng.choices(labels, weights=range(40, 0, -1), k=rng.randrange(5))
         items = rng.choice((chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40]))
         events.append({"key": rng.choice("abc"), "items": items, "ts": at})
+    far = {"key": "a", "items": "x", "ts": end_ms + 10**9}
     for i in range(0, number, 97):
-        events[i] = rng.choice(
-            (b"broken", {"key": "a", "ts": 5}, {"key": "a", "items": "x", "ts": end_ms + 10**9})
-        )
+        events[i] = rng.choice((b"broken", {"key": "a", "ts": 5}, far))
     return events
 
 

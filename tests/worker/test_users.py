@@ -198,10 +198,10 @@ class Collected:
 def replayed(site: Site) -> dict[Contributed, int]:
     collected = Collected()
     with open_topic(site.settings, None, None) as source:
-        given = site.settings, site.key, fresh_histograms(site.settings, site.key)
-        offline = Offline(*given, partitions=source.partitions, merge=collected)
+        histograms = fresh_histograms(site.settings, site.key)
+        offline = Offline(site.settings, site.key, histograms, source, merge=collected)
         for batch in source.batches():
-            offline.add(batch, source.ended())
+            offline.add(batch)
         offline.finish()
     return {what: n for what, n in collected.total.items() if n}
 

@@ -47,7 +47,7 @@ from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import arrived
 from workers.replay.offline import fresh_histograms, replay
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.runtime.process import cores
 from workers.settings.settings import EventsSettings, Settings, settings_of, shape_of
 

@@ -1,5 +1,5 @@
 """Run past events through the pipeline without a worker: replay (`offline`), backtest, report.
 
 Imports `agents.topics`, `privacy`, `pipeline` and below. Sources yield batches of columns:
-`sources_lines` (JSON lines), `parquet`, `sources_topic`. `report` draws the result of `backtest`.
+`sources` (JSON lines), `parquet`, `sources_topic`. `report` draws the result of `backtest`.
 """

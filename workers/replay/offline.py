@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from workers.mechanisms.config.histogram import Lane
@@ -161,43 +162,42 @@ class Offline:
         settings: Settings,
         key: NoiseKey,
         histograms: Sequence[ReplayHistogram],
+        source: Source,
         *,
-        partitions: int = 1,
         write: Write = None,
-        until_ms: int | None = None,
         may_stop: Callable[[], object] = lambda: None,
-        after_tick: Callable[[], object] = lambda: None,
+        after_tick: Callable[[Summary], object] = lambda summary: None,
         merge: Merging | None = None,
     ) -> None:
         """Args:
         histograms: fresh, of any settings with the `[events]` of `settings`.
-        until_ms: no tick that ends later is released.
+        source: of the batches that `add` takes.
         may_stop: called between released ticks; may raise KeyboardInterrupt.
         after_tick: called after every tick of a lane; if it raises, `write` does not get the
             ticks of the last few seconds.
         merge: receives the contributions; None: a local `ReplayMerge`.
         """
-        self.histograms, self.summary = histograms, Summary()
-        self._write, self._until = write, until_ms
-        self._may_stop, self._after_tick = may_stop, after_tick
+        self.histograms, self.summary = histograms, Summary(total=source.total)
+        self._source, self._until, self._write = source, source.until_ms, write
+        self._may_stop, self._after_tick = may_stop, partial(after_tick, self.summary)
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
-        self._intakes = [Intake(lanes, settings.events.grace_ms, key) for _ in range(partitions)]
-        self._sequences = [[0] for _ in range(partitions)]
-        self._ended: frozenset[int] = frozenset()
-        merge = merge or ReplayMerge(histograms, key=key, sources=partitions, owners=1)
+        number, grace_ms = source.partitions, settings.events.grace_ms
+        self._intakes = [Intake(lanes, grace_ms, key) for _ in range(number)]
+        self._sequences = [[0] for _ in range(number)]
+        merge = merge or ReplayMerge(histograms, key=key, sources=number, owners=1)
         self._merge: Merging = merge
         self._offset, self._begun = 0, time.perf_counter()
         for histogram in histograms:
             histogram.written = histogram.written and write is not None
 
-    def add(self, batch: EventBatch, ended: frozenset[int] = frozenset()) -> None:
-        """Count a batch and release completed ticks, without waiting for `ended` partitions."""
+    def add(self, batch: EventBatch) -> None:
+        """Count a batch and release completed ticks, without waiting for ended partitions."""
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
         self._intakes[batch.partition].advance_to(batch.watermark)
-        self._ended = ended
+        ended = self._source.ended()
         if self._commit(batch.partition) or ended:
-            self._commit_ended()
+            self._commit_ended(ended)
             self._release()
         self.summary.seconds = time.perf_counter() - self._begun
 
@@ -241,13 +241,13 @@ class Offline:
         self._merge.reached(self._offset)
         return True
 
-    def _commit_ended(self) -> None:
+    def _commit_ended(self, ended: frozenset[int]) -> None:
         """Advance ended partitions with the open ones, so that no tick waits for them."""
-        marks = [intake.watermark for p, intake in enumerate(self._intakes) if p not in self._ended]
+        marks = [intake.watermark for p, intake in enumerate(self._intakes) if p not in ended]
         least = min((mark for mark in marks if mark is not None), default=None)
         if least is None or None in marks:
             return
-        for partition in self._ended:
+        for partition in ended:
             self._intakes[partition].advance_to(least)
             self._commit(partition)
 
@@ -271,50 +271,41 @@ def replay(
     progress: Progress = lambda summary: None,
     *,
     histograms: Sequence[ReplayHistogram] | None = None,
-    stream: str = STREAM,
+    merge: Merging | None = None,
+    after_tick: Callable[[Summary], object] | None = None,
 ) -> Summary:
     """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
-    `progress` is called after every batch. The `histograms` are fresh (None: those of `settings`,
-    with `stream` in their mechanism ids).
+    Ctrl-C waits for whole batches, and the rest of an `Interrupts` context around this call becomes
+    one step (`Interrupts.hold`).
+
+    Args:
+        progress: called after every batch.
+        histograms: fresh; None: those of `settings`.
+        merge: see `Offline`.
+        after_tick: called after every tick of a lane, and the only place where a batch may be left
+            by KeyboardInterrupt; None: it may be left between released ticks.
     """
-    if histograms is None:
-        histograms = fresh_histograms(settings, key, stream)
+    histograms = histograms or fresh_histograms(settings, key)
     with Interrupts() as interrupts, few_collections():
-        offline = Offline(
-            settings,
-            key,
-            histograms,
-            partitions=source.partitions,
-            write=write,
-            until_ms=source.until_ms,
-            may_stop=interrupts.check,
-        )
-        return drive(offline, source, interrupts, progress)
-
-
-def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Progress) -> Summary:
-    """Feed a source to its end or to Ctrl-C, which waits for whole batches.
-
-    The rest of the `interrupts` context becomes one step (`Interrupts.hold`).
-    """
-    summary = offline.summary
-    summary.total = source.total
-    try:
+        hook: Any = {"after_tick": after_tick} if after_tick else {"may_stop": interrupts.check}
+        offline = Offline(settings, key, histograms, source, write=write, merge=merge, **hook)
+        summary = offline.summary
         try:
-            for batch in source.batches():
+            try:
+                for batch in source.batches():
+                    with interrupts.held():
+                        offline.add(batch)
+                        progress(summary)
                 with interrupts.held():
-                    offline.add(batch, source.ended())
-                    progress(summary)
-            with interrupts.held():
-                offline.finish()
-        finally:
-            interrupts.hold()
-    except KeyboardInterrupt:
-        if interrupts.insisted:
-            raise
-        summary.partial = True
-    return summary
+                    offline.finish()
+            finally:
+                interrupts.hold()
+        except KeyboardInterrupt:
+            if interrupts.insisted:
+                raise
+            summary.partial = True
+        return summary
 
 
 @contextmanager

@@ -23,7 +23,7 @@ Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -45,7 +45,7 @@ from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
 from workers.pipeline.factory import declared_keys
-from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
+from workers.replay.source import EventBatch, FileSource, ahead, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 
@@ -252,12 +252,13 @@ def times_of(array: Any) -> Longs:
     return np.where((found > TIME_MAX) | (values < 0), WRONG, found)
 
 
-def in_ns(array: Any, between_ms: tuple[int, int]) -> Bools | None:
-    """Return which whole numbers are ns between two times in ms; None for timestamps."""
+def in_ns(array: Any) -> Bools | None:
+    """Return which whole numbers are plausible times in ns; None for timestamps."""
     if pa.types.is_timestamp(array.type):
         return None
+    since, until = (at * 1_000_000 for at in PLAUSIBLE_MS)
     values = _whole(array, INT64_MAX)
-    return (values >= between_ms[0] * 1_000_000) & (values < between_ms[1] * 1_000_000)
+    return (values >= since) & (values < until)
 
 
 def missing(array: Any) -> Bools:
@@ -421,22 +422,18 @@ _TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
 
 def _kind(path: Path, schema: Any) -> Any:
     """Return the type at a path; None if it cannot exist."""
-    found: Any = None
+    found: Any = pa.struct(list(schema))
     for place, name in enumerate(path.steps, 1):
-        fields = schema if found is None else found
-        if found is not None and pa.types.is_map(found):
+        if pa.types.is_map(found):
             found = found.item_type
-        elif found is None or pa.types.is_struct(found):
-            kinds = {field.name: field.type for field in reversed(list(fields))}
-            found = kinds.get(name)
+        elif pa.types.is_struct(found):
+            found = {field.name: field.type for field in reversed(list(found))}.get(name)
         else:
-            return None
+            found = None
+        if found is not None and place == path.list_at:
+            found = found.value_type if is_list(found) else None
         if found is None:
             return None
-        if place == path.list_at:
-            if not is_list(found):
-                return None
-            found = found.value_type
     return found.value_type if pa.types.is_dictionary(found) else found
 
 
@@ -447,33 +444,26 @@ def is_flat(shape: Shape, schema: Any) -> bool:
     [view] = shape.views.values()
     if view.count is not None or view.where or view.edges is not None:
         return False
-    fields = (
-        (view.key, is_text),
-        (view.items, is_items),
-        (shape.time, is_time),
-        (shape.user, is_user),
+    fields: list[tuple[Any, Callable[[Any], bool]]] = [(view.key, is_text), (view.items, is_items)]
+    fields += [(shape.time, is_time), (shape.user, is_user)]
+    return all(
+        len(path.steps) == 1
+        and path.list_at is None
+        and schema.names.count(path.steps[0]) == 1
+        and fits(schema.field(path.steps[0]).type)
+        for path, fits in fields
+        if isinstance(path, Path)
     )
-    for path, fits in fields:
-        if not isinstance(path, Path):
-            continue
-        flat = len(path.steps) == 1 and path.list_at is None
-        if not flat or schema.names.count(path.steps[0]) != 1:
-            return False
-        if not fits(schema.field(path.steps[0]).type):
-            return False
-    return True
 
 
 def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetRows | ParquetObjects:
     """Open a file; refuse one that is not Parquet, and a path to no column or an unfit type."""
-    shape = shape_of_files(settings)
     try:
         metadata = pq.read_metadata(file)
-        schema = metadata.schema.to_arrow_schema()
         file.seek(0)
-        if is_flat(shape, schema):
-            return ParquetRows(settings, name, file, metadata, schema)
-        return ParquetObjects(settings, name, file, schema)
+        flat = is_flat(shape_of_files(settings), metadata.schema.to_arrow_schema())
+        kind = ParquetRows if flat else ParquetObjects
+        return kind(settings, name, file, metadata)
     except (pa.ArrowException, OSError) as error:
         raise SettingsError(f"{name}: not a Parquet file: {_why(error)}") from error
 
@@ -482,60 +472,52 @@ def _why(error: Exception) -> str:
     return str(error).splitlines()[0][:200]
 
 
-class _ParquetSource:
+class _ParquetSource(FileSource):
     word = "row"
-    partitions = 1
-    places: Sequence[str] = ()
-    until_ms = None
 
-    def __init__(self, settings: Settings, name: str, file: pq.ParquetFile) -> None:
-        self.name, self._file = name, file
-        self.total: int | None = file.metadata.num_rows
-        self._order = InOrder(name, self.word, settings.events.grace_ms)
+    rows_at_once: int
+    # Row groups to read together: None for all.
+    _groups: Sequence[list[int] | None] = (None,)
+
+    def _open(self, file: IO[bytes], columns: Iterable[str], texts: Sequence[str] = ()) -> None:
+        """Read these columns, those of `texts` as dictionaries."""
+        # With `pre_buffer` memory would grow with the file.
+        of: Any = {"read_dictionary": texts, "buffer_size": 1 << 20, "pre_buffer": False}
+        self._file, self._columns = pq.ParquetFile(file, **of), list(dict.fromkeys(columns))
 
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
             for rows in ahead(self._rows()):
                 events, rejected = self._events(rows)
-                self._order.check(events.times, read + 1 + events.index)
-                rejects = [(read + 1 + each.index, each.reason) for each in rejected]
-                read += rows.num_rows
-                yield EventBatch(0, events, rejects, read)
+                number, read = read + 1, read + rows.num_rows
+                yield self._batch(number, events, rejected, read)
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(
                 f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
             ) from error
 
-    def ended(self) -> frozenset[int]:
-        return frozenset()
-
     def _rows(self) -> Iterator[Any]:
-        raise NotImplementedError
+        of: Any = {"columns": self._columns, "use_threads": False}
+        for groups in self._groups:
+            yield from self._file.iter_batches(self.rows_at_once, row_groups=groups, **of)
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         """Return the valid events of some rows, and the rejects, both by index in `rows`."""
         raise NotImplementedError
 
 
-OBJECT_ROWS_AT_ONCE = 1 << 13
-
-
 class ParquetObjects(_ParquetSource):
-    def __init__(self, settings: Settings, name: str, file: IO[bytes], schema: Any) -> None:
-        asked = list(_asked(shape_of_files(settings)))
+    rows_at_once = 1 << 13
+
+    def __init__(self, settings: Settings, name: str, file: IO[bytes], metadata: Any) -> None:
+        super().__init__(settings, name, metadata.num_rows)
+        shape, schema = shape_of_files(settings), metadata.schema.to_arrow_schema()
+        asked = list(_asked(shape))
         for each in asked:
             each.check(schema, name)
-        super().__init__(
-            settings, name, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        )
-        self._columns = list(dict.fromkeys(each.path.steps[0] for each in asked))
-        reader = EventReader(_shape_in(schema, shape_of_files(settings)))
-        self._reader = SourceReader(reader, declared_keys(settings))
-
-    def _rows(self) -> Iterator[Any]:
-        size, columns = OBJECT_ROWS_AT_ONCE, self._columns
-        yield from self._file.iter_batches(size, columns=columns, use_threads=False)
+        self._open(file, (each.path.steps[0] for each in asked))
+        self._reader = SourceReader(EventReader(_shape_in(schema, shape)), declared_keys(settings))
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         return self._reader.of_objects(_listed(rows))
@@ -549,7 +531,9 @@ def first_rows(
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             shape = _shape_in(file.schema_arrow, shape_of_files(settings))
-            for rows in file.iter_batches(min(number, OBJECT_ROWS_AT_ONCE), use_threads=False):
+            for rows in file.iter_batches(
+                min(number, ParquetObjects.rows_at_once), use_threads=False
+            ):
                 objects += _listed(rows)
                 if len(objects) >= number:
                     break
@@ -569,46 +553,35 @@ def _listed(rows: Any) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-# Every batch repeats its row group's dictionary of texts, which is then looked up again.
-ROWS_AT_ONCE = 1 << 18
 # Minimum average rows of a row group for reading groups as separate batches.
 GROUP_ROWS = 1 << 14
 
 
 class ParquetRows(_ParquetSource):
-    def __init__(
-        self, settings: Settings, name: str, file: IO[bytes], metadata: Any, schema: Any
-    ) -> None:
-        shape = shape_of_files(settings)
+    # Every batch repeats its row group's dictionary of texts, which is then looked up again.
+    rows_at_once = 1 << 18
+
+    def __init__(self, settings: Settings, name: str, file: IO[bytes], metadata: Any) -> None:
+        super().__init__(settings, name, metadata.num_rows)
+        shape, schema = shape_of_files(settings), metadata.schema.to_arrow_schema()
         [(self._view, view)] = shape.views.items()
         self._key = None if view.key == ALL_KEYS else _column(view.key)
         self._items, self._time = _column(view.items), _column(shape.time)
         self._user = None if shape.user is None else _column(shape.user)
         wanted = (self._key, self._items, self._time, self._user)
-        self._wanted = list(dict.fromkeys(column for column in wanted if column is not None))
+        columns = (column for column in wanted if column is not None)
         number = metadata.num_row_groups
-        # Row groups to read together: one at a time, or all (None) if they are small.
-        self._groups: list[list[int] | None] = [[group] for group in range(number)]
         texts = [field.name for field in schema if is_text(field.type)]
-        if metadata.num_rows < number * GROUP_ROWS:
-            self._groups = [None]
-        else:
+        if metadata.num_rows >= number * GROUP_ROWS:
+            self._groups = [[group] for group in range(number)]
             texts += _texts_in(self._items, schema, metadata)
         # malloc keeps freed batch memory; pyarrow's own pool faults it in again.
         pa.set_memory_pool(pa.system_memory_pool())
-        # With `pre_buffer` memory would grow with the file.
-        source = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
-        super().__init__(settings, name, source)
+        self._open(file, columns, texts)
         self._map = pa.types.is_map(schema.field(self._items).type)
         declared = declared_keys(settings)[self._view]
         self._coder, self._keys = LabelEncoder(Names()), TextColumn(Names(declared or ()), declared)
         self._labels = TextColumn(self._coder.labels)
-
-    def _rows(self) -> Iterator[Any]:
-        for groups in self._groups:
-            yield from self._file.iter_batches(
-                ROWS_AT_ONCE, row_groups=groups, columns=self._wanted, use_threads=False
-            )
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
         n = rows.num_rows
@@ -619,7 +592,12 @@ class ParquetRows(_ParquetSource):
                 refused[which & (refused == 0)] = len(reasons)
                 reasons.append(reason)
 
-        keys = self._key_codes(rows)
+        self._keys.begin()
+        if self._key is not None:
+            keys = self._keys.codes(rows.column(self._key))
+        else:
+            code = self._keys.names.vocabulary.code_of(ALL_STREAM_KEY)
+            keys = np.full(n, code, dtype=np.int32)
         self._labels.begin()
         items = items_of(rows.column(self._items), self._labels)
         codes, lengths, time = items.codes, items.lengths, f"field {self._time!r}"
@@ -635,12 +613,11 @@ class ParquetRows(_ParquetSource):
             reason = f"a count in {self._items!r} is not a non-negative integer"
             refuse(_rows_with(items.amounts == WRONG, lengths), reason)
         wrong = (codes == NULL) | (codes == NOT_UTF8)
-        refuse(
-            _rows_with(wrong, lengths), f"field {self._items!r} has an item that is not a {kinds}"
-        )
+        reason = f"field {self._items!r} has an item that is not a {kinds}"
+        refuse(_rows_with(wrong, lengths), reason)
         if int(times.min(initial=0)) < 0:
             refuse(missing(rows.column(self._time)), f"missing {time}")
-            nanoseconds = in_ns(rows.column(self._time), PLAUSIBLE_MS)
+            nanoseconds = in_ns(rows.column(self._time))
             refuse(nanoseconds, f"{time} is not a time in ms: nanoseconds?")
             refuse(times < 0, f"{time} is not a time in ms")
         if self._user is not None:
@@ -667,13 +644,6 @@ class ParquetRows(_ParquetSource):
         )
         rejects = [Reject(row, reasons[refused[row]]) for row in bad.tolist()]
         return Events(index, times, users, {self._view: columns}), rejects
-
-    def _key_codes(self, rows: Any) -> Codes:
-        self._keys.begin()
-        if self._key is not None:
-            return self._keys.codes(rows.column(self._key))
-        code = self._keys.names.vocabulary.code_of(ALL_STREAM_KEY)
-        return np.full(rows.num_rows, code, dtype=np.int32)
 
 
 def _column(field: Path | str | None) -> str:

@@ -1,23 +1,23 @@
 """Interface of replay sources: events as batches of columns.
 
 A source is read once, in order, and holds at most one batch. Files must be sorted by time: an event
-dated further back than `grace` allows would count in the wrong tick, so file sources refuse it
-(`InOrder`).
+dated further back than `grace` allows would count in the wrong tick, so a `FileSource` refuses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from workers.arrays.types import Longs
 from workers.events.columns import Events
+from workers.events.reader import Reject
 from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import format_duration
@@ -65,8 +65,8 @@ class EventBatch:
     watermark: int | None = None
 
 
-class Source(Protocol):
-    """Source of events; those of one partition are in the worker's order.
+class Source:
+    """Base class of sources of events; those of one partition are in the worker's order.
 
     Attributes:
         places: names of the partitions in messages; empty if there is nothing to distinguish.
@@ -76,44 +76,53 @@ class Source(Protocol):
     """
 
     name: str
-    partitions: int
-    places: Sequence[str]
+    partitions = 1
+    places: Sequence[str] = ()
     total: int | None
     word: str
-
-    @property
-    def until_ms(self) -> int | None: ...
+    until_ms: int | None = None
 
     def batches(self) -> Iterator[EventBatch]:
         """Yield the events; refuse a source that is unreadable or runs backwards in time."""
+        raise NotImplementedError
 
-    def ended(self) -> frozenset[int]: ...
+    def ended(self) -> frozenset[int]:
+        return frozenset()
 
 
-class InOrder:
-    def __init__(self, name: str, word: str, grace_ms: int) -> None:
-        self._name, self._word, self._grace = name, word, grace_ms
-        self._latest: int | None = None
+class FileSource(Source):
+    """A file, whose records are numbered from 1."""
 
-    def check(self, times: Longs, numbers: Longs | int) -> None:
-        """Refuse the first event that is too far back; `numbers` may be only the first one."""
+    def __init__(self, settings: Settings, name: str, total: int | None) -> None:
+        self.name, self.total = name, total
+        self._grace = settings.events.grace_ms
+        self._latest = 0
+
+    def _batch(
+        self, number: int, events: Events, rejected: Iterable[Reject], position: int
+    ) -> EventBatch:
+        """Return the records from the one with this number on, as read; refuse unsorted times."""
+        self._check_order(events.times, number + events.index)
+        rejects = [(number + each.index, each.reason) for each in rejected]
+        return EventBatch(0, events, rejects, position)
+
+    def _check_order(self, times: Longs, numbers: Longs) -> None:
+        """Refuse the first event that is too far back."""
         if not len(times):
             return
         # Fast path: times are usually sorted.
-        if (times[1:] >= times[:-1]).all() and (self._latest is None or times[0] >= self._latest):
+        if (times[1:] >= times[:-1]).all() and times[0] >= self._latest:
             self._latest = int(times[-1])
             return
-        latest = np.maximum.accumulate(times)
-        if self._latest is not None:
-            latest = np.maximum(latest, self._latest)
+        latest = np.maximum(np.maximum.accumulate(times), self._latest)
         back = latest - times
         if int(back.max()) > self._grace:
             at = int(np.argmax(back > self._grace))
-            number, off = int(np.broadcast_to(numbers, len(times))[at]), int(back[at])
+            off = int(back[at])
             span = f"{off:,} ms" if off < 1000 else f"{timedelta(seconds=off // 1000)}"
             raise SettingsError(
-                f"{self._name}: {self._word} {number:,} is dated {when(int(times[at]))}, {span} before an earlier "
-                f"{self._word}: events.grace = {format_duration(self._grace)!r} does not allow that, as it would count in the wrong tick. "
+                f"{self.name}: {self.word} {numbers[at]:,} is dated {when(int(times[at]))}, {span} before an earlier "
+                f"{self.word}: events.grace = {format_duration(self._grace)!r} does not allow that, as it would count in the wrong tick. "
                 "Sort the input by time, or raise events.grace"
             )
         self._latest = int(latest[-1])
@@ -126,12 +135,8 @@ def shape_of_files(settings: Settings) -> Shape:
     """
     shape = settings.shape
     views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
-    found = replace(
-        shape,
-        views=MappingProxyType(views),
-        time=shape.time or Path(("ts",)),
-        user=_in_file(shape.user),
-    )
+    time, user = shape.time or Path(("ts",)), _in_file(shape.user)
+    found = replace(shape, views=MappingProxyType(views), time=time, user=user)
     for _, complaint in complaints(found):
         raise SettingsError(
             f"events.{complaint}; in a file the record key is the field 'key', and the time is 'ts' if events.timestamp is left out"

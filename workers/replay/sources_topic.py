@@ -56,7 +56,7 @@ class _Partition:
     nbytes: int = 0
 
 
-class TopicSource:
+class TopicSource(Source):
     word = "offset"
 
     def __init__(
@@ -75,9 +75,7 @@ class TopicSource:
         self.until_ms, self._since, self._consumer = until_ms, since_ms, consumer
         self._grace_ms, self._user_is_key = events.grace_ms, events.user == RECORD_KEY
         self.partitions = len(sources)
-        self.places: Sequence[str] = [
-            str(place) if several else f"partition {place.partition}" for place in sources
-        ]
+        self.places = [str(one) if several else f"partition {one.partition}" for one in sources]
         reader = reader_of(settings)
         decoders = Decoders(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
@@ -95,7 +93,7 @@ class TopicSource:
             self._parts[place.log] = part
         parts = self._parts.items()
         self._open = {log: (of.start, of.end) for log, of in parts if of.start < of.end}
-        self.total: int | None = sum(part.end - part.start for part in self._parts.values())
+        self.total = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
         for taken in take(self._consumer, self._open, most=EVENTS):
@@ -106,9 +104,8 @@ class TopicSource:
                 yield from self._batches(part, whole=taken.ended)
 
     def ended(self) -> frozenset[int]:
-        return frozenset(
-            part.place.number for log, part in self._parts.items() if log not in self._open
-        )
+        parts = self._parts.items()
+        return frozenset(part.place.number for log, part in parts if log not in self._open)
 
     def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
         """Yield a partition's waiting records; `whole`: they are its last."""
@@ -121,10 +118,8 @@ class TopicSource:
         if part.origins is not None:
             headers = [read_headers(message.headers()) for message in messages]
             if not self._user_is_key:
-                keys = [
-                    key if message.value() is None else own
-                    for message, key, (_, own) in zip(messages, keys, headers, strict=True)
-                ]
+                each = zip(messages, keys, headers, strict=True)
+                keys = [key if one.value() is None else own for one, key, (_, own) in each]
         records = Records.of_messages(messages, keys)
         marks, start = np.array([late for late, _ in headers], dtype=np.int64), 0
         for found, rejected, stop in part.reader.read(records, self._latest_ms):
@@ -199,7 +194,6 @@ class TopicSource:
 
     def _end(self, part: _Partition) -> None:
         part.position = part.end
-        part.waiting = []
         self._open.pop(part.place.log, None)
 
 

@@ -17,7 +17,7 @@ from workers.replay.backtest.grid import Run, make_grid, runs_of
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.sweep import Backtest
 from workers.replay.source import EventBatch
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.settings.settings import Settings
 
 KEY = NoiseKey(bytes(range(32)))
@@ -54,10 +54,7 @@ class Interrupted(JsonLines):
                 signal.raise_signal(self.number)
 
 
-def source_of(
-    settings: Settings, some: Sequence[object], kind: type[JsonLines] = JsonLines
-) -> JsonLines:
-    content = text_of(some)
+def lines(settings: Settings, content: bytes, kind: type[JsonLines] = JsonLines) -> JsonLines:
     return kind(settings, "text", io.BytesIO(content), total=len(content))
 
 
@@ -99,7 +96,7 @@ def backtest(
         if snapshots is not None:
             snapshots.append(json.loads(snapshot.value))
 
-    summary = runs.run(settings, source_of(settings, some), write, lambda summary: None)
+    summary = runs.run(settings, lines(settings, text_of(some)), write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 

@@ -54,14 +54,6 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {RUNS, RESULTS, BOARDS, REJECTS}
 
 
-def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name, some())
-    for name in (RUNS, RESULTS, BOARDS, REJECTS):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
 def test_results_of_nothing_are_results(tmp_path: Path) -> None:
     write(tmp_path, Results(some().input))
     tables = read(tmp_path)

@@ -17,9 +17,9 @@ from tests.replay.backtest.backtests import (
     Interrupted,
     backtest,
     events,
+    lines,
     numbers,
     runs_in,
-    source_of,
     text_of,
 )
 from tests.replay.site import T0, Patch, Printed, run_replay, settings_of
@@ -29,7 +29,7 @@ from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
 from workers.replay.backtest.sweep import Backtest, Pool, Thinned
 from workers.replay.offline import Summary
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import Settings
 
@@ -128,7 +128,7 @@ def measured_by(
     some: list[dict[str, object]],
     kind: type[JsonLines] = JsonLines,
 ) -> Results:
-    source = source_of(settings, some, kind)
+    source = lines(settings, text_of(some), kind)
     if processes == 1:
         one = Backtest(runs, KEY, 5)
         return one.results(one.run(settings, source, None, quiet), "line")
@@ -219,11 +219,11 @@ def no_report(monkeypatch: Patch) -> None:
 
 
 def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
     runs = Backtest(runs_in(settings, tmp_path, "items.max_items=1,20"), KEY, 5)
-    source = source_of(settings, some, Interrupted)
+    source = lines(settings, text_of(some), Interrupted)
     summary = runs.run(settings, source, None, quiet)
     found = runs.results(summary, "line")
     whole = backtest(settings, tmp_path, some, "items.max_items=1,20")
@@ -245,7 +245,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
         if calls == 4 * 11 + 2:  # after a tick of the second of four lanes
             signal.raise_signal(signal.SIGINT)
 
-    summary = runs.run(settings, source_of(settings, some), None, progress)
+    summary = runs.run(settings, lines(settings, text_of(some)), None, progress)
     found = runs.results(summary, "line")
     whole = backtest(settings, tmp_path, some, "max_items=1,2,3")
     assert summary.partial and [run.ticks for run in found.runs] == [12, 12, 12]
@@ -256,14 +256,13 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 @pytest.mark.parametrize("pressed", [None, 3])
 def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
     varies = "items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"
     runs = runs_in(settings, tmp_path, *varies, seeds=2)
     kind = JsonLines if pressed is None else Interrupted
-    found, expected = (
-        measured_by(processes, runs, settings, events(3_000), kind) for processes in (3, 1)
-    )
+    of = runs, settings, events(3_000), kind
+    found, expected = (measured_by(processes, *of) for processes in (3, 1))
     assert (found.input, found.runs) == (expected.input, expected.runs)
     assert found.boards == expected.boards
     assert found.input.complete is (pressed is None) and len(found.runs) == 12
@@ -278,19 +277,6 @@ def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
     runs = runs_in(settings, tmp_path, "epsilon=1,2,3,4")
     with pytest.raises(StateRefused, match="are all times of the events right"):
         measured_by(2, runs, settings, far)
-
-
-@pytest.mark.usefixtures("no_report")
-def test_ctrl_c_leaves_valid_files(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
-    (tmp_path / "in.jsonl").write_bytes(text_of(events(4_000)))
-    settings_of(tmp_path)
-    assert run_replay(tmp_path, "--report", tmp_path / "r") == 130
-    assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
-    tables = read(tmp_path / "r")
-    assert not tables.input.complete and tables.runs.column("complete").to_pylist() == [False] * 3
-    assert tables.results.num_rows > 100 and not list((tmp_path / "r").glob("*.part"))
 
 
 def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:

@@ -17,6 +17,8 @@ from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest import results
 from workers.replay.backtest.results import BoardRow
+from workers.replay.report.numbers import counted_of, holds, numeric_of, quantile_table
+from workers.replay.report.runs import measured
 from workers.settings.settings import load
 
 EXAMPLE = ROOT / "examples" / "latencies.toml"
@@ -30,8 +32,6 @@ def row(label: str, exact: int, released: int | None) -> BoardRow:
 
 
 def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
-    from workers.replay.report.numbers import counted_of
-
     found = counted_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
     assert (found.exact.tolist(), found.sd) == ([2, 0, 9, 1], 5.0)
     assert found.published.tolist() == [-1, 0, 11, 3]
@@ -51,8 +51,6 @@ def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
 def test_an_open_interval_holds_what_lies_beyond(
     truth: float | None, low: float | None, high: float | None, expected: bool
 ) -> None:
-    from workers.replay.report.numbers import holds
-
     exact = {"value": truth, "bucket": ">=50" if truth is None else "[0,10)"}
     assert holds(NUMERIC, exact, {"low": low, "high": high}) is expected
 
@@ -83,9 +81,6 @@ def site(directory: Path, settings: str) -> Path:
 
 @pytest.mark.slow
 def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
-    from workers.replay.report.numbers import numeric_of
-    from workers.replay.report.runs import measured
-
     [of] = measured(results.read(report))
     [run] = of.runs
     numeric = numeric_of(run)
@@ -102,9 +97,6 @@ def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
 
 def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
     """Each row against the boards themselves; 95 of 100 intervals hold, as far as that can be seen here."""
-    from workers.replay.report.numbers import numeric_of, quantile_table
-    from workers.replay.report.runs import measured
-
     [of] = measured(results.read(report))
     [run] = of.runs
     numeric = numeric_of(run)
@@ -130,9 +122,7 @@ def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
 def test_numbers_are_counted_in_their_buckets(tmp_path: Path) -> None:
     site(tmp_path, EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0"))
     values: list[float] = [0.5, 1, 2, 2.5, 99.99, 100, 9_999, 10_000, 1e9, -3] * 200
-    events = [
-        {"service": "web", "latency_ms": value, "ts": START + i} for i, value in enumerate(values)
-    ]
+    events = [{"service": "web", "latency_ms": ms, "ts": START + i} for i, ms in enumerate(values)]
     (tmp_path / "in.jsonl").write_bytes(text_of(events))
     out = tmp_path / "snapshots.jsonl"
     assert run_replay(tmp_path, "--snapshots", out) == 0

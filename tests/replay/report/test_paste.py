@@ -16,6 +16,8 @@ from tests.dashboard.browser import browser
 from tests.replay.report.test_report import HOSTILE, a_run, made, report
 from workers.replay.backtest.grid import settings_text
 from workers.replay.backtest.results import Outcome
+from workers.replay.report.charts import COLORS, INK, PALE
+from workers.replay.report.pages import histogram_section
 from workers.settings.settings import load, settings_of
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ def outcome(path: Path) -> Outcome:
 
 
 def pasted(path: Path) -> None:
-    from workers.replay.report.pages import histogram_section
-
     document = tomllib.loads(path.read_text())
     section = tomllib.loads("\n".join(histogram_section(outcome(path))))
     again = settings_of(document | section, path.parent)
@@ -64,8 +64,6 @@ def test_what_is_pasted_is_what_was_measured_with_other_settings(tmp_path: Path,
 
 
 def test_a_long_domain_is_left_to_the_file(tmp_path: Path) -> None:
-    from workers.replay.report.pages import histogram_section
-
     labels = json.dumps([f"p{i}" for i in range(50)])
     section = histogram_section(outcome(known_base(tmp_path, f"domain = {labels}")))
     assert section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
@@ -79,8 +77,6 @@ def chrome() -> Iterator[Browser]:
 
 
 def test_the_page_follows_dark_mode_and_copies_settings(chrome: Browser, tmp_path: Path) -> None:
-    from workers.replay.report.charts import COLORS, INK, PALE
-
     text = report(tmp_path, made())
     pictures = text[text.index("<figure") :]
     colors = [f": {color.lower()}" for color in (INK, PALE, *COLORS, "#FFFFFF")]

@@ -22,7 +22,8 @@ from tests.replay.site import Patch, Printed, run_replay, settings_of
 from workers.cli import execute
 from workers.replay.backtest import results
 from workers.replay.backtest.results import BoardRow, Results, RunRow, Series
-from workers.runtime.errors import SettingsError
+from workers.replay.report.charts import EXACT_DATA, Chart, _width, drawable
+from workers.replay.report.report import write_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,8 +106,6 @@ def text_in(directory: Path) -> str:
 
 
 def report(directory: Path, found: Results) -> str:
-    from workers.replay.report.report import write_report
-
     directory.mkdir(exist_ok=True)
     results.write(directory, found)
     write_report(directory)
@@ -169,17 +168,15 @@ def test_labels_stay_text_and_show_what_is_invisible(made_report: Path) -> None:
 
 
 def test_page_and_every_picture_say_that_they_hold_exact_data(made_report: Path) -> None:
-    from workers.replay.report.charts_backtest import CONTAINS
-
     text = text_in(made_report)
-    assert f'<div class="contains" role="note">{CONTAINS}</div>' in text
+    assert f'<div class="contains" role="note">{EXACT_DATA}</div>' in text
     assert "@media print" in text and ".contains { position: fixed" in text  # on each printed page
     names = {path.stem for path in (made_report / "plots").iterdir()}
     assert len(names) == 7  # front, recall, error, discovery, coverage, and a board of each key
     for name in names:
         svg = (made_report / "plots" / f"{name}.svg").read_text(encoding="utf-8")
-        assert f"<!-- {CONTAINS} -->" in svg  # beside the letters that it is drawn with
-        assert CONTAINS.encode() in (made_report / "plots" / f"{name}.png").read_bytes()
+        assert f"<!-- {EXACT_DATA} -->" in svg  # beside the letters that it is drawn with
+        assert EXACT_DATA.encode() in (made_report / "plots" / f"{name}.png").read_bytes()
         assert f'id="{name}"' in text
 
 
@@ -188,8 +185,6 @@ def test_the_words_of_the_page_itself_hold_nothing_invisible(tmp_path: Path) -> 
 
 
 def test_labels_without_a_letter_are_seen(tmp_path: Path) -> None:
-    from workers.replay.report.charts import drawable
-
     text = report(tmp_path, made(labels=("", " ")))
     assert re.search(r"<bdi>&quot;&quot;</bdi>.*<bdi>&quot; &quot;</bdi>", text, re.DOTALL)
     assert drawable("") == drawable(" \n") == '""'
@@ -197,8 +192,6 @@ def test_labels_without_a_letter_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("letter", "iaW@")
 def test_a_label_in_a_picture_is_no_wider_than_its_room(letter: str) -> None:
-    from workers.replay.report.charts import _width, drawable
-
     assert drawable("nnnn", 4) == "nnnn" and drawable("nnnnn", 4) == "nn…"
     cut = drawable(letter * 500, 18)
     width, wider = (sum(map(_width, text)) for text in (cut, cut + letter))
@@ -207,14 +200,12 @@ def test_a_label_in_a_picture_is_no_wider_than_its_room(letter: str) -> None:
 
 def drawn(found: Results, directory: Path, monkeypatch: Patch) -> dict[str, Figure]:
     """The pictures of a report, by name, drawn once and not written to files."""
-    from workers.replay.report.charts import Chart
-
     figures: dict[str, Figure] = {}
 
-    def kept(figure: Figure, name: str, title: str, caption: str, contains: str) -> Chart:
-        figures[name.removeprefix("products-")] = figure
+    def kept(figure: Figure, of: str, kind: str, title: str, caption: str) -> Chart:
+        figures[kind] = figure
         figure.canvas.draw()  # places the ticks
-        return Chart(name, title, caption, b"<svg/>", b"")
+        return Chart(f"{of}-{kind}", title, caption, b"<svg/>", b"")
 
     monkeypatch.setattr("workers.replay.report.charts.finish", kept)
     report(directory, found)
@@ -245,8 +236,6 @@ PICTURES = ("pareto_front", "recall_against_epsilon", "error_over_ticks", "disco
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_failed_picture_costs_only_itself(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    from workers.replay.report.report import write_report
-
     def fails(*_: object) -> None:
         raise ValueError("an axis <b>\nof</b> nothing")
 
@@ -276,8 +265,6 @@ def test_failed_pictures_end_no_replay(tmp_path: Path, monkeypatch: Patch, capsy
 
 
 def test_a_failed_board_leaves_other_boards(tmp_path: Path, monkeypatch: Patch) -> None:
-    from workers.replay.report.report import write_report
-
     fails_once = Mock(side_effect=[RuntimeError("no room"), *[None] * 9])
     monkeypatch.setattr("workers.replay.report.charts_backtest._draw", fails_once)
     results.write(tmp_path, made())
@@ -289,7 +276,7 @@ def test_a_failed_board_leaves_other_boards(tmp_path: Path, monkeypatch: Patch) 
 
 def test_plans_survive_failed_pictures(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     fails = Mock(side_effect=ValueError("no limits"))
-    monkeypatch.setattr("workers.replay.report.charts_plan._ends", fails)
+    monkeypatch.setattr("workers.replay.report.plan._ends", fails)
     assert execute(["plan", "-c", str(PLAN), "--report", str(tmp_path / "out")]) == 0
     assert "epsilon" in capsys.readouterr().out
     page = Page((tmp_path / "out" / "plan.html").read_text(encoding="utf-8"))
@@ -376,13 +363,6 @@ def test_a_run_stopped_before_its_first_tick_has_a_report(tmp_path: Path) -> Non
     text = report(tmp_path / "out", Results(found.input, found.runs, [], []))
     assert "Nothing was measured" in text and "<svg" not in text
     assert "Stopped before the end" in report(tmp_path / "none", Results(found.input, [], [], []))
-
-
-def test_another_directory_is_refused(tmp_path: Path) -> None:
-    from workers.replay.report.report import write_report
-
-    with pytest.raises(SettingsError, match="not a results directory"):
-        write_report(tmp_path)
 
 
 def test_a_plan_is_drawn_from_the_settings_alone(tmp_path: Path, capsys: Printed) -> None:

@@ -15,8 +15,7 @@ from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.source import shape_of_files
-from workers.replay.sources import first_rows, is_parquet, open_source
-from workers.replay.sources_lines import JsonLines
+from workers.replay.sources import JsonLines, first_rows, is_parquet, open_source
 from workers.settings.settings import Settings
 
 PATIENCE_S = 15.0

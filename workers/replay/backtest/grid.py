@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from workers.mechanisms.config.checked import display, rules
 from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
@@ -111,11 +112,8 @@ class Grid:
         if views.keys() == known:
             return settings
         # Histograms of one worker need distinct names and topics.
-        named = [
-            msgspec.structs.replace(config, name=f"{number}", topic=None)
-            for number, config in enumerate(views.values())
-        ]
-        return msgspec.structs.replace(settings, histograms=tuple(named))
+        named = [replace(one, name=f"{at}", topic=None) for at, one in enumerate(views.values())]
+        return replace(settings, histograms=tuple(named))
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
@@ -142,19 +140,17 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
                 f"{name}: tick is varied, and horizon = {horizon} is not: every epoch is as long "
                 f"as in the settings file, {section['horizon']}, in ticks of its own"
             )
-        _Variants(name, section, document, base, chosen[name]).add_to(grid)
+        _Variants(name, section, chosen[name]).add_to(grid, document, base)
     return grid
 
 
-@dataclass(frozen=True, slots=True)
-class _Variants:
+class _Variants(NamedTuple):
     name: str
     section: Mapping[str, Any]
-    document: Mapping[str, Any]
-    base: Path
     chosen: Mapping[str, list[Value]]
 
-    def add_to(self, grid: Grid) -> None:
+    def add_to(self, grid: Grid, document: Mapping[str, Any], base: Path) -> None:
+        """Add the combinations of the values, each read like a settings file in `base`."""
         seen: set[tuple[str | None, ...]] = set()
         good: list[Texts] = []
         failed: list[tuple[Texts, str]] = []
@@ -166,7 +162,7 @@ class _Variants:
                 continue
             seen.add(tuple(varied.values()))
             try:
-                settings = settings_of({**self.document, "histogram": [values]}, self.base)
+                settings = settings_of({**document, "histogram": [values]}, base)
                 mechanism = build(settings.histograms[0], settings.privacy.unit)
             except (ValueError, SettingsError) as error:
                 failed.append((texts, str(error)))
@@ -175,9 +171,8 @@ class _Variants:
             config = settings.histograms[0]
             if config not in configs:  # 1 equals 1.0, and 60s equals 1m
                 configs.append(config)
-                grid.combinations.append(
-                    Combination(len(grid.combinations) + 1, settings, mechanism, varied)
-                )
+                made = Combination(len(grid.combinations) + 1, settings, mechanism, varied)
+                grid.combinations.append(made)
         self._check(good, failed)
         for texts, reason in failed:
             pairs = zip(self.chosen, map(_short, texts), strict=True)

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
-from workers.arrays.types import Bools
+from workers.arrays.types import Bools, Codes, Floats, Longs
 from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
@@ -25,16 +24,7 @@ from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Combination, Run
 from workers.replay.backtest.results import BoardRow, Series
-from workers.replay.backtest.truth import (
-    MIRRORED,
-    SIZES,
-    Counts,
-    KeyView,
-    Top,
-    View,
-    kendall,
-    released_top,
-)
+from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, released_top
 from workers.replay.offline import ReplayHistogram
 
 # A normal variable is within this many standard deviations with probability 0.95.
@@ -55,10 +45,9 @@ RANKED = ("error_mean", "shown_rate")
 OF_KEYS = (*TOPS, "shortfall")
 WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
 
-Numbers = NDArray[np.float64]
 #: Rows that are shown, and their published counts.
-Shown = tuple[Rows, Counts]
-Ticks = NDArray[np.int32] | NDArray[np.int64]
+Shown = tuple[Rows, Longs]
+Ticks = Codes | Longs
 
 
 class Delays:
@@ -95,7 +84,7 @@ class Delays:
 
 
 def fill_errors(
-    row: Numbers, published: Counts, exact: Counts, unbounded: Counts, sd: float | None = None
+    row: Floats, published: Longs, exact: Longs, unbounded: Longs, sd: float | None = None
 ) -> None:
     """Fill in the errors of published counts, at least one, from bounded and unbounded ones."""
     error = published - exact
@@ -106,25 +95,14 @@ def fill_errors(
         row[PLACE[f"{name}_worst"]] = size.max()
     row[PLACE["error_bias"]] = error.mean()
     if sd is not None:
-        row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
+        row[PLACE["coverage"]] = _coverage(error, sd)
 
 
-def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
-    row[PLACE["shown_new"]] = len(exact)
-    if len(exact):
-        held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
-        row[PLACE["coverage_new"]] = held / len(exact)
+def _coverage(error: Longs, sd: float) -> float:
+    return np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
-def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
-    right = int((exact >= top.floor).sum())
-    if len(exact):
-        row[PLACE["precision" + suffix]] = right / len(exact)
-    if size := len(top.rows):
-        row[PLACE["recall" + suffix]] = min(right, size) / size
-
-
-def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
+def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
     """Return one number for the whole run; see docs/results.md."""
     if metric.endswith("_worst"):
         return float(values.max())
@@ -155,12 +133,12 @@ class Watch:
         self.latest: ReleasedTick | None = None
         self.first_tick = self.last_tick = self.ticks = 0
         self._threshold: int | None = None
-        self._rows: dict[int, Numbers] = {}
+        self._rows: dict[int, Floats] = {}
         self._boards: dict[int, list[BoardRow]] = {}
         self._delays = Delays()
         self._columns: Ledger | None = None
-        self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
-        self._first: NDArray[np.int64] = _NO_ROWS
+        self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
+        self._first: Longs = _NO_ROWS
         histogram.observe = self.seen
 
     def seen(self, shown: ReleasedTick) -> None:
@@ -215,7 +193,7 @@ class Watch:
         if board:
             self._boards[self.last_tick] = list(self.board(self.latest))
 
-    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+    def fill(self, out: Floats, shown: ReleasedTick) -> None:
         """Fill in a tick's metrics: row 0 for all stream keys, then one per measured key."""
         view, release = self.view, shown.release
         if isinstance(release, Answers):
@@ -243,7 +221,7 @@ class Watch:
         return rows[known], release.counts[known]
 
     def _fill_shown(
-        self, row: Numbers, of_key: Rows | None, shown: Shown, sd: float, new: Bools | None
+        self, row: Floats, of_key: Rows | None, shown: Shown, sd: float, new: Bools | None
     ) -> None:
         rows, counts = shown
         exact = self.view.counts
@@ -251,7 +229,9 @@ class Watch:
         if len(rows):
             fill_errors(row, counts, exact[rows], self.view.unbounded[rows], sd)
         if new is not None:
-            fill_new(row, counts[new], exact[rows][new], sd)
+            row[PLACE["shown_new"]] = np.count_nonzero(new)
+            if new.any():
+                row[PLACE["coverage_new"]] = _coverage((counts - exact[rows])[new], sd)
         if self._threshold is not None:
             deserving = int(((exact if of_key is None else exact[of_key]) > self._threshold).sum())
             row[PLACE["deserving"]] = deserving
@@ -266,7 +246,7 @@ class Watch:
         first = self._columns.shown if self._own_shown else self._first
         return np.asarray(first[rows] > tick - NEW_TICKS)
 
-    def _fill_top(self, row: Numbers, one: KeyView, rows: Rows, counts: Counts) -> None:
+    def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
         view, best, first = self.view, one.top.rows, len(METRICS)
         self.fill_hits(row, one, rows[released_top(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
@@ -279,9 +259,14 @@ class Watch:
         row[first : first + len(best)] = errors
         row[first + view.top : first + view.top + len(best)] = is_shown
 
-    def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
-        fill_hits(row, "", self.view.counts[named], one.top)
-        fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
+    def fill_hits(self, row: Floats, one: KeyView, named: Rows) -> None:
+        bounded, unbounded = (self.view.counts, one.top), (self.view.unbounded, one.top_unbounded)
+        for suffix, (counts, top) in (("", bounded), ("_unbounded", unbounded)):
+            right = int((counts[named] >= top.floor).sum())
+            if len(named):
+                row[PLACE["precision" + suffix]] = right / len(named)
+            if size := len(top.rows):
+                row[PLACE["recall" + suffix]] = min(right, size) / size
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         release = shown.release
@@ -306,28 +291,15 @@ class Watch:
         others = sorted((view.rank(index, row), row) for row in set(named).difference(best))
         threshold = None if isinstance(release, Answers) else release.threshold
         for rank, row in [*enumerate(best, start=1), *others]:
-            counts = int(view.counts[row]), int(view.unbounded[row]), published.get(row)
+            exact = int(view.counts[row]), int(view.unbounded[row])
             is_shown = row in published or row in named
-            more: Any = {"shown": is_shown, "sd": release.sd, "threshold": threshold}
-            yield self.board_row(shown, index, rank, view.label(row), *counts, **more)
+            more = is_shown, published.get(row), release.sd, threshold
+            yield self.board_row(shown, index, rank, view.label(row), *exact, *more)
 
-    def board_row(
-        self,
-        at: ReleasedTick,
-        index: int,
-        rank: int,
-        label: str,
-        exact: int,
-        unbounded: int,
-        released: int | None,
-        *,
-        shown: bool = True,
-        sd: float | None = None,
-        threshold: int | None = None,
-    ) -> BoardRow:
+    def board_row(self, at: ReleasedTick, index: int, *more: Any) -> BoardRow:
+        """Return a row of a stream key at a tick; `more` are the fields from `rank` on."""
         name = self.view.names[index]
-        place = *self._of, name, self.last_tick, at.end_ms, rank, label
-        return BoardRow(*place, exact, unbounded, shown, released, sd, threshold)
+        return BoardRow(*self._of, name, self.last_tick, at.end_ms, *more)
 
     def keep(self, ticks: set[int], boards: set[int]) -> None:
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
@@ -386,11 +358,18 @@ Fields = Mapping[str, Any]
 
 
 class Pair(NamedTuple):
+    """A published number and the exact ones; `rank` is 0 outside a list of the largest."""
+
     name: str
     rank: int
     published: int
     exact: int
     unbounded: int
+    allowed: int  # the published error
+
+    @property
+    def error(self) -> int:
+        return abs(self.published - self.exact)
 
 
 class QueryWatch(Watch):
@@ -401,49 +380,42 @@ class QueryWatch(Watch):
         self._queries = Queries(config.asked, config.domain)
         self._place = {label: i for i, label in enumerate(config.domain)}
 
-    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+    def fill(self, out: Floats, shown: ReleasedTick) -> None:
         if not isinstance(shown.release, Answers):
             return
-        numbers: list[Pair] = []
-        within: list[bool] = []
+        every: list[Pair] = []
         for index in range(len(self.view.names)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
-            errors = [abs(pair.published - pair.exact) for pair in pairs]
-            inside = [error <= fields["error"] for error in errors]
-            numbers += pairs
-            within += inside
+            every += pairs
             if index + 1 < len(out):
                 row = out[1 + index]
-                self._errors_of(row, pairs, inside)
+                self._errors_of(row, pairs)
                 self._labels(row, index, fields)
-                for pair, error in zip(pairs, errors, strict=True):
+                for pair in pairs:
                     if 0 < pair.rank <= self.view.top:
-                        row[len(METRICS) + pair.rank - 1] = error
-        self._errors_of(out[0], numbers, within)
+                        row[len(METRICS) + pair.rank - 1] = pair.error
+        self._errors_of(out[0], every)
 
     @staticmethod
-    def _errors_of(row: Numbers, pairs: Sequence[Pair], within: Sequence[bool]) -> None:
+    def _errors_of(row: Floats, pairs: Sequence[Pair]) -> None:
         if pairs:
             counts = [(pair.published, pair.exact, pair.unbounded) for pair in pairs]
-            published, exact, unbounded = np.array(counts).T
-            fill_errors(row, published, exact, unbounded)
-            row[PLACE["within_error"]] = sum(within) / len(within)
+            fill_errors(row, *np.array(counts).T)
+            row[PLACE["within_error"]] = np.mean([pair.error <= pair.allowed for pair in pairs])
 
-    def _labels(self, row: Numbers, index: int, fields: Fields) -> None:
+    def _labels(self, row: Floats, index: int, fields: Fields) -> None:
         exact, unbounded = self._sums(index)
         named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
         if not named:
             return
-        short = [
-            (np.sort(exact)[-len(places) :] - np.sort(exact[places])).mean() for places in named
-        ]
+        short = [(np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named]
         row[PLACE["shortfall"]] = np.mean(short)
         for suffix, sums in (("", exact), ("_unbounded", unbounded)):
             right = [(sums[places] >= np.sort(sums)[-len(places)]).mean() for places in named]
             row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(right)
 
-    def _sums(self, index: int) -> tuple[Counts, Counts]:
+    def _sums(self, index: int) -> tuple[Longs, Longs]:
         """Return a stream key's exact sums, in the order of the domain, bounded and not."""
         d = len(self._place)
         rows = slice(index * d, (index + 1) * d)
@@ -451,17 +423,18 @@ class QueryWatch(Watch):
 
     def _pairs(self, index: int, fields: Fields) -> Iterator[Pair]:
         exact, unbounded = map(self._queries.answers, self._sums(index))
+        allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
             of: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
             if query == "histogram":
                 for (label, published), (_, own), (_, without) in zip(*of, strict=True):
-                    yield Pair(label, 0, published, own, without)
+                    yield Pair(label, 0, published, own, without, allowed)
             elif query.startswith("top_k:"):
                 for rank, (published, own, without) in enumerate(zip(*of, strict=True), start=1):
-                    yield Pair(f"{query} {rank}", rank, published, own, without)
+                    yield Pair(f"{query} {rank}", rank, published, own, without, allowed)
             elif isinstance(answer["value"], int):
-                yield Pair(query, 0, *of)
+                yield Pair(query, 0, *of, allowed)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the answers, exact and published, in the order of the queries."""
@@ -472,14 +445,14 @@ class QueryWatch(Watch):
             pairs = list(self._pairs(index, fields))
             pairs.sort(key=lambda pair: 0 if pair.rank else -pair.exact)
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
-                counts = (pair.exact, pair.unbounded, pair.published)
+                counts = pair.exact, pair.unbounded, True, pair.published
                 yield self.board_row(shown, index, rank, pair.name, *counts)
             sums = self._sums(index)
             for query, labels in _named(fields):
                 for rank, label in enumerate(labels[: self.view.top], start=1):
                     exact, unbounded = (int(of[self._place[label]]) for of in sums)
                     name = f"{query}: {label}"
-                    yield self.board_row(shown, index, rank, name, exact, unbounded, None)
+                    yield self.board_row(shown, index, rank, name, exact, unbounded, True, None)
 
 
 class LabelsWatch(Watch):
@@ -505,7 +478,7 @@ class LabelsWatch(Watch):
     def _rows_of(self, index: int, labels: Sequence[str]) -> Rows:
         return self.view.rows_of(index, [label.encode() for label in labels])
 
-    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+    def fill(self, out: Floats, shown: ReleasedTick) -> None:
         view = self.view
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
         for index, one in enumerate(view.keys):

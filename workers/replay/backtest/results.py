@@ -6,7 +6,7 @@
     rejects.json      input totals, rejects with reasons, and whether the run reached its end
 
 docs/results.md defines every column and metric. No file holds the time, or the name of a machine or
-user, so the same results give the same bytes. `outcomes` reads the tables by combination.
+user, so the same results give the same bytes. `by_histogram` reads the tables by combination.
 """
 
 from __future__ import annotations
@@ -80,13 +80,6 @@ class Outcome:
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
-    for one in outcomes(tables):
-        found.setdefault(one.row.histogram, []).append(one)
-    return found
-
-
-def outcomes(tables: Tables) -> list[Outcome]:
     import pyarrow.compute as pc
 
     whole = pc.equal(tables.results["key"], "")
@@ -97,21 +90,24 @@ def outcomes(tables: Tables) -> list[Outcome]:
         values[row["run"]][row["metric"]].append(row["value"])
     seeds: dict[int, list[RunRow]] = defaultdict(list)
     choices: dict[str, set[str | None]] = defaultdict(lambda: {None})
-    for run in run_rows(tables.runs):
-        seeds[run.run].append(run)
-        for name, value in run.varied.items():
+    for row in tables.runs.to_pylist():
+        names = [name for name in row if name.startswith(SET)]
+        varied = {name.removeprefix(SET): row.pop(name) for name in names}
+        seeds[row["run"]].append(RunRow(varied=varied, **row))
+        for name, value in varied.items():
             choices[name].add(value)
-    found = []
+    found: dict[str, list[Outcome]] = {}
     for number, runs in sorted(seeds.items()):
-        row, prefix = runs[0], f"{runs[0].histogram}."
+        first, prefix = runs[0], f"{runs[0].histogram}."
         # A setting with a single value does not distinguish runs.
         varied = {
             name.removeprefix(prefix): value
-            for name, value in row.varied.items()
+            for name, value in first.varied.items()
             if len(choices[name]) > 2 and name.startswith(prefix)
         }
         metrics = {metric: Spread.of(each) for metric, each in values[number].items()}
-        found.append(Outcome(row=row, varied=varied, seeds=len(runs), metrics=metrics))
+        outcome = Outcome(row=first, varied=varied, seeds=len(runs), metrics=metrics)
+        found.setdefault(first.histogram, []).append(outcome)
     return found
 
 
@@ -178,8 +174,8 @@ class BoardRow:
     exact_unbounded: int | None
     shown: bool
     released: int | None
-    sd: float | None
-    threshold: int | None
+    sd: float | None = None
+    threshold: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,31 +264,25 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
 def results_table(series: Sequence[Series]) -> pa.Table:
     import pyarrow as pa
 
-    lengths = np.array([len(one.values) for one in series], dtype=np.int64)
+    lengths = [len(one.values) for one in series]
+    series_of = np.repeat(np.arange(len(series)), np.array(lengths, dtype=np.int64))
 
-    def numbers(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
-        return np.repeat(np.array([getattr(one, name) for one in series], dtype=kind), lengths)
-
-    def texts(name: str) -> pa.Array:
-        codes: dict[str, int] = {}
-        of = [codes.setdefault(getattr(one, name), len(codes)) for one in series]
-        numbers = pa.array(np.repeat(np.array(of, dtype=np.int32), lengths))
-        names = pa.array(list(codes), pa.string())
-        return pa.DictionaryArray.from_arrays(numbers, names).cast(pa.string())
+    def repeated(name: str, kind: pa.DataType) -> pa.Array:
+        return pa.array([getattr(one, name) for one in series], kind).take(pa.array(series_of))
 
     def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
         return np.concatenate([np.empty(0, dtype=kind), *(getattr(one, name) for one in series)])
 
     return pa.table(
         {
-            "run": numbers("run", np.int32),
-            "seed": numbers("seed", np.int32),
-            "histogram": texts("histogram"),
-            "key": texts("key"),
+            "run": repeated("run", pa.int32()),
+            "seed": repeated("seed", pa.int32()),
+            "histogram": repeated("histogram", pa.string()),
+            "key": repeated("key", pa.string()),
             "tick": end_to_end("ticks", np.int64),
-            "rank": numbers("rank", np.int32),
-            "size": numbers("size", np.int64),
-            "metric": texts("metric"),
+            "rank": repeated("rank", pa.int32()),
+            "size": repeated("size", pa.int64()),
+            "metric": repeated("metric", pa.string()),
             "value": end_to_end("values", np.float64),
         }
     )
@@ -318,19 +308,8 @@ def read(directory: Path) -> Tables:
             raise SettingsError(
                 f"{directory}: results of version {found.version}; this program reads {VERSION}"
             )
-        runs, results, boards = (
-            pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS)
-        )
+        runs, results, boards = (pq.read_table(directory / one) for one in (RUNS, RESULTS, BOARDS))
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0]
         raise SettingsError(f"{directory}: not a results directory: {why}") from error
     return Tables(runs, results, boards, found)
-
-
-def run_rows(table: pa.Table) -> list[RunRow]:
-    rows = []
-    for row in table.to_pylist():
-        names = [name for name in row if name.startswith(SET)]
-        varied = {name.removeprefix(SET): row.pop(name) for name in names}
-        rows.append(RunRow(varied=varied, **row))
-    return rows

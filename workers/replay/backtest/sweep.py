@@ -24,9 +24,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.pipeline.contributions import Message
@@ -35,19 +36,26 @@ from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run, settings_text
 from workers.replay.backtest.measure import Watch, discovers, watch
 from workers.replay.backtest.results import Input, Results, RunRow
-from workers.replay.backtest.truth import Truth, View, mirrored, remembering, truth_of, unbounded
+from workers.replay.backtest.truth import (
+    MIRRORED,
+    Mirrored,
+    Truth,
+    View,
+    remembering,
+    truth_of,
+    unbounded,
+)
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import (
     STREAM,
-    Offline,
     Progress,
     ReplayHistogram,
     ReplayMerge,
     Summary,
     Write,
-    drive,
     few_collections,
     fresh_histograms,
+    replay,
 )
 from workers.replay.source import Source
 from workers.runtime.errors import QuietcountError
@@ -120,18 +128,11 @@ class Pool:
 
     def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
-        with Interrupts() as interrupts, few_collections():
+        own: Any = {"histograms": self.histograms, "merge": self}
+        with Interrupts() as interrupts:
             with interrupts.held():  # part of a message would be read as the start of the next
                 self._tell("begin", source.partitions)
-            offline = Offline(
-                settings,
-                self._key,
-                self.histograms,
-                partitions=source.partitions,
-                until_ms=source.until_ms,
-                merge=self,
-            )
-            return drive(offline, source, interrupts, progress)
+            return replay(settings, self._key, source, None, progress, **own)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
         self._tell("results", summary, word)
@@ -205,7 +206,6 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
                     for histogram in backtest.histograms:
                         histogram.forget()
             else:
-                backtest.finish()
                 return backtest.results(*arguments)
 
 
@@ -245,7 +245,8 @@ class Group:
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
-        self.views: list[View] = []
+        #: By bounds and declared domain.
+        self.views: dict[tuple[Lane, tuple[bytes, ...]], View] = {}
         self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
         self._tick = 0
         wide.observe = self._seen
@@ -266,7 +267,7 @@ class Group:
                 one.keep(self._measured.ticks, self._boards.ticks)
 
     def _measure(self, *, board: bool) -> None:
-        for view in self.views:
+        for view in self.views.values():
             view.look()
         for one in self.watches:
             one.measure(board=board)
@@ -283,32 +284,31 @@ class Backtest:
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
         self._key, self._top = key, top
-        self._views: dict[tuple[Scope, Lane, tuple[bytes, ...]], View] = {}
         self._groups: dict[Scope, Group] = {}
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
         self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
         running = [self._histogram(run) for run in runs]
-        truths = [view.truth for view in self._views.values()]
-        wide = [group.wide for group in self._groups.values()]
+        groups = self._groups.values()
+        truths = [view.truth for group in groups for view in group.views.values()]
+        wide = [group.wide for group in groups]
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
-
         if scope not in self._groups:
             wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)
             self._groups[scope] = Group(wide)
-        group, place = self._groups[scope], (scope, config.lane, domain)
-        if place not in self._views:
+        group, place = self._groups[scope], (config.lane, domain)
+        if place not in group.views:
             sizes = discovers(run.combination)
             truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
-            self._views[place] = View(truth, group.wide, self._key, self._top)
-            group.views.append(self._views[place])
-        view = self._views[place]
+            group.views[place] = View(truth, group.wide, self._key, self._top)
+        view = group.views[place]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
-        mechanism = mirrored(mechanism, view.truth)
+        if mechanism.kind in MIRRORED:
+            mechanism = cast(Mechanism, Mirrored(mechanism, view.truth))
         [histogram] = fresh_histograms(run.combination.settings, self._key, stream, [mechanism])
         histogram.written = False
         group.watches.append(watch(run, histogram, view))
@@ -316,36 +316,24 @@ class Backtest:
 
     def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Do all runs over a source, to its end or to Ctrl-C, which leaves whole ticks."""
-        with Interrupts() as interrupts, few_collections():
+        with Interrupts() as interrupts:
 
-            def after_tick() -> None:
-                progress(offline.summary)
+            def after_tick(summary: Summary) -> None:
+                progress(summary)
                 if all(group.whole for group in self._groups.values()):
                     interrupts.check()
 
-            offline = Offline(
-                settings,
-                self._key,
-                self.histograms,
-                partitions=source.partitions,
-                write=write,
-                until_ms=source.until_ms,
-                after_tick=after_tick,
-            )
-            summary = drive(offline, source, interrupts, progress)
-            self.finish()
-        return summary
-
-    def finish(self) -> None:
-        for group in self._groups.values():
-            group.finish()
+            own: Any = {"histograms": self.histograms, "after_tick": after_tick}
+            return replay(settings, self._key, source, write, progress, **own)
 
     def watches(self) -> Iterator[Watch]:
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """Return the measurements; `word` is the unit of the reject numbers."""
+        """Measure the last tick and return all; `word` is the unit of the reject numbers."""
+        for group in self._groups.values():
+            group.finish()
         results = Results(input_of(summary, word, self._top, left_out))
         for one in self.watches():
             results.runs.append(row_of(one, summary))
@@ -364,7 +352,7 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
         last_ms=summary.last_ms,
         word=word,
         counts=dict(sorted(summary.rejects.items())),
-        first=[(one.partition, one.number, one.reason) for one in summary.first_rejects],
+        first=summary.first_rejects,
         top=top,
         left_out=left_out,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.arrays.texts import Texts
+from workers.arrays.types import Codes, Longs
 from workers.events.columns import AMOUNT_MAX
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
-from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
+from workers.mechanisms.ledger import Contributions, Ledger, Parts, with_capacity
 from workers.mechanisms.mechanism import Items, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.mechanisms.one_shot.config import OneShotConfig
@@ -92,27 +93,22 @@ class Exact(Mechanism, shared=False):
         return _NoNoise()
 
     def step(
-        self,
-        state: State,
-        t: int,
-        contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
-        noise: Noise,
+        self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
         before = len(columns.touched)
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=not self._domain)
-        if self._sizes and isinstance(state, TruthState):
+        state.merge(contributions, add_rows=not self._domain)
+        if self._sizes:
             for rows in columns.touched[before:]:
-                state.note(rows, t)
+                self.state.note(rows, t)
         del columns.touched[before:]
         return state, Release(_EMPTY, _EMPTY, 0.0, None)
 
 
 class _NoNoise:
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Longs:
         return np.zeros(len(tags), dtype=np.int64)
 
 
@@ -131,13 +127,11 @@ class ExactLedger(Ledger):
         shown: NDArray[Any] = self._shown
         self._shown = with_capacity(shown, self.n)
 
-    def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
+    def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
         self._look()
         return self.find(tags)
 
-    def merge(
-        self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
-    ) -> None:
+    def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
         self._look()
 
 
@@ -164,12 +158,8 @@ class Truth(ReplayHistogram):
         return self._keys
 
     @property
-    def reached(self) -> NDArray[np.int64]:
+    def reached(self) -> Longs:
         return self.mechanism.state.reached[: self.columns.n]
-
-
-def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
-    return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
 
 
 def remembering(mechanism: Mechanism) -> Mechanism:
@@ -200,8 +190,6 @@ def truth_of(
 # Number of stream keys, from the first, that are measured individually.
 KEYS_MAX = 8
 
-Counts = NDArray[np.int64]
-
 
 class Top(NamedTuple):
     """At most n rows with a count, largest first, ties by row; `floor` is the count of the last."""
@@ -226,6 +214,8 @@ class View:
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
         """Take bounded counts, which define the row numbers, and unbounded ones; n is `top`."""
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
+        #: All stream keys by index, including those not measured individually.
+        self.names: Sequence[str] = truth.names
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
         self._place = self.counts = self.unbounded = _EMPTY
@@ -251,11 +241,6 @@ class View:
             rows, top, total = self._of_key(columns, index)
             _, top_unbounded, total_unbounded = self._of_key(wide, index)
             self.keys.append(KeyView(rows, top, top_unbounded, total, total_unbounded))
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Return all stream keys by index, including those not measured individually."""
-        return self.truth.names
 
     def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
@@ -286,18 +271,15 @@ class View:
         return self.truth.columns.label(row).decode()
 
 
-def largest(counts: Counts, rows: Rows | None, n: int) -> Top:
+def largest(counts: Longs, rows: Rows | None, n: int) -> Top:
     """Return the n largest of the counts above 0 of `rows`; None: of all."""
-    own = counts if rows is None else counts[rows]
-    least = max(1, int(np.partition(own, len(own) - n)[len(own) - n])) if len(own) > n else 1
-    found = np.flatnonzero(own >= least)
-    found = found[np.lexsort((found, -own[found]))][:n]
-    floor = int(own[found[-1]]) if len(found) else 1
-    return Top(found if rows is None else rows[found], floor)
+    counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
+    found = counted[released_top(counted, counts[counted], n)]
+    return Top(found, int(counts[found[-1]]) if len(found) else 1)
 
 
-def released_top(rows: Rows, counts: Counts, n: int) -> Rows:
-    """Return the places in `rows` of the n largest published counts, by count, ties by row."""
+def released_top(rows: Rows, counts: Longs, n: int) -> Rows:
+    """Return the places in `rows` of the n largest counts, by count, ties by row."""
     places = np.arange(len(rows))
     if len(rows) > n:
         least = np.partition(counts, len(rows) - n)[len(rows) - n]
@@ -305,14 +287,14 @@ def released_top(rows: Rows, counts: Counts, n: int) -> Rows:
     return places[np.lexsort((rows[places], -counts[places]))][:n]
 
 
-def kendall(exact: Counts, published: Counts) -> float:
+def kendall(exact: Longs, published: Longs) -> float:
     """Return Kendall's tau-b; nan if either is all ties."""
     a, b = _order(exact), _order(published)
     scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
     return int((a * b).sum()) / scale if scale else math.nan
 
 
-def _order(values: Counts) -> Counts:
+def _order(values: Longs) -> Longs:
     """Return 1 where a value is above another, -1 where below; a difference could overflow."""
     rows, columns = values[:, None], values[None, :]
     return (rows > columns).astype(np.int64) - (rows < columns)

@@ -23,6 +23,8 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ft2font import LoadFlags
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+EXACT_DATA = "Contains exact data: for the operator only"
+NO_DATA = "Computed from the settings alone: no data"
 INK, MUTED, PALE, BAND, WARNING = "#1A1A1A", "#5F5F5F", "#DDDDDD", "#E3EAF1", "#A63A00"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -109,13 +111,14 @@ def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tupl
 
 
 def finish(
-    figure: Figure, name: str, title: str, caption: str, contains: str, *, alarm: bool = True
+    figure: Figure, of: str, kind: str, title: str, caption: str, contains: str = EXACT_DATA
 ) -> Chart:
-    """Add the title, preceded by what the chart contains, and draw."""
+    """Add the title, preceded by what the chart of histogram `of` contains, and draw."""
+    title = f"{of}: {title}"
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
-    color = WARNING if alarm else MUTED
+    color = WARNING if contains == EXACT_DATA else MUTED
     place: dict[str, Any] = {"x": 0.08 / width, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.07 / height, s=contains, fontsize=8.5, color=color, **place)
     figure.text(y=1 - 0.29 / height, s=title, fontsize=11.5, fontweight="bold", **place)
@@ -124,7 +127,7 @@ def finish(
     figure.savefig(svg, format="svg", metadata=about)
     about = {"Software": None, "Title": title, "Description": contains}
     figure.savefig(png, format="png", dpi=DPI, metadata=about)
-    return Chart(name, title, caption, svg.getvalue(), png.getvalue())
+    return Chart(f"{slug(of)}-{kind}", title, caption, svg.getvalue(), png.getvalue())
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
@@ -153,6 +156,13 @@ def legend_below(
     figure.legend([handles[name] for name in names], names, columnspacing=spacing, **place)
 
 
+def number(value: float) -> str:
+    """Format a number with at most four significant digits and thousands separators."""
+    if abs(value) >= 1_000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
 def log_axis(axis: Any, values: Sequence[float]) -> None:
     """Make an axis logarithmic, with plain numbers: the values if few, else 1, 2, 5, ..."""
     low, high = min(values), max(values)
@@ -167,10 +177,9 @@ def log_axis(axis: Any, values: Sequence[float]) -> None:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 2, high * 2)})
 
 
-def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None = None) -> None:
-    write = written or number
+def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] = number) -> None:
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
 
 
 def share_axis(axis: Any) -> None:
@@ -186,13 +195,6 @@ def shares_upward(cell: Axes) -> None:
 def rows_axis(cell: Axes, names: Sequence[str], **more: Any) -> None:
     cell.set_yticks(range(len(names)), names, **more)
     cell.set_ylim(len(names) - 0.4, -0.6)
-
-
-def number(value: float) -> str:
-    """Format a number with at most four significant digits and thousands separators."""
-    if abs(value) >= 1_000 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
 def short_number(value: float) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from workers.replay.backtest.recommend import RECALL, Recommendation
@@ -26,10 +25,9 @@ from workers.replay.report.charts import (
     look,
     stroke,
 )
-from workers.replay.report.runs import BOARD_ROWS, Line, Measured, chosen_ticks, when
+from workers.replay.report.runs import BOARD_ROWS, Boards, Line, Measured, chosen_ticks, when
 from workers.settings.durations import format_duration
 
-CONTAINS = "Contains exact data: for the operator only"
 BUDGET = ("epsilon", "rho")
 DOTS = 40
 NAME_LETTERS = 56
@@ -80,7 +78,7 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             "should follow it, closely where many items are shown. Of many items one is always far "
             "out: the dotted line."
         )
-        return finish_of(figure, of, "error_over_ticks", "error over the ticks", caption)
+        return charts.finish(figure, of.name, "error_over_ticks", "error over the ticks", caption)
 
 
 def recall_against_epsilon(of: Measured) -> Chart | None:
@@ -116,7 +114,7 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
         if len(series) > LOOKS:
             caption += f" The {LOOKS} best of {len(series)} are drawn."
         title = f"{title.format(n=of.input.top)} against epsilon"
-        return finish_of(figure, of, "recall_against_epsilon", title, caption)
+        return charts.finish(figure, of.name, "recall_against_epsilon", title, caption)
 
 
 def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
@@ -168,7 +166,7 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with "
             "no more budget none has a better score. Numbers are those of the table of runs."
         )
-        return finish_of(figure, of, "pareto_front", "what a budget buys", caption)
+        return charts.finish(figure, of.name, "pareto_front", "what a budget buys", caption)
 
 
 def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
@@ -205,7 +203,7 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             "which on more than half of them were found with every seed. "
             f"Mean of {_seeds(runs)}."
         )
-        return finish_of(figure, of, "discovery", "discovery", caption)
+        return charts.finish(figure, of.name, "discovery", "discovery", caption)
 
 
 def coverage(of: Measured) -> Chart | None:
@@ -237,12 +235,7 @@ def coverage(of: Measured) -> Chart | None:
         )
         if left_out > 0:
             caption += f" The first {DOTS} runs; {left_out} more are in the results."
-        return finish_of(figure, of, "coverage", "do the error bars hold?", caption)
-
-
-def finish_of(figure: Figure, of: Measured, kind: str, title: str, caption: str) -> Chart:
-    name = f"{charts.slug(of.name)}-{kind}"
-    return charts.finish(figure, name, f"{of.name}: {title}", caption, CONTAINS)
+        return charts.finish(figure, of.name, "coverage", "do the error bars hold?", caption)
 
 
 def _curve(run: Outcome, line: Line) -> tuple[Any, Any]:
@@ -297,26 +290,27 @@ def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
     return next(unit for unit in UNITS.items() if unit[1] <= max(widths))
 
 
-#: Rows of one stream key's boards by tick.
-Boards = dict[int, list[BoardRow]]
 EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
 NAMED, HIDDEN = "shown, without a count", "not shown"
 
 
-def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
-    for at, title, ticks in boards_of(of, run, keys):
-        yield title, partial(_board, of, run, ticks, f"board_{at}", title)
-
-
-def boards_of(of: Measured, run: Outcome, keys: int) -> Iterator[tuple[int, str, Boards]]:
+def boards(
+    of: Measured, run: Outcome, keys: int, draw: Callable[..., Chart], kind: str
+) -> Iterator[Drawing]:
+    """Yield a drawing for each of the first stream keys, at the chosen ticks of its boards."""
     found = of.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""
-        yield at, f"exact and published{who}", ticks
+        title = f"exact and published{who}"
+        yield title, partial(draw, of, run, chosen_ticks(ticks), f"{kind}_{at}", title)
 
 
-def _board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
-    chosen = {tick: ticks[tick][:BOARD_ROWS] for tick in chosen_ticks(list(ticks))}
+def tick_of(run: Outcome, tick: int, end_ms: int, gap: str = " ") -> str:
+    return f"end of tick {tick - run.row.first_tick + 1:,}:{gap}{when(end_ms)}"
+
+
+def board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
+    chosen = {tick: rows[:BOARD_ROWS] for tick, rows in ticks.items()}
     most = max(map(len, chosen.values()))
     with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):
         for cell, (tick, rows) in zip(axes[0], chosen.items(), strict=True):
@@ -324,8 +318,7 @@ def _board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> 
             names = [drawable(row.label, 10 + 24 // len(chosen)) for row in rows]
             charts.rows_axis(cell, names, fontsize=9)
             cell.set(ylim=(most - 0.4, -0.6), xlabel="count")
-            number = tick - run.row.first_tick + 1
-            cell.set_title(f"end of tick {number:,}:\n{when(rows[0].end_ms)}", fontsize=9.5)
+            cell.set_title(tick_of(run, tick, rows[0].end_ms, "\n"), fontsize=9.5)
             charts.counts_axis(cell.xaxis, 6 // len(chosen) + 1, charts.short_number)
             cell.grid(visible=False, axis="y")
             cell.margins(x=0.04)
@@ -335,7 +328,7 @@ def _board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> 
             "what readers of the snapshot see as points, with the error bars that the snapshot "
             "states. A cross is an item that they do not see yet. Times are UTC."
         )
-        return finish_of(figure, of, kind, title, caption)
+        return charts.finish(figure, of.name, kind, title, caption)
 
 
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from workers.mechanisms.config.buckets import Buckets, short
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
-from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, look, stroke
-from workers.replay.report.charts_backtest import NORMAL_95, Boards, boards_of, finish_of, name_of
+from workers.replay.report.charts import COLORS, Chart, canvas, look, stroke
+from workers.replay.report.charts_backtest import NORMAL_95, name_of, tick_of
 from workers.replay.report.pages import Table
-from workers.replay.report.runs import Measured, chosen_ticks, when
+from workers.replay.report.runs import Boards, Measured
 
 EXACT, PUBLISHED, OPEN = "exact", "published, with 1.96 sd", "open-ended bucket"
 EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % interval"
@@ -31,16 +30,14 @@ EDGES_WRITTEN = 12
 class Counted:
     """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
 
-    end_ms: int
     exact: Floats
     published: Floats
     sd: float
 
-    def exact_quantile(self, numeric: Numeric, q: float) -> dict[str, Any]:
-        return numeric.quantile(self.exact, 0.0, q)
-
-    def quantile(self, numeric: Numeric, q: float) -> dict[str, Any]:
-        return numeric.quantile(self.published, self.sd, q)
+    def quantiles(self, numeric: Numeric, q: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the published and the exact quantile."""
+        published = numeric.quantile(self.published, self.sd, q)
+        return published, numeric.quantile(self.exact, 0.0, q)
 
 
 def numeric_of(run: Outcome) -> Numeric | None:
@@ -52,11 +49,6 @@ def numeric_of(run: Outcome) -> Numeric | None:
     return Numeric(Buckets(tuple(settings["buckets"])), quantiles)
 
 
-def pictures(of: Measured, run: Outcome, numeric: Numeric, keys: int) -> Iterator[Drawing]:
-    for at, title, ticks in boards_of(of, run, keys):
-        yield title, partial(_picture, of, run, numeric, ticks, f"numbers_{at}", title)
-
-
 def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
     boards: dict[tuple[int, str, int], list[BoardRow]] = {}
     for row in of.boards:
@@ -65,7 +57,7 @@ def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
     counted = [counted_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
-        pairs = [(one.quantile(numeric, q), one.exact_quantile(numeric, q)) for one in counted]
+        pairs = [one.quantiles(numeric, q) for one in counted]
         exact = [(found, truth) for found, truth in pairs if truth["bucket"] is not None]
         said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
         values = [(found["value"], truth["value"]) for found, truth in said]
@@ -95,18 +87,16 @@ def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
     for row in rows:
         exact[place[row.label]] = row.exact or 0
         published[place[row.label]] = row.released or 0
-    return Counted(rows[0].end_ms, exact, published, max(row.sd or 0.0 for row in rows))
+    return Counted(exact, published, max(row.sd or 0.0 for row in rows))
 
 
-def _picture(
-    of: Measured, run: Outcome, numeric: Numeric, ticks: Boards, kind: str, title: str
+def picture(
+    numeric: Numeric, of: Measured, run: Outcome, ticks: Boards, kind: str, title: str
 ) -> Chart:
-    chosen = {tick: counted_of(numeric, ticks[tick]) for tick in chosen_ticks(list(ticks))}
-    with canvas(len(chosen), 1, 1.3 + 2.5 * len(chosen)) as (figure, axes):
-        for cell, (tick, one) in zip(axes[:, 0], chosen.items(), strict=True):
-            _draw(cell, numeric, one)
-            number = tick - run.row.first_tick + 1
-            cell.set_title(f"end of tick {number:,}: {when(one.end_ms)}", fontsize=9.5)
+    with canvas(len(ticks), 1, 1.3 + 2.5 * len(ticks)) as (figure, axes):
+        for cell, (tick, rows) in zip(axes[:, 0], ticks.items(), strict=True):
+            _draw(cell, numeric, counted_of(numeric, rows))
+            cell.set_title(tick_of(run, tick, rows[0].end_ms), fontsize=9.5)
             cell.set_ylabel("count")
             charts.counts_axis(cell.yaxis)
         charts.legend_below(figure, axes[:, 0], 3, LEGEND, spacing=None)
@@ -116,7 +106,7 @@ def _picture(
             "edges below; those at the ends, hatched, hold all that lies beyond. Quantiles take numbers as spread "
             "evenly within a bucket. Times are UTC."
         )
-        return finish_of(figure, of, kind, title, caption)
+        return charts.finish(figure, of.name, kind, title, caption)
 
 
 def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:
@@ -132,7 +122,7 @@ def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
     cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
     for q in numeric.quantiles:
-        truth, found = one.exact_quantile(numeric, q), one.quantile(numeric, q)
+        found, truth = one.quantiles(numeric, q)
         if truth["value"] is not None:
             line = stroke(charts.INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)

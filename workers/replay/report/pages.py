@@ -17,7 +17,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -34,10 +34,8 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
     """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
     one = "event was counted" if unit == "event" else "user is among those counted"
     whether = f"any one {one}"
-    return [
-        f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}",
-        *measures(epsilon, delta),
-    ]
+    said = f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}"
+    return [said, *measures(epsilon, delta)]
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
@@ -47,23 +45,20 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     """Return one person's privacy loss from a run's histogram alone."""
-    return spans_of([Charge(_part(run), run.epoch_ms)])
-
-
-def _part(run: Outcome) -> PrivacyCost:
     row, settings = run.row, run.settings
-    rho, epsilon, delta = row.rho, row.epsilon, row.delta
+    of: Any = {"rho": row.rho, "epsilon": row.epsilon, "delta": row.delta}
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        failures = ((NUMERICAL, delta),)
-        return PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, failures=failures, pure=True)
-    return stated(row.mechanism, rho, epsilon, delta)
+        cost = PrivacyCost(**of, failures=((NUMERICAL, row.delta),), pure=True)
+    else:
+        cost = stated(row.mechanism, **of)
+    return spans_of([Charge(cost, run.epoch_ms)])
 
 
 LABEL_LETTERS = 160
 #: CSS colours of the page by chart colour (`charts`), as in style.css.
 _NAMED = {"#FFFFFF": "paper", INK: "ink", MUTED: "muted", PALE: "line", BAND: "band"}
 _NAMED |= {WARNING: "alarm"} | {color: f"series-{i}" for i, color in enumerate(COLORS)}
-PAGE_COLORS = MappingProxyType({color.lower(): name for color, name in _NAMED.items()})
+PAGE_COLORS = MappingProxyType({color.lower(): f"var(--{_NAMED[color]})" for color in _NAMED})
 
 
 class Table(NamedTuple):
@@ -102,24 +97,16 @@ def inline(chart: Chart) -> Markup:
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
     ):
         svg = re.sub(pattern, instead, svg, flags=re.DOTALL)
-    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", _page_color, svg)
+    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda at: PAGE_COLORS.get(at[0], at[0]), svg)
     return Markup(svg.replace("<g ", '<g stroke-linejoin="round" ', 1))
-
-
-def _page_color(found: re.Match[str]) -> str:
-    name = PAGE_COLORS.get(found[0])
-    return found[0] if name is None else f"var(--{name})"
 
 
 def _escaped(value: object) -> Markup:
     if isinstance(value, Markup):
         return value
     text = "" if value is None else str(value)
-    return Markup(html.escape("".join(map(_visible, text))))
-
-
-def _visible(letter: str) -> str:
-    return f"\\u{ord(letter):04x}" if _is_hidden(letter, "\u00ad") else letter
+    shown = (f"\\u{ord(one):04x}" if _is_hidden(one, "\u00ad") else one for one in text)
+    return Markup(html.escape("".join(shown)))
 
 
 def _is_hidden(letter: str, allowed: str = "") -> bool:

@@ -1,19 +1,36 @@
-"""Write the page of a plan, DIR/plan.html, and its charts, DIR/plots/*; none of it is secret."""
+"""Write the page of a plan, DIR/plan.html, and its charts, DIR/plots/*; none of it is secret.
+
+The charts show the effect of the settings, before any event exists.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
-from workers.privacy.plan.model import HistogramPlan, Plan
+from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan, Plan
 from workers.privacy.plan.text import show
 from workers.privacy.total import explained
-from workers.replay.report import charts_plan
-from workers.replay.report.charts import draw_each, write_charts
+from workers.replay.report import charts
+from workers.replay.report.charts import (
+    COLORS,
+    NO_DATA,
+    Chart,
+    Drawing,
+    canvas,
+    draw_each,
+    drawable,
+    look,
+    stroke,
+    write_charts,
+)
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
@@ -21,12 +38,16 @@ from workers.settings.durations import format_duration
 from workers.settings.files import write_whole
 
 PAGE = "plan.html"
+NAME_LETTERS = 44
+DRAWN_SHARES = (None, 0.3, 0.6, 0.8)
+# Up to this ratio of the largest to the smallest value, an axis from zero is easier to read.
+LINEAR_UP_TO = 12
+# Distance between the series of a row.
+ASIDE = 0.13
 
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
-    sections = [
-        (one, list(_facts(one)), draw_each(charts_plan.drawings(one))) for one in plan.histograms
-    ]
+    sections = [(one, list(_facts(one)), draw_each(drawings(one))) for one in plan.histograms]
     printed, total = io.StringIO(), plan.total
     plain: Any = {"highlight": False, "color_system": None, "legacy_windows": False}
     show(plan, Console(file=printed, width=WIDTH, **plain))
@@ -37,7 +58,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
     body = page(
         "plan.html",
         title=f"Plan of {plan.worker}",
-        contains=charts_plan.CONTAINS,
+        contains=NO_DATA,
         exact=False,
         total=total,
         warnings=warnings,
@@ -62,3 +83,147 @@ def _facts(one: HistogramPlan) -> Iterator[tuple[str, str]]:
     yield "sd of the noise", f"{noise.rms_sd:,.4g} (root mean square), {worst}"
     if found is not None:
         yield "threshold", f"{found.least:,.0f} to {found.most:,.0f}: {found.meaning}"
+
+
+def drawings(one: HistogramPlan) -> Iterator[Drawing]:
+    yield "noise over the ticks", partial(_noise_over_ticks, one)
+    yield "counters at this budget", partial(_counters, one)
+    yield "the end of an epoch", partial(_ends, one)
+    yield "mechanisms at this budget", partial(_mechanisms, one)
+
+
+def _noise_over_ticks(one: HistogramPlan) -> Chart:
+    """Draw the standard deviation over the ticks, and the threshold below it if there is one."""
+    bars = [(tick.tick, tick.threshold) for tick in one.noise.ticks if tick.threshold is not None]
+    with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (figure, axes):
+        cell, last = axes[0, 0], axes[-1, 0]
+        runs = one.noise.curve
+        edges = np.array([run.first for run in runs] + [runs[-1].last + 1], dtype=float)
+        least, most = (np.array([getattr(run, name) for run in runs]) for name in ("least", "most"))
+        if (most > least).any():
+            low, high = [*least, least[-1]], [*most, most[-1]]
+            cell.fill_between(edges, low, high, step="post", color=charts.BAND, linewidth=0)
+            thin = stroke(COLORS[2], 1.2, 1, 1)
+            cell.stairs(least, edges, baseline=None, label="least of a run of ticks", **thin)
+        name = "standard deviation (most of a run of ticks)"
+        cell.stairs(most, edges, baseline=None, **stroke(COLORS[0], 1.6), label=name)
+        thin = stroke(charts.INK, 1.1, 5, 2)
+        cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
+        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
+        charts.counts_axis(cell.yaxis)
+        if bars:
+            style = look(1, linestyle="none", label="threshold, at chosen ticks")
+            last.plot(*zip(*bars, strict=True), **style)
+            last.set(ylabel="count that a new item\nmust have, with noise", ylim=(0, None))
+            charts.counts_axis(last.yaxis)
+        last.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        charts.counts_axis(last.xaxis, 8)
+        charts.legend_below(figure, [cell, last], 2, spacing=None)
+        caption = (
+            "What every snapshot will state as its error: 19 of 20 published counts lie within "
+            "twice this (1.96 times) of the exact one. "
+            f"Ticks 1 to {one.noise.ticks_looked_at:,}; the noise on {one.noise.on}."
+        )
+        if bars:
+            caption += (
+                " Below: a new item is shown once its noisy count is above the threshold, and then "
+                "stays to the end of the epoch."
+            )
+        title = "noise over the ticks" + (", and threshold" if bars else "")
+        return charts.finish(figure, one.name, "noise", title, caption, NO_DATA)
+
+
+def _counters(one: HistogramPlan) -> Chart | None:
+    rows = one.counters
+    names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
+    caption = (
+        "Each counter at the budget of these settings. Hollow: not possible with them; the table "
+        "in the text says why."
+    )
+    return _compared(one, rows, names, "counters", caption)
+
+
+def _ends(one: HistogramPlan) -> Chart | None:
+    drawn = [row.chosen or row.recommended or row.end_share in DRAWN_SHARES for row in one.ends]
+    rows = list(itertools.compress(one.ends, drawn))
+    if len(rows) < 2:
+        return None
+    with canvas(1, 1, 3.8) as (figure, [[cell]]):
+        for place, row in enumerate(rows):
+            said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
+            # The last tick on its own: the share is for it.
+            runs = [(run.first, run.most) for run in row.curve[:-1]]
+            runs.append((row.curve[-1].last, row.last_sd))
+            style = look(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
+            cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
+        highest = max(row.worst_sd for row in rows)
+        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
+        charts.counts_axis(cell.yaxis)
+        cell.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        charts.counts_axis(cell.xaxis, 8)
+        charts.legend_below(figure, [cell], 3)
+        caption = (
+            "The most noise of each run of ticks, and that of the last tick, at the budget of these "
+            "settings. A share of the last tick is paid for by all others: worth it where the last "
+            "counts of an epoch are those that are kept."
+        )
+        return charts.finish(figure, one.name, "end", "the end of an epoch", caption, NO_DATA)
+
+
+def _mechanisms(one: HistogramPlan) -> Chart | None:
+    names = []
+    for row in one.mechanisms:
+        assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
+        names.append(" ".join([row.mechanism, *assumed]))
+    caption = (
+        "Mechanisms for the same or a near question, at the budget of these settings; what each "
+        "answers and assumes is in the text below. Hollow: not possible with these settings. "
+        "Thresholds of different mechanisms do not mean the same."
+    )
+    return _compared(one, one.mechanisms, names, "mechanisms", caption)
+
+
+def _compared(
+    one: HistogramPlan,
+    rows: Sequence[Alternative] | Sequence[CounterChoice],
+    names: Sequence[str],
+    kind: str,
+    caption: str,
+) -> Chart | None:
+    """Draw worst and mean sd and the threshold per row; if there is no sd, the error."""
+    figures = [("worst sd", 0, "worst_sd"), ("root mean square sd", 2, "rms_sd")]
+    figures.append(("highest threshold", 1, "threshold"))
+    if kind == "counters" and all(row.worst_sd is None for row in rows):
+        figures.append(("error in segment 1", 1, "error"))
+    series: list[tuple[str, int, list[float | None]]] = [
+        (label, place, [getattr(row, name, None) for row in rows]) for label, place, name in figures
+    ]
+    values = [value for _, _, of in series for value in of if value]
+    shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
+    if len(shown) < 2:
+        return None
+    with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, [[cell]]):
+        for label, place, of in series:
+            filled = look(place, linestyle="none", markersize=7)
+            edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
+            hollow = filled | {"markerfacecolor": "white"} | edge
+            for possible, style in ((True, filled | {"label": label}), (False, hollow)):
+                part = [
+                    (value, y + ASIDE * (place - 1))
+                    for y, at in enumerate(shown)
+                    if (value := of[at]) and rows[at].possible == possible
+                ]
+                if part:
+                    cell.plot(*zip(*part, strict=True), **style)
+        used = [" (in use)" if rows[at].chosen else "" for at in shown]
+        drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
+        charts.rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
+        if max(values) > LINEAR_UP_TO * min(values):
+            cell.set_xlabel("counts, logarithmic")
+            charts.log_axis(cell.xaxis, values)
+        else:
+            cell.set_xlabel("counts")
+            charts.counts_axis(cell.xaxis, 8)
+            cell.set_xlim(0, 1.05 * max(values))
+        charts.legend_below(figure, [cell], 4)
+        return charts.finish(figure, one.name, kind, f"{kind} at this budget", caption, NO_DATA)

@@ -16,8 +16,8 @@ from workers.replay.backtest.recommend import Recommendation, recommend
 from workers.replay.backtest.results import Input, Outcome
 from workers.replay.offline import REJECTS_LISTED
 from workers.replay.report import charts_backtest, pages, runs
-from workers.replay.report.charts import Drawing, draw_each, write_charts
-from workers.replay.report.numbers import numeric_of, pictures, quantile_table
+from workers.replay.report.charts import EXACT_DATA, Drawing, draw_each, write_charts
+from workers.replay.report.numbers import numeric_of, picture, quantile_table
 from workers.replay.report.pages import Table, sentences
 from workers.replay.report.runs import Measured, place, when
 from workers.settings.files import write_whole
@@ -38,7 +38,7 @@ def write_report(directory: Path) -> list[str]:
         "backtest.html",
         script="copy.js",
         title="Backtest of " + ", ".join(of.name for of in histograms),
-        contains=charts_backtest.CONTAINS,
+        contains=EXACT_DATA,
         exact=True,
         lead=_lead(found, [run for of in histograms for run in of.runs]),
         sections=sections,
@@ -64,9 +64,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     quantiles = None
     if numeric is not None and numeric.quantiles:
         quantiles = quantile_table(of, run, numeric)
-    drawings = bool(drawn.charts or drawn.missing)
-    contents = {"promise": True, "runs": True, "pictures": drawings, "boards": bool(shown)}
-    contents |= {"settings": True}
+    pictures = ["pictures"] if drawn.charts or drawn.missing else []
     row, sees = run.row, "all snapshots of an epoch"
     return {
         "of": of,
@@ -79,7 +77,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "tiles": runs.tiles(run, of.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
-        "contents": [(name, name) for name, there in contents.items() if there],
+        "contents": ["promise", "runs", *pictures, *(["boards"] if shown else []), "settings"],
         "runs": runs.run_table(of, advice),
         "drawn": drawn,
         "quantiles": quantiles,
@@ -97,10 +95,10 @@ def _drawings(
     yield "error over the ticks", partial(charts_backtest.error_over_ticks, of, featured)
     yield "discovery", partial(charts_backtest.discovery, of, discovering[:FEATURED])
     yield "do the error bars hold?", partial(charts_backtest.coverage, of)
-    if numeric is None:
-        yield from charts_backtest.boards(of, featured[0], KEYS)
-    else:
-        yield from pictures(of, featured[0], numeric, KEYS)
+    draw, kind = charts_backtest.board, "board"
+    if numeric is not None:
+        draw, kind = partial(picture, numeric), "numbers"
+    yield from charts_backtest.boards(of, featured[0], KEYS, draw, kind)
 
 
 def _best(of: Measured, advice: Recommendation) -> list[Outcome]:

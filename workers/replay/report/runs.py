@@ -19,6 +19,9 @@ from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Ta
 from workers.replay.report.pages import Table, label
 from workers.settings.durations import format_duration
 
+#: Rows of one stream key's boards by tick.
+Boards = dict[int, list[BoardRow]]
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -49,9 +52,9 @@ class Measured:
         ticks, sizes, values = self.series.get((run.number, metric), _NONE)
         return _line(sizes, values, (ticks == 0) & (sizes > 0))
 
-    def board(self, run: Outcome) -> dict[str, dict[int, list[BoardRow]]]:
+    def board(self, run: Outcome) -> dict[str, Boards]:
         """Return the first seed's items by stream key and tick, in order of their exact counts."""
-        found: dict[str, dict[int, list[BoardRow]]] = {}
+        found: dict[str, Boards] = {}
         mine = [row for row in self.boards if row.run == run.number]
         seed = min((row.seed for row in mine), default=0)
         for row in sorted(mine, key=lambda row: row.rank):
@@ -91,10 +94,8 @@ def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats
     groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
     names = zip(lists["run"].to_pylist(), lists["metric"].to_pylist(), strict=True)
-    columns = (
-        [of.values.to_numpy() for of in lists[name]]
-        for name in ("tick_list", "size_list", "value_list")
-    )
+    kinds = "tick_list", "size_list", "value_list"
+    columns = ([of.values.to_numpy() for of in lists[kind]] for kind in kinds)
     return dict(zip(names, zip(*columns, strict=True), strict=True))
 
 
@@ -135,11 +136,12 @@ def place(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
     return better, run.row.epsilon, run.number
 
 
-def chosen_ticks(ticks: Sequence[int]) -> list[int]:
+def chosen_ticks(ticks: Boards) -> Boards:
     """Return at most `BOARD_TICKS` of them, evenly spaced, the last among them."""
     found = sorted(ticks)
     most = min(BOARD_TICKS, len(found))
-    return [found[round((i + 1) * len(found) / most) - 1] for i in range(most)]
+    places = (round((i + 1) * len(found) / most) - 1 for i in range(most))
+    return {found[place]: ticks[found[place]] for place in places}
 
 
 def epoch_of(run: Outcome) -> str:
@@ -169,31 +171,28 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
 def run_table(of: Measured, advice: Recommendation) -> Table:
     settings = list(dict.fromkeys(name for run in of.runs for name in run.given))
     columns = [column for column in COLUMNS if _tells(of, column[0])]
-    order = sorted(of.runs, key=lambda run: place(run, advice))
-    epsilon = "epsilon" not in settings
-    ticks = len({run.row.ticks for run in of.runs}) > 1
-    headings = ["run", *settings, *(["epsilon"] if epsilon else [])]
-    headings += [heading.format(n=of.input.top) for _, heading, _ in columns]
-    headings += ["ticks"] if ticks else []
-    rows: list[list[str | None]] = []
-    for run in order:
-        row: list[str | None] = [f"{run.number}", *(run.given.get(name, "") for name in settings)]
-        row += [f"{run.row.epsilon:.4g}"] if epsilon else []
-        row += [_written(run.metrics.get(metric), kind) for metric, _, kind in columns]
-        rows.append(row + ([f"{run.row.ticks:,}"] if ticks else []))
+    several_lengths = len({run.row.ticks for run in of.runs}) > 1
+    rows: list[dict[str, str | None]] = []
     kinds = []
-    for run in order:
-        front = run.number in advice.front and len(order) > 1
+    for run in sorted(of.runs, key=lambda run: place(run, advice)):
+        row: dict[str, str | None] = {"run": f"{run.number}"}
+        row |= {name: run.given.get(name, "") for name in settings}
+        if "epsilon" not in settings:
+            row["epsilon"] = f"{run.row.epsilon:.4g}"
+        for metric, heading, kind in columns:
+            row[heading.format(n=of.input.top)] = _written(run.metrics.get(metric), kind)
+        if several_lengths:
+            row["ticks"] = f"{run.row.ticks:,}"
+        rows.append(row)
+        front = run.number in advice.front and len(of.runs) > 1
         kinds.append(" ".join(("chosen",) * (run.number == advice.chosen) + ("front",) * front))
-    return Table(headings, rows, words=range(1, 1 + len(settings)), kinds=kinds)
-
-
-Titled = list[tuple[str, Table]]
+    cells = [list(row.values()) for row in rows]
+    return Table(list(rows[0]), cells, words=range(1, 1 + len(settings)), kinds=kinds)
 
 
 def board_tables(
     of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
-) -> list[tuple[str, Titled]]:
+) -> list[tuple[str, list[tuple[str, Table]]]]:
     """Return a run's boards by stream key, with tables for the first `keys` of them.
 
     Items come largest first, or in the order of `labels` if these are few.
@@ -205,8 +204,8 @@ def board_tables(
 
     found = []
     for number, (key, ticks) in enumerate(of.board(run).items()):
-        chosen = chosen_ticks(list(ticks)) if number < keys else []
-        found.append((key, [_board(run, tick, listed(ticks[tick])) for tick in chosen]))
+        chosen = chosen_ticks(ticks) if number < keys else {}
+        found.append((key, [_board(run, tick, listed(rows)) for tick, rows in chosen.items()]))
     return found
 
 
