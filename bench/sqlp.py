@@ -29,7 +29,7 @@ from bench import replay, users_table
 from tests import ROOT
 from workers.commands.key import new_key
 from workers.replay.backtest.recommend import recommend
-from workers.replay.backtest.results import outcomes, read
+from workers.replay.backtest.results import by_histogram, read
 
 EPSILON, DELTA, C, END_SHARE = 6.0, 1e-9, 32, 0.6
 # What `replay --report` chooses from.
@@ -161,7 +161,7 @@ def recommended(directory: Path, ticks: int) -> int | None:
         check=True,
         capture_output=True,
     )
-    of = outcomes(read(report))
+    [of] = by_histogram(read(report)).values()
     number = recommend(of).chosen
     return next(
         (int(one.settings["max_items_per_user"]) for one in of if one.number == number), None

@@ -107,7 +107,8 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
 def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, [unk()])
     for before in ([T0], [T0, T0 + 5_000]):
-        offline = Offline(settings, KEY, fresh_histograms(settings, KEY))
+        source = lines(settings, b"")
+        offline = Offline(settings, KEY, fresh_histograms(settings, KEY), source)
         *batches, ahead = (
             batch
             for at in (*before, T0 + 10_000_010_000)
@@ -276,12 +277,17 @@ def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> 
     def write(snapshot: Snapshot) -> None:
         ticks.append(snapshot.end_ms)
 
-    offline = Offline(settings, KEY, fresh_histograms(settings, KEY), partitions=3, write=write)
+    class Ending(Source):
+        partitions, total = 3, None
+
+        def ended(self) -> frozenset[int]:
+            return frozenset({1, 2} if i > 3 else {2})
+
+    offline = Offline(settings, KEY, fresh_histograms(settings, KEY), Ending(), write=write)
     all_lines = text(3_000).splitlines(keepends=True)
     for i in range(30):
         [batch] = lines(settings, b"".join(all_lines[100 * i : 100 * (i + 1)])).batches()
-        ended = frozenset({1, 2}) if i > 3 else frozenset({2})
-        offline.add(EventBatch(int(i == 3), batch.events, [], 0), ended)
+        offline.add(EventBatch(int(i == 3), batch.events, [], 0))
         assert i < 5 or max(ticks) == T0 + 1_000 * i
     offline.finish()
     assert max(ticks) == T0 + 30_000

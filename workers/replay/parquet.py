@@ -126,12 +126,7 @@ class TextColumn:
         """Return a code for every value; negative for an invalid text."""
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
-        table = self._table_of(array.dictionary)
-        codes: Codes = table[_indices(array, len(table) - 1)]
-        return codes
-
-    def _table_of(self, dictionary: Any) -> Codes:
-        """Return the code of every text of a dictionary, followed by that of a null."""
+        dictionary = array.dictionary
         if self._dictionary is None or not dictionary.equals(self._dictionary):
             spans = spans_of(dictionary)
             codes = spans.wrong.astype(np.int32)
@@ -139,8 +134,10 @@ class TextColumn:
             codes[good] = self.names.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
                 codes[codes >= len(self._declared)] = NOT_DECLARED
+            # The last place is that of a null.
             self._dictionary, self._table = dictionary, np.append(codes, np.int32(NULL))
-        return self._table
+        found: Codes = self._table[_indices(array, len(self._table) - 1)]
+        return found
 
 
 def digests_of(array: Any) -> tuple[Words, Flags]:
@@ -320,7 +317,15 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
     if of.is_map(kind):
         raw_key, key = _conversion(kind.key_type)
         raw_item, item = _conversion(kind.item_type)
-        return pa.map_(raw_key, raw_item), _of_entries(key, item)
+
+        def entries(pairs: list[tuple[Any, Any]]) -> Any:
+            names = [key(name) for name, _ in pairs]
+            if not all(isinstance(name, str | int) for name in names):
+                return ODD
+            values = (item(value) for _, value in pairs)
+            return dict(zip(map(as_label, names), values, strict=True))
+
+        return pa.map_(raw_key, raw_item), entries
     if of.is_timestamp(kind):
         times, by = _MS[kind.unit]
         return pa.int64(), lambda value: value * times // by
@@ -334,16 +339,6 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
     if holds_texts(kind):
         return pa.large_binary(), _text
     return pa.float64() if of.is_float16(kind) else kind, _number
-
-
-def _of_entries(key: Converter, item: Converter) -> Converter:
-    def entries(pairs: list[tuple[Any, Any]]) -> Any:
-        names = [key(name) for name, _ in pairs]
-        if not all(isinstance(name, str | int) for name in names):
-            return ODD
-        return {as_label(name): item(value) for name, (_, value) in zip(names, pairs, strict=True)}
-
-    return entries
 
 
 def _text(value: bytes) -> Any:

@@ -102,14 +102,13 @@ class FileSource(Source):
         self, number: int, events: Events, rejected: Iterable[Reject], position: int
     ) -> EventBatch:
         """Return the records from the one with this number on, as read; refuse unsorted times."""
-        self._check_order(events.times, number + events.index)
+        if len(events):
+            self._check_order(events.times, number + events.index)
         rejects = [(number + each.index, each.reason) for each in rejected]
         return EventBatch(0, events, rejects, position)
 
     def _check_order(self, times: Longs, numbers: Longs) -> None:
         """Refuse the first event that is too far back."""
-        if not len(times):
-            return
         # Fast path: times are usually sorted.
         if (times[1:] >= times[:-1]).all() and times[0] >= self._latest:
             self._latest = int(times[-1])

@@ -12,7 +12,7 @@ from tests.replay.backtest.backtests import a_run, backtest, events
 from tests.replay.site import settings_of
 from tests.worker.harness import unk
 from workers.replay.backtest.recommend import Recommendation, recommend
-from workers.replay.backtest.results import Outcome, Spread, outcomes, read, write
+from workers.replay.backtest.results import Outcome, Spread, by_histogram, read, write
 
 
 def outcome(
@@ -63,7 +63,8 @@ def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
         found = backtest(settings, tmp_path, some, *varies, seeds=3, top=10)
         (directory := tmp_path / str(n)).mkdir()
         write(directory, found)
-        advice = recommend(of := outcomes(read(directory)))
+        [of] = by_histogram(read(directory)).values()
+        advice = recommend(of)
         chosen += [one.row.epsilon for one in of if one.number == advice.chosen]
         words.append(said(advice))
     assert chosen == [2.0, 4.0]

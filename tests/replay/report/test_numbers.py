@@ -17,8 +17,7 @@ from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest import results
 from workers.replay.backtest.results import BoardRow
-from workers.replay.report.numbers import counted_of, holds, numeric_of, quantile_table
-from workers.replay.report.runs import measured
+from workers.replay.report.runs import counted_of, holds, measured, numeric_of, quantile_table
 from workers.settings.settings import load
 
 EXAMPLE = ROOT / "examples" / "latencies.toml"

@@ -11,6 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from workers.mechanisms.config.buckets import short
+from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
@@ -25,7 +27,16 @@ from workers.replay.report.charts import (
     look,
     stroke,
 )
-from workers.replay.report.runs import BOARD_ROWS, Boards, Line, Measured, chosen_ticks, when
+from workers.replay.report.runs import (
+    BOARD_ROWS,
+    Boards,
+    Counted,
+    Line,
+    Measured,
+    chosen_ticks,
+    counted_of,
+    when,
+)
 from workers.settings.durations import format_duration
 
 BUDGET = ("epsilon", "rho")
@@ -348,3 +359,65 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     if hidden:
         style = {"color": charts.WARNING, "marker": "x", "linestyle": "none", "markersize": 6}
         cell.plot(exact[hidden], hidden, label=HIDDEN, markeredgewidth=1.6, **style)
+
+
+OPEN = "open-ended bucket"
+EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % interval"
+LEGEND = (EXACT, OPEN, PUBLISHED, EXACT_QUANTILE, QUANTILE)
+# Maximum number of edges labelled below a chart.
+EDGES_WRITTEN = 12
+
+
+def numbers_board(
+    numeric: Numeric, of: Measured, run: Outcome, ticks: Boards, kind: str, title: str
+) -> Chart:
+    with canvas(len(ticks), 1, 1.3 + 2.5 * len(ticks)) as (figure, axes):
+        for cell, (tick, rows) in zip(axes[:, 0], ticks.items(), strict=True):
+            _draw_buckets(cell, numeric, counted_of(numeric, rows))
+            cell.set_title(tick_of(run, tick, rows[0].end_ms), fontsize=9.5)
+            cell.set_ylabel("count")
+            charts.counts_axis(cell.yaxis)
+        charts.legend_below(figure, axes[:, 0], 3, LEGEND, spacing=None)
+        caption = (
+            f"Run {run.number} ({name_of(run)}), one seed: exact counts as bars, and what readers of the snapshot see "
+            "as points, with the error bars that the snapshot states. All buckets are drawn equally wide, with their "
+            "edges below; those at the ends, hatched, hold all that lies beyond. Quantiles take numbers as spread "
+            "evenly within a bucket. Times are UTC."
+        )
+        return charts.finish(figure, of.name, kind, title, caption)
+
+
+def _draw_buckets(cell: Axes, numeric: Numeric, one: Counted) -> None:
+    """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
+    n = len(numeric.edges)
+    middle = np.arange(n + 1) - 0.5
+    bars: Any = {"width": 0.94, "color": "#C9CDD2"}
+    cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)
+    bars |= {"hatch": "///", "edgecolor": "white", "label": OPEN}
+    cell.bar(middle[[0, -1]], one.exact[[0, -1]], **bars)
+    few = n < 60
+    style = look(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
+    style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
+    cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
+    for q in numeric.quantiles:
+        found, truth = one.quantiles(numeric, q)
+        if truth["value"] is not None:
+            line = stroke(charts.INK, 1.3, 4, 2)
+            cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
+        if found["bucket"] is not None:
+            low = -1.0 if found["low"] is None else _place(numeric, found["low"])
+            high = float(n) if found["high"] is None else _place(numeric, found["high"])
+            cell.axvspan(low, high, color=COLORS[1], alpha=0.18, linewidth=0)
+        if found["value"] is not None:
+            at = _place(numeric, found["value"])
+            cell.axvline(at, **stroke(COLORS[1], 1.5), label=QUANTILE)
+            text: Any = {"va": "top", "fontsize": 8.5, "color": COLORS[1]}
+            cell.annotate(f" {short(q)}", (at, 1), xycoords=("data", "axes fraction"), **text)
+    stride = -(-n // EDGES_WRITTEN)
+    cell.set_xticks(range(0, n, stride), [short(edge) for edge in numeric.edges[::stride]])
+    cell.set_xlim(-1.15, n + 0.15)
+    cell.grid(visible=False, axis="x")
+
+
+def _place(numeric: Numeric, value: float) -> float:
+    return float(np.interp(value, numeric.edges, np.arange(len(numeric.edges))))

@@ -17,9 +17,8 @@ from workers.replay.backtest.results import Input, Outcome
 from workers.replay.offline import REJECTS_LISTED
 from workers.replay.report import charts_backtest, pages, runs
 from workers.replay.report.charts import EXACT_DATA, Drawing, draw_each, write_charts
-from workers.replay.report.numbers import numeric_of, picture, quantile_table
 from workers.replay.report.pages import Table, sentences
-from workers.replay.report.runs import Measured, place, when
+from workers.replay.report.runs import Measured, numeric_of, place, when
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
@@ -63,7 +62,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     shown = runs.board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
     quantiles = None
     if numeric is not None and numeric.quantiles:
-        quantiles = quantile_table(of, run, numeric)
+        quantiles = runs.quantile_table(of, run, numeric)
     pictures = ["pictures"] if drawn.charts or drawn.missing else []
     row, sees = run.row, "all snapshots of an epoch"
     return {
@@ -97,7 +96,7 @@ def _drawings(
     yield "do the error bars hold?", partial(charts_backtest.coverage, of)
     draw, kind = charts_backtest.board, "board"
     if numeric is not None:
-        draw, kind = partial(picture, numeric), "numbers"
+        draw, kind = partial(charts_backtest.numbers_board, numeric), "numbers"
     yield from charts_backtest.boards(of, featured[0], KEYS, draw, kind)
 
 

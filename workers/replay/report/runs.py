@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from workers.arrays.types import Floats, Longs
+from workers.mechanisms.config.buckets import Buckets, short
+from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, by_histogram
 from workers.replay.report.pages import Table, label
@@ -243,3 +246,67 @@ def _written(found: Spread | None, kind: str) -> str | None:
     if kind == "plain":
         return f"{found.mean:.3f}"
     return f"{found.mean:,.0f}" if found.mean >= 100 else f"{found.mean:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
+
+    exact: Floats
+    published: Floats
+    sd: float
+
+    def quantiles(self, numeric: Numeric, q: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the published and the exact quantile."""
+        published = numeric.quantile(self.published, self.sd, q)
+        return published, numeric.quantile(self.exact, 0.0, q)
+
+
+def numeric_of(run: Outcome) -> Numeric | None:
+    """Return a run's buckets and quantiles; None if not all its buckets are shown."""
+    settings = run.settings
+    quantiles = settings.get("quantiles")
+    if "buckets" not in settings or quantiles is None:
+        return None
+    return Numeric(Buckets(tuple(settings["buckets"])), quantiles)
+
+
+def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
+    boards: dict[tuple[int, str, int], list[BoardRow]] = {}
+    for row in of.boards:
+        if row.run == run.number:
+            boards.setdefault((row.seed, row.key, row.tick), []).append(row)
+    counted = [counted_of(numeric, rows) for rows in boards.values()]
+    rows: list[list[str | None]] = []
+    for q in numeric.quantiles:
+        pairs = [one.quantiles(numeric, q) for one in counted]
+        exact = [(found, truth) for found, truth in pairs if truth["bucket"] is not None]
+        said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
+        values = [(found["value"], truth["value"]) for found, truth in said]
+        off = [abs(found - truth) for found, truth in values if None not in (found, truth)]
+        hold = [holds(numeric, truth, found) for found, truth in said]
+        cells: list[str | None] = [short(q), f"{len(exact):,}", f"{len(exact) - len(said):,}"]
+        cells += [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
+        rows.append([*cells, f"{100 * sum(hold) / len(hold):.0f} %" if hold else None])
+    headings = ("quantile", "boards", "nothing said", "off, mean", "off, most")
+    return Table((*headings, "interval holds the exact one"), rows, words=())
+
+
+def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
+    """Return whether an interval holds the exact quantile, which may lie beyond the edges."""
+    value = truth["value"]
+    if value is None and truth["bucket"] == numeric.labels[0]:
+        return found["low"] is None
+    if value is None:
+        return found["high"] is None
+    low, high = found["low"], found["high"]
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
+    place = {label: i for i, label in enumerate(numeric.labels)}
+    exact, published = np.zeros((2, len(place)))
+    for row in rows:
+        exact[place[row.label]] = row.exact or 0
+        published[place[row.label]] = row.released or 0
+    return Counted(exact, published, max(row.sd or 0.0 for row in rows))
