@@ -514,11 +514,11 @@ def retire(config: Path, name: str) -> int:
     from workers.agents.retiring import retire as end
     from workers.agents.topics import connection_of
 
-    found = end(settings, connection_of(settings), name)
+    generation, owners = end(settings, connection_of(settings), name)
     click.echo(
-        f"histogram {name}: generation {found.generation} is over, in {found.owners} owner "
-        f"partition{'' if found.owners == 1 else 's'}. What it published stays charged, and its topic stays.\n"
-        f"If {name} comes back it begins again with generation = {found.generation + 1}, which is charged again."
+        f"histogram {name}: generation {generation} is over, in {owners} owner "
+        f"partition{'' if owners == 1 else 's'}. What it published stays charged, and its topic stays.\n"
+        f"If {name} comes back it begins again with generation = {generation + 1}, which is charged again."
     )
     return 0
 

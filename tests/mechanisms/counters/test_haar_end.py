@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.counters.test_haar import sigmas
-from tests.mechanisms.small import STREAM, numbered
+from tests.mechanisms.small import STREAM, assert_variance, numbered
 from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.levels import Counter
+
+ROWS = 20_000
 
 
 @pytest.mark.parametrize("share", [0.01, 0.6, 0.99])
@@ -49,3 +52,38 @@ def test_nothing_changes_where_no_share_is_given() -> None:
     assert HaarCounter(100, 0.1).offset == 0
     given = make_counter("haar", 100, 0.1, end_share=0.6).public()
     assert (given["offset"], given["end_share"]) == (28, "0.6")
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [
+        HaarCounter(100, 0.01, 0.6),
+        HaarCounter(100, 0.01),
+        make_counter("tree", 100, 0.01, 3),
+        make_counter("sqrt", 60, 0.01),
+    ],
+    ids=repr,
+)
+def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
+    """The noise of a difference of two ticks, from their common cells. Half and double are refused.
+
+    A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of
+    sqrt(2 / n) of itself: five of each (false alarm 6e-7), and 1/6 for rounding two counts.
+    """
+    tags = numbered("law", ROWS)
+    last = counter.horizon or 0
+    five = 5 * math.sqrt(2 / ROWS)
+    pairs = (1, 2), (last // 2, last // 2 + 1), (last // 3, last), (last - 1, last), (26, 53)
+    for first, second in pairs:
+        one, other = counter.cells(first), counter.cells(second)
+        covariance = variance = Fraction(0)
+        for cell in one.keys() | other.keys():
+            _, sigma_squared = one.get(cell) or other[cell]
+            a, b = (cells[cell][0] if cell in cells else Fraction(0) for cells in (one, other))
+            covariance += a * b * sigma_squared
+            variance += (a - b) ** 2 * sigma_squared
+        x, y = counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
+        slack = five * counter.sd(first) * counter.sd(second) + 1 / 6
+        assert np.cov(x, y)[0, 1] == pytest.approx(float(covariance), abs=slack)
+        stated = float(variance)
+        assert_variance(float(np.var(x - y)), stated, five + 1 / 6 / stated)

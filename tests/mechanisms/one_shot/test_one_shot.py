@@ -136,3 +136,16 @@ def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:
     for name, changes, message in impossible:
         with pytest.raises(ValueError, match=message):
             one_shot(name, **changes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_stay_within_the_theorem(name: str) -> None:
+    """400 ticks: no count off by over 6 sd, no missed item over the bar and 20 scales."""
+    mechanism = one_shot(name, horizon=400)
+    state, noise = start(mechanism, ["k"]), mechanism.noise(STREAM)
+    tick = {b"a": 5000, b"b": 4000, b"c": 3, b"d": 2}
+    for t in range(1, 401):
+        state, release = mechanism.step(state, t, [part({"k": tick}, ["k"])], noise)
+        found = shown(state, release)
+        assert found.keys() >= {b"a", b"b"}
+        assert all(abs(n - tick[label]) < 6 * mechanism.sd(t) for label, n in found.items())

@@ -4,6 +4,7 @@ import math
 import re
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from tests.mechanisms.one_shot.test_one_shot import COMMON
@@ -127,3 +128,17 @@ def test_a_private_kbar_goes_up_to_1000_unless_said_otherwise() -> None:
     assert pay(kbar="private").public() == pay(kbar="private", kbar_max=1000).public()
     assert pay(kbar="private").public() != pay(kbar="private", kbar_max=999).public()
     assert pay(k=1, kbar="private", labels=2, every=64).config.labels == 2
+
+
+def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> None:
+    """500 answers: no named label is over b ln(n / 1e-6) below an unnamed one; 1e-6 a pick."""
+    mechanism = pay(horizon=500, labels=1500, queries=500, epsilon=10.0)
+    state = met(mechanism)
+    numbers = np.random.default_rng(1).integers(1, 3000, 40).tolist()
+    counts = {b"%d" % i: n for i, n in enumerate(numbers)}
+    slack = float(mechanism.scale) * math.log(41 / 1e-6)
+    for t in range(1, 501):
+        answer = ask(mechanism, state, t, counts if t == 1 else None)
+        named = [counts[str(label).encode()] for label in answer["labels"]]  # type: ignore[attr-defined]  # a list
+        others = [n for label, n in counts.items() if label.decode() not in answer["labels"]]  # type: ignore[operator]  # a list
+        assert not named or min(named) >= max(others) - slack

@@ -132,3 +132,15 @@ def test_impossible_settings_and_ticks_are_refused() -> None:
     for t in (0, 41):
         with pytest.raises(HorizonExceeded):
             mechanism.step(met(mechanism), t, [], mechanism.noise(STREAM))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_stay_within_the_theorem(name: Name) -> None:
+    """Two large items at every tick: off by at most 6 sd and one missed threshold a cell."""
+    mechanism = meta(name, epsilon=2.0)
+    state, noise = met(mechanism), mechanism.noise(STREAM)
+    assert isinstance(noise, OneShotNoise)
+    for t in range(1, 41):
+        found = shown(mechanism, state, t, {b"a": 2000, b"b": 1500}, noise)
+        for label, each in ((b"a", 2000), (b"b", 1500)):
+            assert abs(found[label] - each * t) <= 6 * mechanism.sd(t)

@@ -1,5 +1,6 @@
 """SparseGumb: noiseless output, stops and picks by enumeration, cost, and repeatability."""
 
+import itertools
 import math
 from collections import Counter as Tally
 from fractions import Fraction
@@ -15,6 +16,7 @@ from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import gumbel_top_k
 from workers.mechanisms.running.sparse_gumb import (
     SparseGumb,
     SparseGumbConfig,
@@ -303,3 +305,46 @@ def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(**changes)
+
+
+def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
+    """Ordered pairs of four items by exp(count / b), b = tau_2 / 2; 10 % more is detected."""
+    mechanism = made(top_k=2, rho=0.5)
+    counts = np.array([6, 5, 3, 0])
+    noise, b = noise_of(mechanism), float(mechanism._pick_scale)
+    tags = np.random.default_rng(6).integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
+    tally: Tally[tuple[int, ...]] = Tally()
+    for i in range(KEYS):
+        words = noise.picks(tags[i : i + 1], 0, 2)
+        tally[tuple(gumbel_top_k(counts, mechanism._pick_scale, 2, words).tolist())] += 1
+    pairs = list(itertools.permutations(range(4), 2))
+
+    def law(scale: float) -> list[float]:
+        w = np.exp(counts / scale)
+        return [float(w[i] / w.sum() * w[j] / (w.sum() - w[i])) for i, j in pairs]
+
+    observed = [tally[pair] for pair in pairs]
+    assert pvalue(observed, law(b)) > 1e-4
+    planted = [p * (1.1 if i < 3 else 1.0) for i, p in enumerate(law(b))]
+    assert pvalue(observed, planted) < 1e-4
+
+
+def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -> None:
+    """Gaussian parts as events, bounded picks and tests as zCDP: below epsilon, within 1 %."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
+    delta = 1e-6 - sum(d for _, d in mechanism.cost().failures)
+    b, b1 = float(mechanism._pick_scale), float(mechanism._threshold_scale)
+    b2 = float(mechanism._test_scale)
+    ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8
+
+    def epsilon(scale: float) -> float:
+        accountant = RdpAccountant(orders=[float(a) for a in range(2, 500)])
+        multiplier = scale / math.sqrt(2 * mechanism._counter.rho_item)
+        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), 8)
+        accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * ranges)))
+        return float(accountant.get_epsilon(delta))
+
+    assert epsilon(1.0) <= 1.0 < epsilon(0.99)
