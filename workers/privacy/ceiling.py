@@ -353,22 +353,18 @@ def _charges(
 
 
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
-    periods = dict.fromkeys(_periods(ceiling, charges))
-    return fullest_of(
-        FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts) for counts in periods
-    )
-
-
-def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:
+    period = ceiling.period_ms
     if ceiling.unit == "event":
-        yield (1,) * len(charges)
-    elif ceiling.period_ms is not None:
-        yield tuple(
-            1 if c.epoch_ms is None else most_epochs(ceiling.period_ms, c.epoch_ms) for c in charges
-        )
+        found = [(1,) * len(charges)]
+    elif period is not None:
+        lengths = [charge.epoch_ms for charge in charges]
+        found = [tuple(1 if each is None else most_epochs(period, each) for each in lengths)]
     else:
-        for epoch in charges:
-            yield tuple(_touched(epoch, other) for other in charges)
+        found = [tuple(_touched(epoch, other) for other in charges) for epoch in charges]
+    return fullest_of(
+        FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts)
+        for counts in dict.fromkeys(found)
+    )
 
 
 def _touched(epoch: Charge, other: Charge) -> int:

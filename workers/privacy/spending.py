@@ -388,7 +388,8 @@ def left_of(
     if ceiling is None:
         return None
     known = [state for state in states if state is not None]
-    charges = _charges(settings, known, others)
+    worker = settings.worker.name
+    charges = merged([*chain(*(charges_of(worker, one, settings) for one in known)), *others])
     nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
     newest = [ceiling.fullest(charges, *one.span(one.last), named=True) for one in charges]
     held = fullest_of(newest or [nothing])
@@ -402,23 +403,11 @@ def left_of(
         epsilon=held.epsilon,
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
         parts=tuple(
-            _counted(charge, cost, worker=charge.worker != settings.worker.name)
-            for charge, cost in paid
+            _counted(charge, cost, worker=charge.worker != worker) for charge, cost in paid
         ),
         next=tuple(_next(ceiling, settings, known, others)),
         other_workers=tuple(sorted({charge.worker for charge in others})),
     )
-
-
-def _charges(
-    settings: Settings,
-    states: Iterable[ReleaseProgress],
-    others: Iterable[Charge],
-    beginning: Mapping[str, int] | None = None,
-) -> list[Charge]:
-    worker = settings.worker.name
-    own = (charges_of(worker, state, settings, beginning) for state in states)
-    return merged([*chain.from_iterable(own), *others])
 
 
 def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow) -> float:
@@ -455,9 +444,11 @@ def _next(
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue
         epoch = grid.split(max(ticks))[0]
-        charges = _charges(settings, states, others, {config.name: epoch})
-        own = (settings.worker.name, config.name, config.generation)
-        charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == own)
+        worker, beginning = settings.worker.name, {config.name: epoch}
+        own = (charges_of(worker, state, settings, beginning) for state in states)
+        charges = merged([*chain(*own), *others])
+        key = (worker, config.name, config.generation)
+        charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == key)
         held = ceiling.fullest(charges, *charge.span(epoch), named=True)
         yield NextEpoch(
             histogram=config.name,
@@ -527,11 +518,8 @@ def _generation(entry: Entry) -> Generation:
     life, grid, epochs = entry.life, entry.grid, entry.epochs
     charged = None
     if epochs:
-        cost = entry.charged
-        found = compose([cost])
-        charged = Charged(
-            epochs=cost.times, rho=found.rho, epsilon=found.epsilon, delta=found.delta
-        )
+        begun, found = entry.charged.times, compose([entry.charged])
+        charged = Charged(epochs=begun, rho=found.rho, epsilon=found.epsilon, delta=found.delta)
     return Generation(
         generation=life.generation,
         mechanism=str(life.description.get("mechanism", "")),

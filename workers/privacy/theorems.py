@@ -662,10 +662,8 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
     worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
     bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
-    ours, printed = (
-        normal_bound(worst, d * ticks, beta) + rounding,
-        normal_bound(variance, d * ticks, beta),
-    )
+    ours = normal_bound(worst, d * ticks, beta) + rounding
+    printed = normal_bound(variance, d * ticks, beta)
     counts = Promise("counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4")
     # Four parts: counters, threshold noise, test noise if it may be negative, choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"

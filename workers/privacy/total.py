@@ -150,11 +150,14 @@ def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None,
     if events == 1 and all(cost.times == 1 for cost in costs):
         found = compose(costs)
         return found.epsilon, found.delta
-    others = _composed_events([cost for cost in costs if not cost.pure], events)
-    ways = [
-        _apart([cost for cost in costs if cost.pure], events, others),
-        _composed_events(costs, events),
-    ]
+    # The pure ones summed and the others composed, or all composed.
+    epsilon, delta = _composed_events([cost for cost in costs if not cost.pure], events)
+    pure = [cost for cost in costs if cost.pure]
+    failures = sum(cost.times * _failures(cost, events, cost.epsilon * events) for cost in pure)
+    if epsilon < math.inf:
+        epsilon = _sum([(epsilon, 1), *((cost.epsilon, events * cost.times) for cost in pure)])
+    apart = epsilon, float_up(min(Fraction(delta) + failures, Fraction(1)))
+    ways = (apart, _composed_events(costs, events))
     sound = [(epsilon, delta) for epsilon, delta in ways if delta < 1 and epsilon < math.inf]
     return min(sound) if sound else (None, 1.0)
 
@@ -218,19 +221,6 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     epsilon = _epsilon_of(rho, left)
     failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
-
-
-def _apart(
-    costs: Sequence[PrivacyCost], events: int, others: tuple[float, float]
-) -> tuple[float, float]:
-    delta = Fraction(others[1])
-    for cost in costs:
-        delta += cost.times * _failures(cost, events, cost.epsilon * events)
-    epsilon = math.inf
-    if others[0] < math.inf:
-        own = (Fraction(cost.epsilon) * events * cost.times for cost in costs)
-        epsilon = float_up(sum(own, Fraction(others[0])))
-    return epsilon, float_up(min(delta, Fraction(1)))
 
 
 def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
