@@ -24,7 +24,7 @@ from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Combination, Run
 from workers.replay.backtest.results import BoardRow, Series
-from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, released_top
+from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, top_places
 from workers.replay.offline import ReplayHistogram
 
 # A normal variable is within this many standard deviations with probability 0.95.
@@ -123,6 +123,7 @@ class Watch:
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
         self._of = run.number, run.seed, histogram.name
+        self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
         self._discovers = discovers(run.combination)
         self._own_shown = run.combination.mechanism.kind in MIRRORED
@@ -166,10 +167,6 @@ class Watch:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
         self._columns, self._first, self._threshold = None, _NO_ROWS, None
-
-    @property
-    def _width(self) -> int:
-        return len(METRICS) + len(RANKED) * self.view.top
 
     def measure(self, *, board: bool) -> None:
         """Measure the last tick seen, which must be the view's; keep its boards if `board`."""
@@ -248,7 +245,7 @@ class Watch:
 
     def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
         view, best, first = self.view, one.top.rows, len(METRICS)
-        self.fill_hits(row, one, rows[released_top(rows, counts, view.top)])
+        self.fill_hits(row, one, rows[top_places(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
         published[rows] = counts
         here = published[best]
@@ -279,7 +276,7 @@ class Watch:
             published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
             # The board of a histogram of numbers has all buckets.
             top = self.view.top if shown.numeric is None else len(here)
-            named = rows[here][released_top(rows[here], counts[here], top)].tolist()
+            named = rows[here][top_places(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)
 
     def board_rows(
@@ -294,7 +291,8 @@ class Watch:
             exact = int(view.counts[row]), int(view.unbounded[row])
             is_shown = row in published or row in named
             more = is_shown, published.get(row), release.sd, threshold
-            yield self.board_row(shown, index, rank, view.label(row), *exact, *more)
+            label = view.truth.columns.label(row).decode()
+            yield self.board_row(shown, index, rank, label, *exact, *more)
 
     def board_row(self, at: ReleasedTick, index: int, *more: Any) -> BoardRow:
         """Return a row of a stream key at a tick; `more` are the fields from `rank` on."""

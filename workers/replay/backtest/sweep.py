@@ -273,6 +273,7 @@ class Group:
             one.measure(board=board)
 
     def finish(self) -> None:
+        """Measure the last tick, if whole, and end its epoch."""
         if self._tick and self.whole:
             self._measure(board=True)
         for one in self.watches:
