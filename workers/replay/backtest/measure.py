@@ -22,7 +22,7 @@ from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
-from workers.replay.backtest.grid import Combination, Run
+from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BoardRow, Series
 from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, top_places
 from workers.replay.offline import ReplayHistogram
@@ -125,7 +125,7 @@ class Watch:
         self._of = run.number, run.seed, histogram.name
         self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
-        self._discovers = discovers(run.combination)
+        self._discovers = run.combination.discovers
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
         config = run.combination.config
@@ -342,14 +342,6 @@ class Watch:
     ) -> Series:
         columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
         return Series(*self._of, key, metric, rank, size, *columns)
-
-
-def discovers(combination: Combination) -> bool:
-    """Return whether a mechanism shows running counts of undeclared items."""
-    kind = combination.mechanism.kind
-    return kind in ("unk_base", "pay_what_you_get") or (
-        kind in ("meta", "misra_gries") and not combination.mechanism.domain()
-    )
 
 
 Fields = Mapping[str, Any]
