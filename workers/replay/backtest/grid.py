@@ -80,6 +80,14 @@ class Combination:
     def config(self) -> HistogramConfig:
         return self.settings.histograms[0]
 
+    @property
+    def discovers(self) -> bool:
+        """Return whether the mechanism shows running counts of undeclared items."""
+        kind = self.mechanism.kind
+        if kind in ("meta", "misra_gries"):
+            return not self.mechanism.domain()
+        return kind in ("unk_base", "pay_what_you_get")
+
 
 class Run(NamedTuple):
     """Combination with one seed: 0 has a plain replay's noise, every other seed its own."""

@@ -22,9 +22,9 @@ from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
-from workers.replay.backtest.grid import Combination, Run
+from workers.replay.backtest.grid import Run
 from workers.replay.backtest.results import BoardRow, Series
-from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, released_top
+from workers.replay.backtest.truth import MIRRORED, SIZES, KeyView, View, kendall, top_places
 from workers.replay.offline import ReplayHistogram
 
 # A normal variable is within this many standard deviations with probability 0.95.
@@ -123,8 +123,9 @@ class Watch:
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
         self._of = run.number, run.seed, histogram.name
+        self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
-        self._discovers = discovers(run.combination)
+        self._discovers = run.combination.discovers
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
         config = run.combination.config
@@ -166,10 +167,6 @@ class Watch:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
         self._columns, self._first, self._threshold = None, _NO_ROWS, None
-
-    @property
-    def _width(self) -> int:
-        return len(METRICS) + len(RANKED) * self.view.top
 
     def measure(self, *, board: bool) -> None:
         """Measure the last tick seen, which must be the view's; keep its boards if `board`."""
@@ -248,7 +245,7 @@ class Watch:
 
     def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
         view, best, first = self.view, one.top.rows, len(METRICS)
-        self.fill_hits(row, one, rows[released_top(rows, counts, view.top)])
+        self.fill_hits(row, one, rows[top_places(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
         published[rows] = counts
         here = published[best]
@@ -279,7 +276,7 @@ class Watch:
             published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
             # The board of a histogram of numbers has all buckets.
             top = self.view.top if shown.numeric is None else len(here)
-            named = rows[here][released_top(rows[here], counts[here], top)].tolist()
+            named = rows[here][top_places(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)
 
     def board_rows(
@@ -294,7 +291,8 @@ class Watch:
             exact = int(view.counts[row]), int(view.unbounded[row])
             is_shown = row in published or row in named
             more = is_shown, published.get(row), release.sd, threshold
-            yield self.board_row(shown, index, rank, view.label(row), *exact, *more)
+            label = view.truth.columns.label(row).decode()
+            yield self.board_row(shown, index, rank, label, *exact, *more)
 
     def board_row(self, at: ReleasedTick, index: int, *more: Any) -> BoardRow:
         """Return a row of a stream key at a tick; `more` are the fields from `rank` on."""
@@ -344,14 +342,6 @@ class Watch:
     ) -> Series:
         columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
         return Series(*self._of, key, metric, rank, size, *columns)
-
-
-def discovers(combination: Combination) -> bool:
-    """Return whether a mechanism shows running counts of undeclared items."""
-    kind = combination.mechanism.kind
-    return kind in ("unk_base", "pay_what_you_get") or (
-        kind in ("meta", "misra_gries") and not combination.mechanism.domain()
-    )
 
 
 Fields = Mapping[str, Any]

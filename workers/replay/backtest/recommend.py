@@ -51,7 +51,9 @@ def recommend(of: Sequence[Outcome]) -> Recommendation:
     worth = {run: score if metric == RECALL else -score for run, score in scores.items()}
     best = max(rated, key=lambda one: (worth[one.number], -one.row.epsilon, -one.number))
     by_epsilon = sorted(rated, key=lambda one: (one.row.epsilon, one.number))
-    front = tuple(one.number for one in by_epsilon if not _beaten(one, rated, worth))
+    points = [(-one.row.epsilon, worth[one.number]) for one in by_epsilon]
+    pairs = zip(by_epsilon, points, strict=True)
+    front = tuple(one.number for one, point in pairs if not _beaten(point, points))
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
         return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(of)))
     given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
@@ -63,11 +65,9 @@ def recommend(of: Sequence[Outcome]) -> Recommendation:
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
 
 
-def _beaten(one: Outcome, of: Sequence[Outcome], worth: Mapping[int, float]) -> bool:
-    """Return whether another is no worse in epsilon and score, and better in one of them."""
-    mine = (-one.row.epsilon, worth[one.number])
-    others = [(-other.row.epsilon, worth[other.number]) for other in of]
-    return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in others)
+def _beaten(mine: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
+    """Return whether another point is no worse in both coordinates, and better in one of them."""
+    return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in points)
 
 
 def _order(one: Outcome, metric: str) -> tuple[float, float, int]:

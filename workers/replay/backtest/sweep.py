@@ -34,7 +34,7 @@ from workers.pipeline.contributions import Message
 from workers.pipeline.merge import Released
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Run, settings_text
-from workers.replay.backtest.measure import Watch, discovers, watch
+from workers.replay.backtest.measure import Watch, watch
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.truth import (
     MIRRORED,
@@ -159,15 +159,13 @@ class Pool:
     @staticmethod
     def _hear(connection: Connection) -> Results:
         try:
-            answer = connection.recv()
+            answer: Results | Exception = connection.recv()
         except EOFError:
             raise RuntimeError(
                 "a process of the backtest ended: was it killed for its memory?"
             ) from None
         if isinstance(answer, Exception):
             raise answer
-        if not isinstance(answer, Results):
-            raise TypeError("a process of the backtest answered something else than results")
         return answer
 
 
@@ -273,6 +271,7 @@ class Group:
             one.measure(board=board)
 
     def finish(self) -> None:
+        """Measure the last tick, if whole, and end its epoch."""
         if self._tick and self.whole:
             self._measure(board=True)
         for one in self.watches:
@@ -302,7 +301,7 @@ class Backtest:
             self._groups[scope] = Group(wide)
         group, place = self._groups[scope], (config.lane, domain)
         if place not in group.views:
-            sizes = discovers(run.combination)
+            sizes = run.combination.discovers
             truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
             group.views[place] = View(truth, group.wide, self._key, self._top)
         view = group.views[place]

@@ -192,7 +192,7 @@ KEYS_MAX = 8
 
 
 class Top(NamedTuple):
-    """At most n rows with a count, largest first, ties by row; `floor` is the count of the last."""
+    """At most n rows with counts above 0, in order; `floor` is the count of the last, else 1."""
 
     rows: Rows
     floor: int
@@ -243,9 +243,12 @@ class View:
             self.keys.append(KeyView(rows, top, top_unbounded, total, total_unbounded))
 
     def _of_key(self, columns: Ledger, index: int) -> tuple[Rows | None, Top, int]:
+        counts = columns.counts
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
-        counts = columns.counts if rows is None else columns.counts[rows]
-        return rows, largest(columns.counts, rows, self.top), int(counts.sum())
+        counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
+        best = counted[top_places(counted, counts[counted], self.top)]
+        floor = int(counts[best[-1]]) if len(best) else 1
+        return rows, Top(best, floor), int(counts[counted].sum())
 
     def rows_of(self, index: int, labels: Sequence[bytes]) -> Rows:
         """Return the rows of labels of one stream key; -1 for a label without a row."""
@@ -267,18 +270,8 @@ class View:
         own = self.counts[row]
         return int((counts > own).sum() + ((counts == own) & (numbers < row)).sum()) + 1
 
-    def label(self, row: int) -> str:
-        return self.truth.columns.label(row).decode()
 
-
-def largest(counts: Longs, rows: Rows | None, n: int) -> Top:
-    """Return the n largest of the counts above 0 of `rows`; None: of all."""
-    counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
-    found = counted[released_top(counted, counts[counted], n)]
-    return Top(found, int(counts[found[-1]]) if len(found) else 1)
-
-
-def released_top(rows: Rows, counts: Longs, n: int) -> Rows:
+def top_places(rows: Rows, counts: Longs, n: int) -> Rows:
     """Return the places in `rows` of the n largest counts, by count, ties by row."""
     places = np.arange(len(rows))
     if len(rows) > n:

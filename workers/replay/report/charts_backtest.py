@@ -16,27 +16,8 @@ from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
-from workers.replay.report.charts import (
-    COLORS,
-    INK,
-    LOOKS,
-    Chart,
-    Drawing,
-    canvas,
-    drawable,
-    look,
-    stroke,
-)
-from workers.replay.report.runs import (
-    BOARD_ROWS,
-    Boards,
-    Counted,
-    Line,
-    Measured,
-    chosen_ticks,
-    counted_of,
-    when,
-)
+from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, look, stroke
+from workers.replay.report.runs import BOARD_ROWS, Boards, Measured, chosen_ticks, counted_of, when
 from workers.settings.durations import format_duration
 
 BUDGET = ("epsilon", "rho")
@@ -66,8 +47,8 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
     with canvas(len(drawn), 1, 1.2 + height * len(drawn), sharey=share) as (figure, axes):
         richest = axes[0, 0]
         for cell, run in zip(axes[:, 0], drawn, strict=True):
-            curves = (of.over_ticks(run, name) for name in ("sd", "error_rms", "error_worst"))
-            sd, rms, worst = (_curve(run, line) for line in curves)
+            metrics = ("sd", "error_rms", "error_worst")
+            sd, rms, worst = (_curve(of, run, metric) for metric in metrics)
             if len(sd[0]):
                 richest, reach = cell, NORMAL_95 * sd[1]
                 name = "19 of 20 errors belong in here (1.96 sd)"
@@ -75,7 +56,8 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             cell.plot(*worst, **stroke(COLORS[1], 0.9, 2, 1), label="measured: largest")
             cell.plot(*rms, **stroke(COLORS[0], 2.2), label="measured: root mean square")
             if len(sd[0]):
-                cell.plot(*sd, **stroke(INK, 1.0, 4, 2), label="promised: sd, from the settings")
+                thin = stroke(charts.INK, 1.0, 4, 2)
+                cell.plot(*sd, **thin, label="promised: sd, from the settings")
             cell.set(title=_title(of, run), ylabel="error of a count")
             charts.counts_axis(cell.yaxis)
             _tick_axis(of, cell, run)
@@ -105,7 +87,7 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             found = run.metrics[metric]
             point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[:LOOKS]
+    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[: charts.LOOKS]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
@@ -122,8 +104,8 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             f"Mean over the measured ticks and {_seeds(of.runs)}; bars go from the worst seed to "
             f"the best.{truth} Where a line is flat, more budget buys nothing."
         )
-        if len(series) > LOOKS:
-            caption += f" The {LOOKS} best of {len(series)} are drawn."
+        if len(series) > charts.LOOKS:
+            caption += f" The {charts.LOOKS} best of {len(series)} are drawn."
         title = f"{title.format(n=of.input.top)} against epsilon"
         return charts.finish(figure, of.name, "recall_against_epsilon", title, caption)
 
@@ -151,7 +133,7 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
         _epsilon_axis(cell, runs)
         if recommended is not None:
             ring = look(0, color="none", linestyle="none", markersize=15)
-            ring |= {"markeredgecolor": INK, "markeredgewidth": 1.4}
+            ring |= {"markeredgecolor": charts.INK, "markeredgewidth": 1.4}
             x, y = at[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
         # Runs at the same point share a text.
@@ -163,7 +145,8 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             several = f"{numbers[0]} and {len(numbers) - 1} more"
             text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
             aside = (8, 7) if of_front else (8, -15)
-            cell.annotate(text, point, aside, textcoords="offset points", fontsize=9, color=INK)
+            style = {"textcoords": "offset points", "fontsize": 9, "color": charts.INK}
+            cell.annotate(text, point, aside, **style)
         cell.margins(x=0.08, y=0.10)
         if advice.metric == RECALL:
             charts.share_axis(cell.yaxis)
@@ -227,7 +210,7 @@ def coverage(of: Measured) -> Chart | None:
         spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
         mean, least, most = np.array(spreads).T
         cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
-        cell.axvline(0.95, **stroke(INK, 1.1, 5, 2), label="claimed: 95 %")
+        cell.axvline(0.95, **stroke(charts.INK, 1.1, 5, 2), label="claimed: 95 %")
         style = look(0, linestyle="none", label="measured, worst to best seed")
         cell.errorbar(mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style)
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
@@ -249,8 +232,9 @@ def coverage(of: Measured) -> Chart | None:
         return charts.finish(figure, of.name, "coverage", "do the error bars hold?", caption)
 
 
-def _curve(run: Outcome, line: Line) -> tuple[Any, Any]:
+def _curve(of: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
     """Return ticks of the run and values; a single tick becomes a short line."""
+    line = of.over_ticks(run, metric)
     ticks = line.at - run.row.first_tick + 1
     if len(ticks) != 1:
         return ticks, line.mean
@@ -363,7 +347,6 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
 
 OPEN = "open-ended bucket"
 EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % interval"
-LEGEND = (EXACT, OPEN, PUBLISHED, EXACT_QUANTILE, QUANTILE)
 # Maximum number of edges labelled below a chart.
 EDGES_WRITTEN = 12
 
@@ -373,11 +356,12 @@ def numbers_board(
 ) -> Chart:
     with canvas(len(ticks), 1, 1.3 + 2.5 * len(ticks)) as (figure, axes):
         for cell, (tick, rows) in zip(axes[:, 0], ticks.items(), strict=True):
-            _draw_buckets(cell, numeric, counted_of(numeric, rows))
+            _draw_buckets(cell, numeric, rows)
             cell.set_title(tick_of(run, tick, rows[0].end_ms), fontsize=9.5)
             cell.set_ylabel("count")
             charts.counts_axis(cell.yaxis)
-        charts.legend_below(figure, axes[:, 0], 3, LEGEND, spacing=None)
+        order = (EXACT, OPEN, PUBLISHED, EXACT_QUANTILE, QUANTILE)
+        charts.legend_below(figure, axes[:, 0], 3, order, spacing=None)
         caption = (
             f"Run {run.number} ({name_of(run)}), one seed: exact counts as bars, and what readers of the snapshot see "
             "as points, with the error bars that the snapshot states. All buckets are drawn equally wide, with their "
@@ -387,9 +371,9 @@ def numbers_board(
         return charts.finish(figure, of.name, kind, title, caption)
 
 
-def _draw_buckets(cell: Axes, numeric: Numeric, one: Counted) -> None:
+def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
     """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
-    n = len(numeric.edges)
+    one, n = counted_of(numeric, rows), len(numeric.edges)
     middle = np.arange(n + 1) - 0.5
     bars: Any = {"width": 0.94, "color": "#C9CDD2"}
     cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)

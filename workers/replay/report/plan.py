@@ -19,18 +19,7 @@ from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan
 from workers.privacy.plan.text import show
 from workers.privacy.total import explained
 from workers.replay.report import charts
-from workers.replay.report.charts import (
-    COLORS,
-    NO_DATA,
-    Chart,
-    Drawing,
-    canvas,
-    draw_each,
-    drawable,
-    look,
-    stroke,
-    write_charts,
-)
+from workers.replay.report.charts import NO_DATA, Chart, Drawing, canvas, drawable, look, stroke
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
@@ -47,7 +36,7 @@ ASIDE = 0.13
 
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
-    sections = [(one, list(_facts(one)), draw_each(drawings(one))) for one in plan.histograms]
+    sections = [(of, list(_facts(of)), charts.draw_each(drawings(of))) for of in plan.histograms]
     printed, total = io.StringIO(), plan.total
     plain: Any = {"highlight": False, "color_system": None, "legacy_windows": False}
     show(plan, Console(file=printed, width=WIDTH, **plain))
@@ -68,7 +57,8 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         sections=sections,
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )
-    write_charts(directory / PLOTS, [chart for _, _, drawn in sections for chart in drawn.charts])
+    pictures = [chart for _, _, drawn in sections for chart in drawn.charts]
+    charts.write_charts(directory / PLOTS, pictures)
     write_whole(directory / PAGE, body)
 
 
@@ -103,10 +93,10 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
         if (most > least).any():
             low, high = [*least, least[-1]], [*most, most[-1]]
             cell.fill_between(edges, low, high, step="post", color=charts.BAND, linewidth=0)
-            thin = stroke(COLORS[2], 1.2, 1, 1)
+            thin = stroke(charts.COLORS[2], 1.2, 1, 1)
             cell.stairs(least, edges, baseline=None, label="least of a run of ticks", **thin)
         name = "standard deviation (most of a run of ticks)"
-        cell.stairs(most, edges, baseline=None, **stroke(COLORS[0], 1.6), label=name)
+        cell.stairs(most, edges, baseline=None, **stroke(charts.COLORS[0], 1.6), label=name)
         thin = stroke(charts.INK, 1.1, 5, 2)
         cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
