@@ -152,6 +152,7 @@ class Handover:
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
+                continue
             if shard.offset > high:
                 message = (
                     f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
