@@ -172,7 +172,7 @@ def shards(
         shard.store.open().write(stored, 1)
         shard.offset = 0
         shard.restore()
-        shard._interval_s = 0.0
+        shard.last_commit_s = -math.inf  # always due
         messages, changes = sent(shard)
         yield shard, messages, changes
         stored += [change for each in changes for change in each]

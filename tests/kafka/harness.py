@@ -59,7 +59,7 @@ class Keeper(Shard):
 
 def aborts(shard: Shard) -> float:
     """Return how often its stage has repeated a transaction."""
-    return shard.metrics.stage(shard.stage).aborted._value.get()
+    return float(shard.metrics.stage(shard.stage).aborted._value.get())
 
 
 def before_commit(transactions: Transactions, act: Callable[[], object]) -> None:

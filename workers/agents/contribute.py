@@ -89,27 +89,25 @@ class ContributeShard(SourceShard):
         if progress is None:
             return
         stream = self._stream
-        self._restore_origins(progress.origins)
+        stored, origins = progress.origins, self._origins
+        if (stored is None) != (origins is None):
+            now, then = ("true", "without") if stored is None else ("false", "with")
+            raise StateRefused(
+                f"privacy.rekey = {now}, but the state was made {then} it: take a new worker name (a new stream, charged again)"
+            )
+        if stored is not None and origins is not None:
+            if len(stored) != len(origins.all):
+                raise StateRefused(
+                    f"the events topics have {len(origins.all)} partitions; the state was made with {len(stored)}: "
+                    "a changed partition count needs a new worker name (a new stream, charged again)"
+                )
+            origins.all = list(stored)
         self._check_sources(progress.sources, progress.topic_id)
         contributions = f"the contributions topic {stream.contributions}"
         refuse_other_count(contributions, stream.owners, len(progress.sequences))
         self._sequences = list(progress.sequences)
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset
-
-    def _restore_origins(self, stored: list[Origin] | None) -> None:
-        if (stored is None) != (self._origins is None):
-            now, then = ("true", "without") if stored is None else ("false", "with")
-            raise StateRefused(
-                f"privacy.rekey = {now}, but the state was made {then} it: take a new worker name (a new stream, charged again)"
-            )
-        if stored is not None and self._origins is not None:
-            if len(stored) != len(self._origins.all):
-                raise StateRefused(
-                    f"the events topics have {len(self._origins.all)} partitions; the state was made with {len(stored)}: "
-                    "a changed partition count needs a new worker name (a new stream, charged again)"
-                )
-            self._origins.all = list(stored)
 
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000

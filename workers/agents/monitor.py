@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
-from typing import Self
 
 import confluent_kafka
 import prometheus_client
@@ -245,22 +244,16 @@ def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegis
     return registry
 
 
-class OperatorsPort:
+class OperatorsPort(ExitStack):
     """Port of one worker, open from the first `show` to the end of the `with` block."""
 
     def __init__(self, settings: Settings, port: int | None) -> None:
         """Port 0 is any free one, None disables it."""
+        super().__init__()
         self._settings, self._port = settings, port
         self._registry = CollectorRegistry()
         self._states: Mapping[str, Callable[[], Answer]] = {}
-        self._open = ExitStack()
         self.address: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
 
     def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
         """Show a hand-over from now on; raise SettingsError if the port cannot be opened."""
@@ -296,8 +289,8 @@ class OperatorsPort:
             finally:
                 await runner.cleanup()
 
-        self._open.enter_context(listener)
-        self._open.enter_context(InThread(run, "monitor"))
+        self.enter_context(listener)
+        self.enter_context(InThread(run, "monitor"))
         self.address = url_of(listener.getsockname()[0], listener)
         logger.info(
             "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address

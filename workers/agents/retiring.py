@@ -15,7 +15,6 @@ from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe as describe_topics
 from workers.pipeline.ledger_blocks import joined, pages
-from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import PROGRESS, complete_ms, read_progress, read_states
 from workers.runtime.errors import SettingsError
 from workers.runtime.sizes import Change
@@ -65,14 +64,10 @@ class _Owner(Shard):
     """An owner partition, taken over for one transaction."""
 
     stage = "retire"
-    _progress: ReleaseProgress | None = None
-
-    def restore(self) -> None:
-        value = joined(PROGRESS, self.store.get)
-        self._progress = None if value is None else read_progress(value)
 
     def retire(self, name: str, contributions: str) -> None:
-        progress = self._progress
+        value = joined(PROGRESS, self.store.get)
+        progress = None if value is None else read_progress(value)
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
         # An owner that died before a commit may have published up to here to uncommitted readers.

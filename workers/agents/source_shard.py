@@ -85,15 +85,10 @@ class Rejects:
     def committed(self) -> None:
         if not self.messages:
             return
-        reasons = sorted(self._reasons)
-        topic, partition = self._place.log
-        logger.warning(
-            "%s: records rejected: %s; see topic %s",
-            self._place,
-            ", ".join(reasons),
-            self._topic,
-            extra=about(event="rejected", topic=topic, partition=partition, reasons=reasons),
-        )
+        reasons, (topic, partition) = sorted(self._reasons), self._place.log
+        fields = about(event="rejected", topic=topic, partition=partition, reasons=reasons)
+        parts = self._place, ", ".join(reasons), self._topic
+        logger.warning("%s: records rejected: %s; see topic %s", *parts, extra=fields)
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
         self.messages, self.nbytes, self._reasons = [], 0, Counter()

@@ -196,16 +196,14 @@ def watching(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
     """Log and count, while the block runs, new matching topics that are not counted."""
-    told: set[str] = set()
+    pattern, told = settings.events.topics.pattern, set[str]()
 
     def tell(names: Collection[str]) -> None:
         for name in names:
             if name not in told:
+                parts = name, pattern, FIXED
                 logger.warning(
-                    "topic %s matches events.topic = %r too, but is not counted: %s",
-                    name,
-                    settings.events.topics.pattern,
-                    FIXED,
+                    "topic %s matches events.topic = %r too, but is not counted: %s", *parts
                 )
         told.update(names)
         metrics.unread_topics.set(len(names))
@@ -219,7 +217,7 @@ def watching(
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
 
     tell(topics.others)
-    if settings.events.topics.pattern is None:
+    if pattern is None:
         yield
         return
     ended = threading.Event()

@@ -240,14 +240,11 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
 def _topics(
     settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
 ) -> Topics:
-    nothing_yet, shown = Handover({}, metrics=metrics), False
+    nothing_yet = Handover({}, metrics=metrics)
 
     def waiting() -> None:
-        nonlocal shown
         nothing_yet.beat()
-        if not shown:
-            operator.show(nothing_yet, {})
-            shown = True
+        operator.show(nothing_yet, {})
 
     return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
 
@@ -265,15 +262,9 @@ def _say(factory: Factory) -> None:
             logger.info("%s %d to %d are those of topic %s", what, first, last, topic.name)
     built = list(zip(settings.histograms, factory.mechanisms, strict=True))
     for config, mechanism in built:
-        promise = mechanism.guarantee
-        logger.info(
-            "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
-            config.name,
-            mechanism.kind,
-            promise.epsilon,
-            promise.delta,
-            promise.unit,
-        )
+        promise, names = mechanism.guarantee, (config.name, mechanism.kind)
+        figures = *names, promise.epsilon, promise.delta, promise.unit
+        logger.info("histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch", *figures)
     for warning in warnings_of(built):
         logger.warning("%s", warning)
 

@@ -112,7 +112,7 @@ class RecordBatch:
             self.codec = attributes & _CODEC
             return
         header = _HEADER.unpack_from(response, start)
-        self.base_offset, _, _, _, self._crc, self._attributes, last = header[:7]
+        self.base_offset, _, _, _, self.crc, self._attributes, last = header[:7]
         self._first_ms, self._last_ms, self.producer_id, _, _, self.number = header[7:]
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
@@ -132,11 +132,6 @@ class RecordBatch:
 
     def _stock(self) -> Any:
         return MemoryRecords(self.response[self.start : self.stop]).next_batch()
-
-    @property
-    def crc(self) -> tuple[int, int, int]:
-        """Return the response's span that the CRC covers (start, stop), and the CRC."""
-        return self.start + _CRC_FROM, self.stop, self._crc
 
     @property
     def payload(self) -> memoryview:
@@ -203,14 +198,15 @@ def _parts(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
-    crcs = [batch.crc for batch in batches if not batch.is_legacy]
-    if crcs:
-        data = np.frombuffer(batches[0].response, dtype=np.uint8)
-        starts, stops, expected = np.array(crcs, dtype=np.int64).T
-        places = np.stack((starts, stops), axis=1)
-        if first_damaged(data, places, readonly_contiguous(expected), _TABLES) < len(crcs):
-            return False
-    return all(batch.validate_crc() for batch in batches if batch.is_legacy)
+    if not all(batch.validate_crc() for batch in batches if batch.is_legacy):
+        return False
+    checked = [batch for batch in batches if not batch.is_legacy]
+    if not checked:
+        return True
+    data = np.frombuffer(checked[0].response, dtype=np.uint8)
+    places = np.array([(batch.start + _CRC_FROM, batch.stop) for batch in checked], dtype=np.int64)
+    crcs = readonly_contiguous(np.array([batch.crc for batch in checked], dtype=np.int64))
+    return bool(first_damaged(data, places, crcs, _TABLES) == len(checked))
 
 
 def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:

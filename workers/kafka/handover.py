@@ -34,7 +34,7 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import MOST_ENDS, End, Lag, Reading
+from workers.kafka.offsets import End, Lag, Reading
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
@@ -134,13 +134,12 @@ class Handover:
         self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
         self.assigned = True
+        fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
+        load_ms = max(shard.load_s for shard in new.values()) * 1e3
+        figures = len(offsets), recovery_s * 1e3, fence_ms, records, load_ms
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
-            len(offsets),
-            recovery_s * 1e3,
-            max(shard.fence_s for shard in new.values()) * 1e3,
-            records,
-            max(shard.load_s for shard in new.values()) * 1e3,
+            *figures,
             extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
         )
         return offsets
@@ -153,6 +152,7 @@ class Handover:
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
+                continue
             if shard.offset > high:
                 message = (
                     f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
@@ -228,9 +228,7 @@ class Handover:
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [
-            tp for tp, one in shards.items() if len(one.ends) < MOST_ENDS and one.wants_end(now_ms)
-        ]
+        asked = [tp for tp, one in shards.items() if not one.ends.full and one.wants_end(now_ms)]
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:

@@ -31,6 +31,10 @@ class Ends(deque[End]):
     # Thread-safe: append, popleft and len of a deque are atomic.
     noted_ms: int | None = None
 
+    @property
+    def full(self) -> bool:
+        return len(self) >= MOST_ENDS
+
     def note(self, end: End) -> None:
         """Add an end; offsets and times must not decrease."""
         self.append(end)

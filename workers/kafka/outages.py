@@ -54,27 +54,23 @@ _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
 
 
-class _WithoutOutages(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        source = record.name.partition(".")[0]
-        text = record.getMessage()
-        if source == "aiokafka":
-            return not text.startswith(_AIOKAFKA)
-        if source == "librdkafka":
-            return _LIBRDKAFKA.match(text) is None or _REFUSES.search(text) is not None
-        if source in ("faust", "mode"):
-            return not any(words in text for words in _FAUST)
-        return record.name != "workers.kafka.clients" or _OURS.match(text) is None
+def _adds_something(record: logging.LogRecord) -> bool:
+    source, text = record.name.partition(".")[0], record.getMessage()
+    if source == "aiokafka":
+        return not text.startswith(_AIOKAFKA)
+    if source == "librdkafka":
+        return _LIBRDKAFKA.match(text) is None or _REFUSES.search(text) is not None
+    if source in ("faust", "mode"):
+        return not any(words in text for words in _FAUST)
+    return record.name != "workers.kafka.clients" or _OURS.match(text) is None
 
 
 def without_outages() -> None:
     root = logging.getLogger()
     if root.level > logging.DEBUG:
         for handler in root.handlers:
-            handler.addFilter(_WithoutOutages())
+            handler.addFilter(_adds_something)
 
-
-logger = logging.getLogger(__name__)
 
 ASK_S = 3.0
 AWAY_S = 5.0
