@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.arrays.texts import Texts
-from workers.events.columns import AMOUNT_MAX
+from workers.events.log_values import AMOUNT_MAX
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
