@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -94,6 +94,7 @@ def counted(
     st.lists(st.integers(0, 40), max_size=5),
     st.integers(0, 60),
 )
+@example([0, 20, 0, 7], [32], 10)  # tick 2 opens after tick 3
 def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(
     times: list[int], cuts: list[int], most: int
 ) -> None:
