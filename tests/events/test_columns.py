@@ -18,7 +18,8 @@ from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
 from workers.events import columns as pairs
 from workers.events import vocabulary
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, EventColumns, Events, LabelEncoder, Names
+from workers.events.columns import NO_AMOUNTS, EventColumns, Events, LabelEncoder, Names
+from workers.events.log_values import AMOUNT_MAX
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.vocabulary import Vocabulary

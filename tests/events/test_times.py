@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from tests.events.reading import ANY, FIELDS, columns, event_reader, one, reader
 from tests.pipeline.pipeline import KEY, unk
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
+from workers.pipeline.contributions import Section, decode
 from workers.pipeline.intake import Intake
 
 NOW_MS = 1_795_296_236_471
@@ -70,8 +71,12 @@ def test_seconds_read_as_milliseconds_begin_no_epoch_of_1970() -> None:
 
 def counted(
     times: list[int], cuts: list[int], most: int | None
-) -> tuple[list[int], int | None, list[bytes]]:
-    """Return the events too far behind, the watermark, and the contributions."""
+) -> tuple[list[int], int | None, int | None, list[Section]]:
+    """Return the events too far behind, the first time, the watermark, and the sections by tick.
+
+    Batches decide which tick opens first, and so the order of ticks in a message; the merge takes
+    sections by lane and tick.
+    """
     intake, by = Intake([unk(tick_ms=10).lane], 3, KEY, max_behind_ms=most), reader()
     rejected: list[int] = []
     bounds = sorted({0, len(times), *(cut % (len(times) + 1) for cut in cuts)})
@@ -79,7 +84,9 @@ def counted(
         events = columns([("k", [f"i{at % 3}"], times[at]) for at in range(start, stop)], by)
         rejected += (start + intake.add(events)).tolist()
     said = intake.commit(source=0, sequences=[0], offset=0)
-    return rejected, intake.watermark, [message.encoded() for _, message in said]
+    sections = [section for _, message in said for section in decode(message.encoded()).sections]
+    by_tick = sorted(sections, key=lambda section: section.tick)
+    return rejected, intake.first, intake.watermark, by_tick
 
 
 @given(
@@ -87,6 +94,7 @@ def counted(
     st.lists(st.integers(0, 40), max_size=5),
     st.integers(0, 60),
 )
+@example([0, 20, 0, 7], [32], 10)  # tick 2 opens after tick 3
 def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(
     times: list[int], cuts: list[int], most: int
 ) -> None:

@@ -37,29 +37,6 @@ def test_paths_that_begin_alike_share_what_they_begin_with() -> None:
     assert build([]) == Node() and Node().slot == NO_SLOT
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (
-            [Wanted(("a",), None, 0), Wanted(("a",), None, 1)],
-            r"^\.a: slots 0 and 1 for the same place$",
-        ),
-        (
-            [Wanted(("a", "b"), 1, 0, list_slot=3), Wanted(("a", "c"), 1, 1, list_slot=4)],
-            r"^\.a\[\]: slots 3 and 4",
-        ),
-        ([Wanted(("a", "b"), 1, 0)], "a list needs a slot"),
-        ([Wanted(("a", "b"), 1, 0, many=True, list_slot=1)], "one label each"),
-        ([Wanted((), None, 0)], "no names"),
-        ([Wanted(("a",), 2, 0, list_slot=1)], "behind no such name"),
-    ],
-)
-def test_a_place_has_one_slot(wanted: list[Wanted], message: str) -> None:
-    """Two rows about one place would be two answers."""
-    with pytest.raises(ValueError, match=message):
-        build(wanted)
-
-
 def test_items_stay_items_whoever_else_wants_them() -> None:
     """The order of the wanted fields has no effect."""
     both = [Wanted(("a",), None, 0, many=True), Wanted(("a",), None, 0)]

@@ -31,7 +31,7 @@ from workers.commands.failures import log
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
 from workers.events.json import Json
-from workers.events.log import FieldSpans, Format
+from workers.events.log import FieldSpans, Format, ended
 from workers.events.reader import EARLIEST_MS, EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node
@@ -278,6 +278,7 @@ def _of_protobuf() -> None:
     scan = protobuf_scanner.Scan(data, 0, program, stack, lists)
     number = np.zeros(1, dtype=np.int64)
     protobuf_scanner.logs(scan, _longs(1, 2), roots, 0, number, log)
+    ended(number, _longs(1, 2), 0, number.copy(), np.zeros(1, dtype=np.int8))
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:

@@ -16,6 +16,7 @@ from workers.arrays.tallies import NO_LABEL as _NO_LABEL
 from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
+from workers.events.log_values import AMOUNT_MAX
 from workers.events.vocabulary import Vocabulary
 from workers.runtime.frozen import read_only
 
@@ -162,9 +163,6 @@ class DigestsOfViews:
             found = self._of[view] = next(shared, None) or PairDigests(self._state_of, *names)
         return found
 
-
-# Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
-AMOUNT_MAX = 1 << 40
 
 NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 

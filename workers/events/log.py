@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 
 Flags = NDArray[np.int8]
@@ -160,7 +161,7 @@ class FieldSpans:
 def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
     """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
     n, done, room = len(values), 0, 0
-    number = np.empty(n, dtype=np.int64)
+    values, number = readonly_contiguous(values), np.empty(n, dtype=np.int64)
     while True:
         begin, room = done, max(room, ROWS_FORESEEN * (n - done) + 64, ROWS_LEAST)
         rows = np.empty((room, COLUMNS), dtype=np.int64)

@@ -16,7 +16,9 @@ from workers.events.log import KIND, START, STOP
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
 LABEL_BYTES_MAX = 1024
 TIME_MAX = 2**53
-COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
+COUNT_DIGITS = 12
+# Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
+AMOUNT_MAX = 1 << 40
 # Any integer of this many digits fits in int64.
 INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
@@ -162,7 +164,7 @@ def amount(data: Bytes, log: Longs, row: int) -> int:
         few = stop - start <= COUNT_DIGITS and data[start] != 45
         return digits_of(data, start, stop) if few else -1
     if kind == kinds.VALUE:
-        return min(start, COUNT_MAX) if start >= 0 else -1
+        return min(start, AMOUNT_MAX) if start >= 0 else -1
     return -1
 
 

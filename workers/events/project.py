@@ -15,8 +15,7 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from workers.events.columns import AMOUNT_MAX
-from workers.events.log_values import TIME_MAX
+from workers.events.log_values import AMOUNT_MAX, TIME_MAX
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
 from workers.runtime.frozen import Frozen

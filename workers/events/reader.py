@@ -303,17 +303,13 @@ class _PartReader:
         def kept(column: Longs, axis: int = 0) -> Longs:
             return column if whole else column.take(events, axis)
 
-        def key(place: int) -> Longs | None:
-            if layout.keys[place] == ALL_KEYS:
-                return None
-            return kept(record_keys if layout.keys[place] == RECORD_KEY else out.keys[place])
-
-        user = layout.shape.user
+        user, keys = layout.shape.user, zip(layout.keys, out.keys, strict=True)
+        places = [(key, record_keys if key == RECORD_KEY else of_key) for key, of_key in keys]
         return EventSpans(
             data,
             events + self._begin if self._begin else events,
             kept(out.times if layout.time_slot >= 0 else record_times),
-            tuple(key(place) for place in range(len(layout.keys))),
+            tuple(None if key == ALL_KEYS else kept(of_key) for key, of_key in places),
             None if user is None else kept(record_keys if user == RECORD_KEY else out.users),
             kept(out.first, 1),
             kept(out.number, 1),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from types import MappingProxyType
 
 NO_SLOT = -1
@@ -51,20 +50,11 @@ class Node:
     list_slot: int = NO_SLOT
 
 
-def build(wanted: Sequence[Wanted]) -> Node:
-    """Return the tree of wanted fields below the record; raise ValueError if they conflict."""
-    for each in wanted:
-        if not each.steps:
-            raise ValueError(f"{each}: no names")
-        if each.list_at is not None and not 1 <= each.list_at <= len(each.steps):
-            raise ValueError(f"{each}: [] behind no such name")
-        if each.list_at is not None and (each.list_slot == NO_SLOT or each.many):
-            raise ValueError(f"{each}: a list needs a slot, and items in it are one label each")
-    return _node("", wanted, 0)
+def build(wanted: Sequence[Wanted], depth: int = 0, *, of_list: bool = False) -> Node:
+    """Return the node that `depth` names lead to; with `of_list`, the elements of its list.
 
-
-def _node(path: str, wanted: Sequence[Wanted], depth: int, *, of_list: bool = False) -> Node:
-    """Return the node that `depth` names lead to; with `of_list`, the elements of its list."""
+    Wanted fields at one place have the same slot, and `[]` after one name the same list slot.
+    """
     listed = [each for each in wanted if each.list_at == depth and not of_list]
     here = [each for each in wanted if each.list_at != depth or of_list]
     ends = [each for each in here if len(each.steps) == depth]
@@ -72,18 +62,10 @@ def _node(path: str, wanted: Sequence[Wanted], depth: int, *, of_list: bool = Fa
     for each in here:
         if len(each.steps) > depth:
             below.setdefault(each.steps[depth], []).append(each)
-    children = {name: _node(f"{path}.{name}", of, depth + 1) for name, of in below.items()}
     return Node(
-        _same([each.slot for each in ends], path),
+        ends[0].slot if ends else NO_SLOT,
         any(each.many for each in ends),
-        MappingProxyType(children),
-        _node(f"{path}[]", listed, depth, of_list=True) if listed else None,
-        _same([each.list_slot for each in listed], f"{path}[]"),
+        MappingProxyType({name: build(of, depth + 1) for name, of in below.items()}),
+        build(listed, depth, of_list=True) if listed else None,
+        listed[0].list_slot if listed else NO_SLOT,
     )
-
-
-def _same(slots: Sequence[int], path: str) -> int:
-    for slot, other in pairwise(slots):
-        if slot != other:
-            raise ValueError(f"{path}: slots {slot} and {other} for the same place")
-    return slots[0] if slots else NO_SLOT

@@ -36,9 +36,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
+from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
 from workers.events.log import Flags
-from workers.events.log_values import TIME_MAX
+from workers.events.log_values import AMOUNT_MAX, TIME_MAX
 from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, Reject, with_unit
 from workers.events.source_reader import SourceReader

@@ -39,6 +39,7 @@ from workers.events.formats.fitting import (
     paths_of,
     wants,
 )
+from workers.events.formats.wire import LEAST, MOST
 from workers.events.log import (
     DECLINED,
     FALSE,
@@ -200,7 +201,6 @@ _FLAT: Mapping[str, tuple[int, str]] = MappingProxyType(
         "enum": (ops.ENUM, "an enum"),
     }
 )
-_LEAST, _MOST = -(2**63), 2**63 - 1
 Row = tuple[int, int, int, int]
 
 
@@ -425,7 +425,7 @@ class _Walk:
             return (slot, TEXT, *self._program.text(value))
         if value is None or isinstance(value, bool):
             return slot, NULL if value is None else TRUE if value else FALSE, -1, -1
-        if isinstance(value, int) and _LEAST <= value <= _MOST:
+        if isinstance(value, int) and LEAST <= value <= MOST:
             return slot, VALUE, value, -1
         if isinstance(value, float) and not math.isnan(value):
             return slot, REAL, int(np.float64(value).view(np.int64)), -1

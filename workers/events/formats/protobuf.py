@@ -365,17 +365,12 @@ def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
     Members of a oneof share a bit, since setting one replaces another.
     """
     bits: dict[str, int] = {}
-    oneofs: dict[str, int] = {}
     for number, name in enumerate(wanted):
         field = kind.fields_by_name.get(name)
-        if field is None or field.is_repeated:
-            continue
-        oneof = field.containing_oneof
-        if oneof is None:
-            bits[name] = number
-        else:
-            bit = oneofs.setdefault(oneof.full_name, number)
-            bits |= {each.name: bit for each in oneof.fields}
+        if name not in bits and field is not None and not field.is_repeated:
+            oneof = field.containing_oneof
+            members = [field] if oneof is None else oneof.fields
+            bits |= {each.name: number for each in members}
     return bits
 
 
@@ -470,7 +465,7 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
         found = getattr(message, name)
         if not field.is_repeated:
             made[name] = _value(field, found, inner)
-        elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+        elif _is_map(field):
             value = field.message_type.fields_by_name["value"]
             named = {_name(key): each for key, each in found.items()}
             made[name] = {

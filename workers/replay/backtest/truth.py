@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from workers.arrays.tag_index import Rows, Tags
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs
-from workers.events.columns import AMOUNT_MAX
+from workers.events.log_values import AMOUNT_MAX
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.ledger import Contributions, Ledger, Parts, with_capacity
