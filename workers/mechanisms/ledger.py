@@ -184,7 +184,12 @@ class Ledger:
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         end = start + len(labels.text)
-        self._reserve(n, end)
+        self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
+        self._counts, ends = with_capacity(self._counts, n), with_capacity(self._ends, n)
+        shown: NDArray[Any] = self._shown
+        self._shown = with_capacity(shown, n)
+        self._ends = ends.astype(np.int64) if end > np.iinfo(ends.dtype).max else ends
+        self._text = with_capacity(self._text, end)
         self._tags[first:n] = tags
         self._keys[first:n] = keys
         self._ends[first:n] = labels.ends + start
@@ -192,14 +197,6 @@ class Ledger:
         self._index.enter(n, self._tags)
         self.n = n
         return np.arange(first, n, dtype=np.int64)
-
-    def _reserve(self, n: int, text_bytes: int) -> None:
-        self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
-        self._counts, ends = with_capacity(self._counts, n), with_capacity(self._ends, n)
-        shown: NDArray[Any] = self._shown
-        self._shown = with_capacity(shown, n)
-        self._ends = ends.astype(np.int64) if text_bytes > np.iinfo(ends.dtype).max else ends
-        self._text = with_capacity(self._text, text_bytes)
 
     def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
         """Add one message's columns for one tick to the counts.

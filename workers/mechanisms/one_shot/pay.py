@@ -89,7 +89,6 @@ class PayWhatYouGet(Budgeted):
     Guarantee: as `Budgeted`, regardless of how many labels the queries asked for.
     """
 
-    kind = "pay_what_you_get"
     law = "logistic"
     config: PayWhatYouGetConfig
 
@@ -121,10 +120,6 @@ class PayWhatYouGet(Budgeted):
         # Of a comparison of two items: the difference of two Gumbel values is logistic.
         self._check(t)
         return float(self.scale) * float(np.pi) / 3**0.5
-
-    def threshold(self, t: int) -> int | None:
-        self._check(t)
-        return None
 
     def init(self) -> PayState:
         return PayState()
