@@ -13,7 +13,7 @@ by tag. An item takes 41 to 47 bytes plus its label; pages of unused capacity ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,6 +71,17 @@ def _served(part: Contributions, key_index: Codes) -> TickRows:
     rows = np.flatnonzero(keys >= 0)
     tags = part.tags.take(rows, axis=0)
     return TickRows(tags, keys[rows], part.counts[rows], part.labels.take(rows))
+
+
+def rows_by_key(keys: Codes) -> Iterator[tuple[int, Rows]]:
+    """Yield (stream key, its rows in ascending order) for keys that have rows."""
+    if len(keys) and (keys == keys[0]).all():
+        yield int(keys[0]), np.arange(len(keys))
+        return
+    order = np.argsort(keys, kind="stable")
+    edges = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    for rows in np.split(order, edges[1:]) if len(edges) else ():
+        yield int(keys[rows[0]]), rows
 
 
 FIRST_CAPACITY = 1024

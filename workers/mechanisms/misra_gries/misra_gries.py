@@ -52,12 +52,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
@@ -66,7 +65,7 @@ from workers.mechanisms.accounting import PrivacyCost, check_sampler_delta, floa
 from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
-from workers.mechanisms.ledger import Parts
+from workers.mechanisms.ledger import Parts, rows_by_key, tick_rows
 from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own, short_hash
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
@@ -132,7 +131,6 @@ def whole(parts: Longs, size: int) -> Longs:
 
 
 USE = 0x40
-A = TypeVar("A", bound=np.generic)
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
@@ -264,8 +262,10 @@ class MisraGries(Budgeted):
         """Release the sums of noisy counts that the cells of t show, by stream key and label."""
         self._check(t)
         state, level, levels = own(SketchState, state), self.tree.over(t), self.tree.open(t)
-        for key, items in _by_key(contributions):
-            self._feed(state, key, levels, items)
+        tick = tick_rows(contributions)
+        for key, rows in rows_by_key(tick.keys):
+            tags = tick.tags.take(rows, axis=0)
+            self._feed(state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows))
         for key in range(len(state.key_tags)):
             self._release(state, key, t, state.closed(key, level), noise)
         keys: list[int] = []
@@ -302,31 +302,6 @@ class MisraGries(Budgeted):
 
     def _published(self, sums: Sequence[int]) -> Longs:
         return np.array(sums, dtype=np.int64)
-
-
-def _by_key(contributions: Parts) -> Iterator[tuple[int, SketchBatch]]:
-    """Yield a tick's items by stream key, independent of how messages split them."""
-    if not contributions:
-        return
-    key = _joined([index.take(part.key_of_row) for part, index in contributions])
-    tags = _joined([part.tags for part, _ in contributions])
-    counts = _joined([part.counts for part, _ in contributions])
-    labels = Texts.concat([part.labels for part, _ in contributions])
-    if not len(key):
-        return
-    if (key == key[0]).all():
-        if key[0] >= 0:
-            yield int(key[0]), batch(tags, labels, counts)
-        return
-    order = np.argsort(key, kind="stable")
-    served, starts = np.unique(key[order], return_index=True)
-    for one, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
-        if one >= 0:
-            yield one, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
-
-
-def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 class PureMisraGries(MisraGries):
