@@ -80,10 +80,8 @@ class CounterMechanism(Budgeted):
 class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
-    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
-    snapshots of an epoch, if counts come from `_counter` and discoveries cost at most
-    `delta_discovery`; adaptive streams included (integer orders). Every rounding goes to the
-    private side.
+    Guarantee: as `Budgeted`, also on streams that react to released values (integer orders), if
+    counts come from `_counter` and discoveries cost at most `delta_discovery`.
 
     `discovers` says whether items of an unknown domain are shown, tested every `every` ticks.
     """
