@@ -235,7 +235,7 @@ def _labelled(labels: Texts, counts: Longs) -> bytes:
 def _is_whole(kind: str, content: bytes) -> bool:
     if len(content) < _HEAD.size:
         return False
-    n, _ = _HEAD.unpack_from(content)
+    n: int = _HEAD.unpack_from(content)[0]
     if kind == "md":
         return len(content) == _HEAD.size + 16 * n
     lengths_at = _HEAD.size + (24 if kind == "mo" else 8) * n
