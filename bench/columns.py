@@ -16,7 +16,7 @@ import numpy as np
 from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.mechanisms import TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.order_statistics.mechanisms import TwoLevel, TwoLevelKConfig
 
 TARGET_US = 100.0
 NOISE_KEY = NoiseKey(bytes(32))
@@ -49,7 +49,7 @@ def measure(
         domain=tuple(label.decode() for label in labels),
         queries=queries,
     )
-    mechanism, tags, rng = TwoLevelK(config), NOISE_KEY.tags("s", labels), np.random.default_rng(1)
+    mechanism, tags, rng = TwoLevel(config), NOISE_KEY.tags("s", labels), np.random.default_rng(1)
     state, noise = mechanism.init(), mechanism.noise(NOISE_KEY.stream(bytes(16)))
     state.key_tags = NOISE_KEY.tags("s", [b"\xff"])
     mechanism.meet_key(state, 0, tags, labels)

@@ -352,7 +352,7 @@ class Maxima(Adapter):
 
 def _key_state(run: Run) -> KeyState:
     assert isinstance(run.state, MaxState)
-    [one, *_] = run.state.of
+    [one, *_] = run.state.of.values()
     assert one is not None
     return one
 

@@ -219,8 +219,8 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: st
                     added = values[t - 1] - (values[t - 2] if t > 1 else 0)
                     run.step(t, {name: {"a": added} for name in names})
                     assert isinstance(run.state, MaxState)
-                    for key, one in enumerate(run.state.of):
-                        if one is not None and (one.interval if inner else one.segment) > 1:
+                    for key, one in run.state.of.items():
+                        if (one.interval if inner else one.segment) > 1:
                             stopped.setdefault(key, t)
                 found.update(stopped.get(key) for key in range(keys))
         return found

@@ -13,7 +13,7 @@ by tag. An item takes 41 to 47 bytes plus its label; pages of unused capacity ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,6 +71,17 @@ def _served(part: Contributions, key_index: Codes) -> TickRows:
     rows = np.flatnonzero(keys >= 0)
     tags = part.tags.take(rows, axis=0)
     return TickRows(tags, keys[rows], part.counts[rows], part.labels.take(rows))
+
+
+def rows_by_key(keys: Codes) -> Iterator[tuple[int, Rows]]:
+    """Yield (stream key, its rows in ascending order) for keys that have rows."""
+    if len(keys) and (keys == keys[0]).all():
+        yield int(keys[0]), np.arange(len(keys))
+        return
+    order = np.argsort(keys, kind="stable")
+    edges = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    for rows in np.split(order, edges[1:]) if len(edges) else ():
+        yield int(keys[rows[0]]), rows
 
 
 FIRST_CAPACITY = 1024
@@ -184,7 +195,12 @@ class Ledger:
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         end = start + len(labels.text)
-        self._reserve(n, end)
+        self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
+        self._counts, ends = with_capacity(self._counts, n), with_capacity(self._ends, n)
+        shown: NDArray[Any] = self._shown
+        self._shown = with_capacity(shown, n)
+        self._ends = ends.astype(np.int64) if end > np.iinfo(ends.dtype).max else ends
+        self._text = with_capacity(self._text, end)
         self._tags[first:n] = tags
         self._keys[first:n] = keys
         self._ends[first:n] = labels.ends + start
@@ -192,14 +208,6 @@ class Ledger:
         self._index.enter(n, self._tags)
         self.n = n
         return np.arange(first, n, dtype=np.int64)
-
-    def _reserve(self, n: int, text_bytes: int) -> None:
-        self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
-        self._counts, ends = with_capacity(self._counts, n), with_capacity(self._ends, n)
-        shown: NDArray[Any] = self._shown
-        self._shown = with_capacity(shown, n)
-        self._ends = ends.astype(np.int64) if text_bytes > np.iinfo(ends.dtype).max else ends
-        self._text = with_capacity(self._text, text_bytes)
 
     def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
         """Add one message's columns for one tick to the counts.

@@ -75,11 +75,6 @@ class State:
         self.ledger = Ledger()
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
-    def add_domain(self, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Append a row for every declared label of a stream key."""
-        if labels:
-            self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
-
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
         for part, key_index in contributions:
             self.ledger.merge(part, key_index, add_rows=add_rows)
@@ -115,18 +110,19 @@ class Differences(Protocol):
 class Mechanism(Frozen):
     """Base class of mechanisms: configuration, domain, guarantee, cost.
 
-    A constructor sets `_cost`, and `kind` where the class does not. `law` is the distribution of
-    the counts' noise: "gaussian" or "laplace"; "logistic" where the noise decides picks, "sum"
-    where answers derive from noisy sums.
+    A constructor sets `_cost`, and `_threshold` if it is the same at every tick. `law` is the
+    distribution of the counts' noise: "gaussian" or "laplace"; "logistic" where the noise decides
+    picks, "sum" where answers derive from noisy sums.
     """
 
     kind: str
     law = "gaussian"
     config: HistogramConfig
     _cost: PrivacyCost
+    _threshold: int | None = None
 
     def __init__(self, config: HistogramConfig, unit: str) -> None:
-        self.config, self._unit = config, unit
+        self.kind, self.config, self._unit = config.mechanism, config, unit
         self._domain = tuple(label.encode() for label in config.declared)
 
     @property
@@ -165,7 +161,8 @@ class Mechanism(Frozen):
 
     def threshold(self, t: int) -> int | None:
         """Return the count above which a new item is shown at tick t, if any."""
-        return None
+        self._check(t)
+        return self._threshold
 
     def domain(self) -> Sequence[bytes]:
         """Return the declared labels; empty where the domain is unknown."""
@@ -179,7 +176,9 @@ class Mechanism(Frozen):
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
-        state.add_domain(key, tags, labels)
+        if labels:
+            keys = np.full(len(labels), key, dtype=np.int32)
+            state.ledger.append(tags, keys, Texts.of(labels))
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise

@@ -29,7 +29,7 @@ _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = Map
         order.BoundedMaxConfig: order.BoundedMax,
         order.DoublingConfig: order.Doubling,
         order.TwoLevelConfig: order.TwoLevel,
-        order.TwoLevelKConfig: order.TwoLevelK,
+        order.TwoLevelKConfig: order.TwoLevel,
         MisraGriesConfig: make_misra_gries,
         one_shot.KnownGaussConfig: OneShot,
         one_shot.KnownGumbelConfig: OneShot,

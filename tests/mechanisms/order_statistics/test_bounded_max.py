@@ -107,7 +107,7 @@ def test_a_tick_that_closes_nothing_stores_nothing(kind: str) -> None:
     run = Run(make(kind, 3, horizon=100), keys=2)
     assert [name for name, _ in run.state.changed()] == ["m00000000", "m00000001"]
     for t in range(1, 101):
-        before = [int(one.since) for one in run.state.of if one]
+        before = [int(one.since) for one in run.state.of.values()]
         of_key = run.step(t, [np.array([5, 0, 0]), np.array([0, 0, 0])])
         closed = [f"m{key:08x}" for key in range(2) if of_key[key]["since"] != before[key]]
         assert [name for name, _ in run.state.changed()] == closed

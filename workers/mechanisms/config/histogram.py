@@ -172,6 +172,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return None if self.horizon == "unbounded" else self.horizon
 
     @property
+    def ticks(self) -> int:
+        """Return the ticks of an epoch, for a mechanism that refuses an unbounded horizon."""
+        return self.horizon_ticks or 1
+
+    @property
     def lane(self) -> Lane:
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
@@ -249,6 +254,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
         yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
         yield from self._bucket_complaints()
+        yield from label_complaints("domain", self.declared)
         if self.windows and not self.subtracts:
             yield (
                 f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; these have: '
@@ -284,10 +290,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
     domain: Domain
-
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        yield from label_complaints("domain", self.domain)
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):

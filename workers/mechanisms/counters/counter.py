@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from workers.mechanisms.accounting import PrivacyCost, float_up
+from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.haar import HaarCounter
@@ -80,10 +80,8 @@ class CounterMechanism(Budgeted):
 class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
-    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
-    snapshots of an epoch, if counts come from `_counter` and discoveries cost at most
-    `delta_discovery`; adaptive streams included (integer orders). Every rounding goes to the
-    private side.
+    Guarantee: as `Budgeted`, also on streams that react to released values (integer orders), if
+    counts come from `_counter` and discoveries cost at most `delta_discovery`.
 
     `discovers` says whether items of an unknown domain are shown, tested every `every` ticks.
     """
@@ -92,9 +90,9 @@ class OnCounters(CounterMechanism):
         self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1
     ) -> None:
         super().__init__(config, unit, discovers=discovers)
-        rho_item = rho_of_item(config, self._budget)
-        self._counter = counter = counter_of(config, rho_item)
         events = config.max_items * config.max_count**2
+        rho_item = math.nextafter(float(Fraction(self._budget.rho) / events), 0.0)  # rounded down
+        self._counter = counter = counter_of(config, rho_item)
         spent = math.nextafter(counter.rho_item * events, math.inf)
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
@@ -113,8 +111,3 @@ class OnCounters(CounterMechanism):
 @memoized(1024)
 def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
     return tuple(map(counter.sd, ticks))
-
-
-def rho_of_item(config: HistogramConfig, own: PrivacyCost) -> float:
-    """Return the budget for one unit of change of one item's counter, rounded down."""
-    return math.nextafter(float(Fraction(own.rho) / (config.max_items * config.max_count**2)), 0.0)

@@ -34,6 +34,7 @@ import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
+from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import gaussian
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
@@ -48,17 +49,11 @@ _UNIT = Fraction(1, 1 << 128)
 _LEFT_OUT = Fraction(1, 1 << 180)
 
 
-class NoiseColumns(Protocol):
+class NoiseColumns(Noise, Protocol):
     """A single-threaded cache of `Counter.draw`, fast for consecutive ticks."""
 
     @property
     def bytes_per_row(self) -> int: ...
-
-    def at(self, t: int, tags: Tags) -> Longs:
-        """Return the noise of every row at tick t, as a new array (n,).
-
-        Between calls rows may only be appended to `tags`, (n, 2).
-        """
 
 
 def tick_block(t: int, last_tick: int) -> range:

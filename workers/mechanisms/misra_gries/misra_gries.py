@@ -52,21 +52,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import PrivacyCost, check_sampler_delta, float_up, sampler_delta
 from workers.mechanisms.budget import Budgeted, split
-from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
-from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own
+from workers.mechanisms.ledger import Parts, rows_by_key, tick_rows
+from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own, short_hash
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -75,7 +75,6 @@ from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.order_statistics.config import domain_hash
 
 
 def shown_above(labels: Texts, noisy: Longs, threshold: int) -> tuple[list[bytes], Longs]:
@@ -132,8 +131,6 @@ def whole(parts: Longs, size: int) -> Longs:
 
 
 USE = 0x40
-_UNBOUNDED = 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
-A = TypeVar("A", bound=np.generic)
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
@@ -150,7 +147,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
-            yield _UNBOUNDED
+            yield 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
         yield from super().complaints()
         if self.release == "pure" and self.domain is None:
             yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
@@ -158,7 +155,6 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
             yield f'{self.domain_from} is set: release = "{self.release}" has none'
         if self.release == "pure" and self.epsilon is None:
             yield 'release = "pure": needs epsilon, not rho'
-        yield from label_complaints("domain", self.domain or ())
 
     @property
     def pure(self) -> bool:
@@ -188,17 +184,13 @@ class MisraGries(Budgeted):
     `cells(t)` cells, `threshold` or its noise, and too high by no more than the noise.
     """
 
-    kind = "misra_gries"
     config: MisraGriesConfig
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         # The budget of a pure epsilon is not split.
         Mechanism.__init__(self, config, unit)
-        if config.horizon_ticks is None:
-            raise ValueError(_UNBOUNDED)
-        best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
-        self.tree = Tree(config.horizon_ticks, config.radix or best)
-        self._threshold: int | None = None
+        best = best_radix(config.ticks, power=3 if config.pure else 2)
+        self.tree = Tree(config.ticks, config.radix or best)
         self._calibrate()
 
     def _calibrate(self) -> None:
@@ -260,10 +252,6 @@ class MisraGries(Budgeted):
         self._check(t)
         return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
-    def threshold(self, t: int) -> int | None:
-        self._check(t)
-        return self._threshold
-
     def init(self) -> SketchState:
         return SketchState(self.config.size)
 
@@ -274,8 +262,10 @@ class MisraGries(Budgeted):
         """Release the sums of noisy counts that the cells of t show, by stream key and label."""
         self._check(t)
         state, level, levels = own(SketchState, state), self.tree.over(t), self.tree.open(t)
-        for key, items in _by_key(contributions):
-            self._feed(state, key, levels, items)
+        tick = tick_rows(contributions)
+        for key, rows in rows_by_key(tick.keys):
+            tags = tick.tags.take(rows, axis=0)
+            self._feed(state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows))
         for key in range(len(state.key_tags)):
             self._release(state, key, t, state.closed(key, level), noise)
         keys: list[int] = []
@@ -312,31 +302,6 @@ class MisraGries(Budgeted):
 
     def _published(self, sums: Sequence[int]) -> Longs:
         return np.array(sums, dtype=np.int64)
-
-
-def _by_key(contributions: Parts) -> Iterator[tuple[int, SketchBatch]]:
-    """Yield a tick's items by stream key, independent of how messages split them."""
-    if not contributions:
-        return
-    key = _joined([index.take(part.key_of_row) for part, index in contributions])
-    tags = _joined([part.tags for part, _ in contributions])
-    counts = _joined([part.counts for part, _ in contributions])
-    labels = Texts.concat([part.labels for part, _ in contributions])
-    if not len(key):
-        return
-    if (key == key[0]).all():
-        if key[0] >= 0:
-            yield int(key[0]), batch(tags, labels, counts)
-        return
-    order = np.argsort(key, kind="stable")
-    served, starts = np.unique(key[order], return_index=True)
-    for one, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
-        if one >= 0:
-            yield one, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
-
-
-def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 class PureMisraGries(MisraGries):
@@ -378,7 +343,7 @@ class PureMisraGries(MisraGries):
         return {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
 
     def _further(self) -> dict[str, object]:
-        return {"domain": domain_hash(self.config.domain or ())}
+        return {"domain": short_hash(msgspec.json.encode(self.config.domain))}
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""

@@ -34,8 +34,7 @@ class SortedTags:
     """The ascending order of tags (n, 2), which are kept, not copied. Secret, as tags are.
 
     It sorts words of a tag's upper bits and its row: three fifths of `argsort`'s time (measured).
-    `order` (n,) has all rows, equal tags in input order; `starts` (m,) where in `order` each
-    distinct tag begins, None where all differ; `rows` (m,) a row of each distinct tag.
+    `rows` (n,) has the rows in that order; tags are distinct.
     """
 
     def __init__(self, tags: Tags) -> None:
@@ -46,13 +45,17 @@ class SortedTags:
         uppers <<= self._bits
         uppers |= np.arange(n, dtype=np.uint64)
         uppers.sort()
-        order: Longs = (uppers & ((np.uint64(1) << self._bits) - np.uint64(1))).view(np.int64)
+        self.rows: Longs = (uppers & ((np.uint64(1) << self._bits) - np.uint64(1))).view(np.int64)
         uppers >>= self._bits
-        self.order, self.rows, self._uppers = order, order, uppers
-        self.starts: Longs | None = None
-        alike = np.flatnonzero(uppers[1:] == uppers[:-1])
-        if len(alike):
-            self._tell_apart(alike)
+        self._uppers = uppers
+        shared = np.zeros(n, dtype=bool)
+        shared[1:] = uppers[1:] == uppers[:-1]
+        shared[:-1] |= shared[1:]
+        # Tags that share upper bits stay within their group: groups are ascending by these bits.
+        if len(places := np.flatnonzero(shared)):
+            rows = self.rows[places]
+            alike = tags.take(rows, axis=0)
+            self.rows[places] = rows[np.lexsort((alike[:, 1], alike[:, 0]))]
 
     def __repr__(self) -> str:
         return f"SortedTags({len(self.rows)} tags)"
@@ -60,30 +63,14 @@ class SortedTags:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _tell_apart(self, alike: Longs) -> None:
-        """Order the tags at places that share the next one's upper bits, and find equal tags."""
-        shared = np.zeros(len(self.order), dtype=bool)
-        shared[alike] = shared[alike + 1] = True
-        places = np.flatnonzero(shared)
-        rows = self.order[places]
-        tags = self._tags.take(rows, axis=0)
-        # They stay within their group: groups are ascending by their common bits.
-        self.order[places] = rows[np.lexsort((tags[:, 1], tags[:, 0]))]
-        first, second = (self._tags.take(self.order[alike + i], axis=0) for i in range(2))
-        again = alike[(first == second).all(axis=1)] + 1
-        if len(again):
-            starts = np.delete(np.arange(len(self.order)), again)
-            self.starts, self.rows, self._uppers = starts, self.order[starts], self._uppers[starts]
-
     def part(self, places: Longs) -> SortedTags:
         part = object.__new__(SortedTags)
-        part.order = part.rows = self.rows[places]
-        part.starts, part._uppers = None, self._uppers[places]
+        part.rows, part._uppers = self.rows[places], self._uppers[places]
         part._tags, part._bits = self._tags, self._bits
         return part
 
     def take(self, places: Longs) -> Tags:
-        """Return the tags at these places of `rows` (m,): uint64 (m, 2)."""
+        """Return the tags at these places of `rows` (n,): uint64 (m, 2)."""
         return self._tags.take(self.rows[places], axis=0)
 
     def all(self) -> Tags:
@@ -145,11 +132,9 @@ class SketchBatch:
 
 
 def batch(tags: Tags, labels: Texts, counts: Longs, rows: Longs | None = None) -> SketchBatch:
-    """Return the batch of items in any order, also repeated; `rows` None: labels in that order."""
+    """Return the batch of distinct items in any order; `rows` None: labels in that order."""
     ascending = SortedTags(tags)
-    counts = counts.take(ascending.order)
-    if ascending.starts is not None:  # several messages have the item
-        counts = np.add.reduceat(counts, ascending.starts)
+    counts = counts.take(ascending.rows)
     rows = ascending.rows if rows is None else rows[ascending.rows]
     return SketchBatch(ascending, labels, rows, counts)
 

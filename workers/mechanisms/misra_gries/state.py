@@ -170,14 +170,13 @@ class SketchState(State):
             if any(page not in pages or _pages(pages[page]) != count for page in range(count)):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
-            where = int(name[2:10], 16), int(name[10:12], 16)
-            if name[:2] == "md":
-                self._domains[where[0]] = _decode_domain(name, content)
-                continue
-            if not _is_whole(content, 16 if name[:2] == "mo" else 0):
+            kind, where = name[:2], (int(name[2:10], 16), int(name[10:12], 16))
+            if not _is_whole(kind, content):
                 raise StateRefused(f"stored sketch: {name} is cut short or too long")
             n, _ = _HEAD.unpack_from(content)
-            if name[:2] == "mo":
+            if kind == "md":
+                self._domains[where[0]] = DomainTags(_tags(content, n))
+            elif kind == "mo":
                 self._decode_open(where, content, equal)
             elif n:
                 labels, counts = _unlabelled(content, _HEAD.size, n)
@@ -197,9 +196,7 @@ class SketchState(State):
         self._open[where] = sketch
         if sketch.total:
             return
-        sketch.total = total
-        tags = np.frombuffer(content, dtype="<u8", count=2 * n, offset=_HEAD.size).reshape(n, 2)
-        sketch.tags = tags.astype(np.uint64)
+        sketch.total, sketch.tags = total, _tags(content, n)
         sketch.labels, sketch.counts = _unlabelled(content, _HEAD.size + 16 * n, n)
 
 
@@ -224,12 +221,9 @@ def _encode_open(sketch: Sketch | None) -> bytes:
     return head + _labelled(sketch.labels, sketch.counts)
 
 
-def _decode_domain(name: str, content: bytes) -> DomainTags:
-    n = _HEAD.unpack_from(content)[0] if len(content) >= _HEAD.size else -1
-    if len(content) != _HEAD.size + 16 * n:
-        raise StateRefused(f"stored sketch: {name} is cut short or too long")
-    tags = np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2)
-    return DomainTags(tags.astype(np.uint64))
+def _tags(content: bytes, n: int) -> Tags:
+    tags = np.frombuffer(content, dtype="<u8", count=2 * n, offset=_HEAD.size)
+    return tags.astype(np.uint64).reshape(n, 2)
 
 
 def _labelled(labels: Texts, counts: Longs) -> bytes:
@@ -238,11 +232,13 @@ def _labelled(labels: Texts, counts: Longs) -> bytes:
     return numbers + labels.text.tobytes()
 
 
-def _is_whole(content: bytes, tag_bytes: int) -> bool:
+def _is_whole(kind: str, content: bytes) -> bool:
     if len(content) < _HEAD.size:
         return False
-    n, _ = _HEAD.unpack_from(content)
-    lengths_at = _HEAD.size + (tag_bytes + 8) * n
+    n: int = _HEAD.unpack_from(content)[0]
+    if kind == "md":
+        return len(content) == _HEAD.size + 16 * n
+    lengths_at = _HEAD.size + (24 if kind == "mo" else 8) * n
     if len(content) < lengths_at + 2 * n:
         return False
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=lengths_at)

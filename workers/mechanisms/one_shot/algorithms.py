@@ -52,7 +52,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
@@ -62,6 +61,7 @@ import numpy as np
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Codes, Longs, Tags
 from workers.mechanisms.accounting import float_up
+from workers.mechanisms.ledger import rows_by_key
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian, selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, round_up_scale
@@ -93,16 +93,6 @@ class Cell:
 
     def __repr__(self) -> str:
         return f"Cell({len(self.counts)} rows)"
-
-    def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
-        """Yield (stream key, its rows in ascending order) for keys that have rows."""
-        if len(self.keys) and (self.keys == self.keys[0]).all():
-            yield int(self.keys[0]), np.arange(len(self.keys))
-            return
-        order = np.argsort(self.keys, kind="stable")
-        edges = np.flatnonzero(np.diff(self.keys[order], prepend=-1))
-        for rows in np.split(order, edges[1:]) if len(edges) else ():
-            yield int(self.keys[rows[0]]), rows
 
     def largest(self, rows: Rows, k: int) -> Rows:
         """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
@@ -301,7 +291,7 @@ class Noisy(Frozen):
             rows = np.flatnonzero(noisy > self.threshold)
             return rows, noisy[rows]
         found: list[Rows] = []
-        for key, rows in cell.rows_by_key():
+        for key, rows in rows_by_key(cell.keys):
             largest = cell.largest(rows, self._kbar + 1)
             top, limit = limited(cell, largest, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
@@ -346,7 +336,7 @@ class Picking(Frozen):
 
     def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, Longs]:
         found, k = list[Rows](), self._parameters.k
-        for key, rows in cell.rows_by_key():
+        for key, rows in rows_by_key(cell.keys):
             if self._bottom:
                 found.append(self._bottom.pick(cell, rows, key, k, noise, place)[0])
             else:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta
 
-from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
 
 _COUNT = "a whole number from 1 to 100,000"
@@ -43,7 +43,6 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
             yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
         if name == "known_gumbel" and p.k > p.domain:
             yield f"k = {p.k}: at most the {p.domain} labels of the domain"
-        yield from label_complaints("domain", self.declared)
         if kbar_max is not None and not p.private:
             yield f'kbar_max = {kbar_max}: only with kbar = "private"'
 

@@ -30,11 +30,12 @@ class OneShot(Budgeted):
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=not config.declared)
-        self.kind = self._name = config.algorithm
+        self._name = config.algorithm
         parameters = replace(config.parameters(), releases=self.ticks_of_item())
         budget = self._budget.rho, self.delta_discovery
         self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
+        self._threshold = self.algorithm.threshold
         self._promise(self.algorithm.rho, self.algorithm.tv)
 
     def _parameters(self) -> Mapping[str, object]:
@@ -48,10 +49,6 @@ class OneShot(Budgeted):
     def sd(self, t: int) -> float:
         self._check(t)
         return self.algorithm.sd
-
-    def threshold(self, t: int) -> int | None:
-        self._check(t)
-        return self.algorithm.threshold
 
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, self.algorithm.table)
@@ -72,8 +69,8 @@ class OneShot(Budgeted):
         tick = tick_rows(contributions)
         cell = Cell(tick.tags, tick.keys, tick.counts, state.key_tags)
         rows, counts = self.algorithm.release(cell, noise, (0, t))
-        order = rows[np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))]
-        counts = counts[np.searchsorted(rows, order)]
+        by_tag = np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))
+        order, counts = rows[by_tag], counts[by_tag]
         keys, labels = tick.keys[order], list(tick.labels.take(order))
         return state, Items(keys, labels, counts, self.algorithm.sd, self.algorithm.threshold)
 

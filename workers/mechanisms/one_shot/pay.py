@@ -20,7 +20,7 @@ import numpy as np
 from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
-from workers.mechanisms.ledger import Parts
+from workers.mechanisms.ledger import Parts, rows_by_key
 from workers.mechanisms.mechanism import Answers, Noise, State, own
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -89,7 +89,6 @@ class PayWhatYouGet(Budgeted):
     Guarantee: as `Budgeted`, regardless of how many labels the queries asked for.
     """
 
-    kind = "pay_what_you_get"
     law = "logistic"
     config: PayWhatYouGetConfig
 
@@ -122,10 +121,6 @@ class PayWhatYouGet(Budgeted):
         self._check(t)
         return float(self.scale) * float(np.pi) / 3**0.5
 
-    def threshold(self, t: int) -> int | None:
-        self._check(t)
-        return None
-
     def init(self) -> PayState:
         return PayState()
 
@@ -149,7 +144,7 @@ class PayWhatYouGet(Budgeted):
             return state, Answers(answers, None)
         columns = state.ledger
         cell = Cell(columns.tags, columns.keys, columns.counts, state.key_tags)
-        rows_of = dict(cell.rows_by_key())
+        rows_of = dict(rows_by_key(cell.keys))
         none = np.empty(0, dtype=np.int64)
         answers = {
             key: self._query(state, cell, rows_of.get(key, none), key, noise, t) for key in keys

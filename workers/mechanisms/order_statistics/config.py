@@ -20,14 +20,12 @@ Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HIST
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 
@@ -35,7 +33,7 @@ from workers.arrays.types import Longs
 from workers.mechanisms import accounting
 from workers.mechanisms.accounting import PrivacyCost, float_up
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.runtime.frozen import Frozen, read_only
 
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
@@ -133,7 +131,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
             yield 'accounting = "pure": needs epsilon, not rho'
         if self.accounting == "pure" and self.counter == "tree":
             yield 'counter = "tree": accounting = "pure" has a tree of its own, of base 2 with Laplace noise'
-        yield from label_complaints("domain", self.domain)
         yield from query_complaints(self.asked, len(self.domain))
 
     @property
@@ -143,10 +140,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     @property
     def pure(self) -> bool:
         return self.accounting == "pure"
-
-    @property
-    def ticks(self) -> int:
-        return self.horizon_ticks or 1
 
     @property
     def most_columns(self) -> int:
@@ -217,8 +210,3 @@ def settle(
     accounting.check_sampler_delta(config.delta, epsilon or 0.0, numerical, share)
     failures = (("numerical", config.delta * share),)
     return PrivacyCost(rho, epsilon or 0.0, config.delta, failures=failures, pure=config.pure)
-
-
-def domain_hash(domain: tuple[str, ...]) -> str:
-    """Return a domain's hash; it depends on the order, which assigns the columns."""
-    return hashlib.blake2b(msgspec.json.encode(domain), digest_size=16).hexdigest()

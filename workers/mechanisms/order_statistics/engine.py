@@ -71,17 +71,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, own
+from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, own, short_hash
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
@@ -90,6 +91,7 @@ from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, Abo
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree, OneVector
 from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries
 from workers.runtime.errors import StateRefused
+from workers.runtime.frozen import Frozen
 from workers.runtime.sizes import VALUE_BYTES
 
 BLOCK_VERSION = 1
@@ -154,25 +156,16 @@ class MaxState(State):
 
     def __init__(self) -> None:
         super().__init__()
-        self.of: list[KeyState | None] = []
+        self.of: dict[int, KeyState] = {}
         self._begun: dict[int, bytes] = {}  # incomplete blocks
 
     def __repr__(self) -> str:
         return f"MaxState({len(self.of)} keys)"
 
-    def set(self, key: int, value: KeyState) -> None:
-        self.of += [None] * (key + 1 - len(self.of))
-        self.of[key] = value
-
-    def key(self, key: int) -> KeyState:
-        if (one := self.of[key]) is None:
-            raise TypeError(f"stream key {key} has no state")
-        return one
-
     def changed(self) -> Sequence[tuple[str, bytes]]:
         blocks: list[tuple[str, bytes]] = []
-        for key, state in enumerate(self.of):
-            if state is not None and state.changed:
+        for key, state in sorted(self.of.items()):
+            if state.changed:
                 state.changed = False
                 block = state.encode()
                 for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
@@ -194,7 +187,7 @@ class MaxState(State):
         if len(block) == VALUE_BYTES and len(whole) < _length(whole):
             self._begun[key] = whole
         else:
-            self.set(key, KeyState.decode(whole))
+            self.of[key] = KeyState.decode(whole)
 
 
 def _length(block: bytes) -> int:
@@ -220,24 +213,15 @@ class Intervals:
     spread: float
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalRule:
+class IntervalRule(Frozen):
     """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`."""
 
-    above: AboveThreshold
-    update: OneVector | None
-    sums: Fraction
-    k: int
-    config: MaxConfig
-
-    @classmethod
-    def of(
-        cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
-    ) -> IntervalRule:
-        reach, pure, vector = config.max_count, config.pure, None
-        if update is not None:
-            vector = OneVector.of(update, k, reach, pure=pure)
-        return cls(AboveThreshold.of(test, reach, pure=pure), vector, sums, k, config)
+    def __init__(self, config: MaxConfig, k: int, share: Mapping[str, Fraction]) -> None:
+        reach, pure = config.max_count, config.pure
+        self.config, self.k, self.sums = config, k, share["sums"]
+        self.above = AboveThreshold.of(share["test"], reach, pure=pure)
+        update = share.get("updates")
+        self.update = None if update is None else OneVector.of(update, k, reach, pure=pure)
 
     @property
     def spent(self) -> dict[str, Fraction]:
@@ -319,30 +303,22 @@ class IntervalRule:
 MOST_SEGMENTS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Frozen):
     """Public numbers of the outer level; the last segment does not end.
 
     `beta` is the probability that any bound below fails in an epoch.
     """
 
-    above: AboveThreshold
-    column: OneVector
-    first: int
-    most: int
-    columns: int
-    ticks: int
-    beta: float
-
-    @classmethod
-    def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
-        above = AboveThreshold.of(test, config.max_count, pure=config.pure)
-        column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
-        most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
-        made = cls(above, column, 1, most, len(config.domain), config.ticks, beta)
-        if config.pure:
-            return made
-        return replace(made, first=1 << math.ceil(math.log2(max(1.0, sum(made.bounds(1))))))
+    def __init__(self, config: MaxConfig, share: Mapping[str, Fraction], beta: float) -> None:
+        reach, pure = config.max_count, config.pure
+        self.above = AboveThreshold.of(share["outer_test"], reach, pure=pure)
+        self.column = OneVector.of(share["columns"], config.most_columns, reach, pure=pure)
+        self.columns, self.ticks, self.beta = len(config.domain), config.ticks, beta
+        if pure:
+            self.first, self.most = 1, (config.ticks - 1).bit_length() + 1
+        else:
+            self.first = 1 << math.ceil(math.log2(max(1.0, sum(self.bounds(1)))))
+            self.most = MOST_SEGMENTS
 
     @property
     def spent(self) -> dict[str, Fraction]:
@@ -476,11 +452,10 @@ class OrderStatistics(Mechanism):
         share, spent, tv = settings.shares_of(config, weights), dict[str, Fraction](), 0.0
         if "columns" in share:
             beta = config.beta / (2 if "sums" in share else 1)
-            self.segments = Segments.of(config, share["outer_test"], share["columns"], beta)
+            self.segments = Segments(config, share, beta)
             spent, tv = self.segments.spent, self.segments.tv
         if "sums" in share:
-            test, sums, updates = share["test"], share["sums"], share.get("updates")
-            self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
+            self.inner = IntervalRule(config, self.queries.k, share)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
         self._cost = settings.settle(config, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
@@ -514,7 +489,7 @@ class OrderStatistics(Mechanism):
             "beta": repr(config.beta),
             "horizon": config.ticks,
             "queries": list(self.queries.names),
-            "domain": settings.domain_hash(config.domain),
+            "domain": short_hash(msgspec.json.encode(config.domain)),
         }
         if self.segments is not None:
             found["segments"] = self.segments.public()
@@ -547,7 +522,7 @@ class OrderStatistics(Mechanism):
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         thresholds = self._first_thresholds(zeros, 1)
-        own(MaxState, state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
+        own(MaxState, state).of[key] = KeyState(1, 1, 0, thresholds, zeros, zeros, zeros)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
@@ -557,12 +532,12 @@ class OrderStatistics(Mechanism):
         state.merge(contributions, add_rows=False)
         for _, key_index in contributions:
             for key in key_index[key_index >= 0].tolist():
-                state.key(key).stale = True
+                state.of[key].stale = True
         answers = {key: self._tick(state, key, t, noise) for key in range(len(state.of))}
         return state, Answers(answers, None)
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
-        one, tag = state.key(key), state.key_tags[key : key + 1]
+        one, tag = state.of[key], state.key_tags[key : key + 1]
         if one.stale:
             sums = self._sums(state, key) + one.start
             if self.segments is not None:
@@ -585,7 +560,7 @@ class OrderStatistics(Mechanism):
         return self._answer(one)
 
     def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
-        one = state.key(key)
+        one = state.of[key]
         one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
         one.noise = np.zeros_like(one.noise)
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
@@ -594,7 +569,7 @@ class OrderStatistics(Mechanism):
         self._note(one, t)
 
     def _close_interval(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
-        one = state.key(key)
+        one = state.of[key]
         numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
         if self.queries.k == 1:
             one.thresholds = one.thresholds + numbers.step

@@ -43,7 +43,6 @@ class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max
 
 
 class BoundedMax(OrderStatistics):
-    kind = "bounded_max"
     # In zCDP equal shares are within a few per cent of the least error.
     weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
@@ -58,7 +57,6 @@ class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):
 
 
 class Doubling(OrderStatistics):
-    kind = "doubling"
     weights = MappingProxyType({"outer_test": (1, 1), "columns": (1, 1)})
 
 
@@ -71,7 +69,6 @@ class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k
 
 
 class TwoLevel(OrderStatistics):
-    kind = "two_level"
     # In zCDP: the outer test only decides when a segment ends; the inner one enters every error.
     weights = MappingProxyType(
         {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
@@ -79,7 +76,3 @@ class TwoLevel(OrderStatistics):
     weights_of_several = MappingProxyType(
         {"outer_test": (1, 3), "columns": (2, 3), "test": (3, 2), "sums": (2, 2), "updates": (2, 2)}
     )
-
-
-class TwoLevelK(TwoLevel):
-    kind = "two_level_k"

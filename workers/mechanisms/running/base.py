@@ -34,7 +34,6 @@ class UnkBase(OnCounters):
     Guarantee: as `Budgeted`, also on streams that react to released values.
     """
 
-    kind = "unk_base"
     config: UnkBaseConfig
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
@@ -71,7 +70,6 @@ class KnownBase(OnCounters):
     No threshold is needed, since nothing depends on which items occur. Guarantee: as `Budgeted`.
     """
 
-    kind = "known_base"
     config: KnownBaseConfig
 
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:

@@ -246,11 +246,10 @@ class ConstantDiscovery(Discovery):
         super().__init__(counter, max_items, max_count, delta)
         if counter.horizon is None:
             raise ValueError("horizon = unbounded: a constant threshold needs a number of ticks")
-        self._horizon = counter.horizon
         # Integer noise reaches m + 1/2 - Dinf only at m + 1 - Dinf.
         self._margin = 1.0 if counter.integral else 0.5
         self._groups = _grouped(
-            self._noise_of(first) for first in range(1, self._horizon + 1, _CHUNK_TICKS)
+            self._noise_of(first) for first in range(1, self._last_tick + 1, _CHUNK_TICKS)
         )
         self._threshold = self._solve()
 
@@ -258,12 +257,12 @@ class ConstantDiscovery(Discovery):
         return super().public() | {"schedule": "constant"}
 
     def delta_at(self, t: int) -> float:
-        check_tick("discovery", t, self._horizon)
+        check_tick("discovery", t, self._last_tick)
         x = self._threshold + self._margin - self.max_count
         return float(_tails(self._noise_of(t, 1), x)[0])
 
     def threshold(self, t: int) -> int:
-        check_tick("discovery", t, self._horizon)
+        check_tick("discovery", t, self._last_tick)
         return self._threshold
 
     def _solve(self) -> int:
@@ -282,7 +281,7 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
+        t = np.arange(first, min(first + ticks, self._last_tick + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
         for coefficient, times, sigma_squared in self.counter.coefficients(t):

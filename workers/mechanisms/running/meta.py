@@ -160,17 +160,13 @@ class MetaState(State):
 class Meta(Budgeted):
     """Running counts from one-shot releases."""
 
-    kind = "meta"
     config: MetaConfig
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
-        if config.horizon_ticks is None:
-            raise ValueError("horizon = unbounded: meta needs a number of ticks")
-        self._horizon = config.horizon_ticks
         self._known = config.algorithm in KNOWN
         super().__init__(config, unit, discovers=not self._known)
-        self.radix = config.radix or best_radix(self._horizon)
-        self._tree = Tree(self._horizon, self.radix)
+        self.radix = config.radix or best_radix(config.ticks)
+        self._tree = Tree(config.ticks, self.radix)
         self.levels = self._tree.levels
         self.algorithm = make_algorithm(
             config.algorithm,
@@ -178,13 +174,15 @@ class Meta(Budgeted):
             math.nextafter(self._budget.rho / self.levels, 0.0),
             self.delta_discovery / self.levels * (1 - 1e-12),
         )
+        # Of a single cell: an item is shown once one cell shows it.
+        self._threshold = self.algorithm.threshold
         spent = math.nextafter(self.levels * self.algorithm.rho, math.inf)
         tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
         self._promise(spent, tv)
 
     def _parameters(self) -> Mapping[str, object]:
         return {
-            "horizon": self._horizon,
+            "horizon": self.config.ticks,
             "discovery": {"delta": repr(self.delta_discovery)},
             "radix": self.radix,
             "levels": self.levels,
@@ -207,11 +205,6 @@ class Meta(Budgeted):
             self._check(tick)
         apart = self._tree.named(t) ^ self._tree.named(since)
         return self.algorithm.sd * math.sqrt(len(apart))
-
-    def threshold(self, t: int) -> int | None:
-        """Return the threshold of a single cell: an item is shown once one cell shows it."""
-        self._check(t)
-        return self.algorithm.threshold
 
     def init(self) -> MetaState:
         return MetaState(self.levels)

@@ -57,7 +57,7 @@ from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.config.checked import display
-from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
+from workers.mechanisms.config.histogram import Count, HistogramConfig, Label
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
 from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter
 from workers.mechanisms.ledger import Parts
@@ -168,7 +168,6 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        yield from label_complaints("domain", self.domain)
         if self.top_k >= len(self.domain):
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
@@ -181,7 +180,6 @@ class SparseGumb(CounterMechanism):
     at both ticks: its counter started at tick 1.
     """
 
-    kind = "sparse_gumb"
     config: SparseGumbConfig
 
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:

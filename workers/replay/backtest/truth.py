@@ -85,6 +85,9 @@ class Exact(Mechanism, shared=False):
     def sd(self, t: int) -> float:
         return 0.0
 
+    def threshold(self, t: int) -> None:
+        return None
+
     def init(self) -> State:
         self.state = TruthState()
         return self.state
