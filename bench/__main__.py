@@ -18,8 +18,6 @@ utility     measured error beside the error that each mechanism's theorem promis
 docs/performance.md has the figures of the first three, of `replay`, of `users` and of `sqlp`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -5,8 +5,6 @@ at all sums; what is contributed is made before the clock starts. Time is that o
 count. The target is 10,000 ticks a second at 1,000 columns, so 100 us a tick; exit 1 where the worst row misses it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -12,8 +12,6 @@ ticks since an item appeared: the share of counts inside
 `python -m bench --only coverage` prints the table of docs/guarantee.md.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

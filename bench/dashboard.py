@@ -6,8 +6,6 @@ its last byte at a viewer, so it has Kafka's share in it. Ends with 1 if a viewe
 server's memory grew by more than 16 MiB after the first 15 s (its history is full from the start).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -9,8 +9,6 @@ core: others on the machine do not count. A figure is the best of the repeats. E
 80 bytes with two items; exit 1 where the scanner takes more than the target of 500 ns.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

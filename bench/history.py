@@ -5,8 +5,6 @@ them, the others from arrays. Prints how long a tick takes, the file's size, mem
 after a first one. Exit 1 where the file has 1 GB or more, or a view of the page takes 300 ms or more.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import statistics

@@ -9,8 +9,6 @@ others on the machine do not count. A figure is the best of the repeats. The tar
 plain events; exit 1 where they miss it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -8,8 +8,6 @@
 Items come as messages of 100,000 rows; labels have 5 to 11 bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ at 2^16 and 2^20. In floats: sd * mu of the closed-form weights; with `--fit` be
 are fitted by level and edge (minutes). docs/decisions/0030-lifted-haar.md has the theorem.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from fractions import Fraction

@@ -3,8 +3,6 @@
 `python -m bench.mechanism_step [--rows N] [--ticks N] [--horizon T] [--counter haar|tree]`
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ the machine do not count. A figure is the mean of the ticks of a kind, as a coun
 times the first. Order statistics have columns, not items: see `columns`.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator, Sequence

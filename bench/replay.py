@@ -5,8 +5,6 @@ the processor is what the targets are held against: others on the machine count 
 many ticks, stands beside each: it shows what the ticks alone cost, and that memory does not grow with the events.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -10,8 +10,6 @@ What is the same and what is not is in docs/performance.md. The records are made
 from a key made anew each time, so figures differ a little from run to run.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The single run writes its snapshots, the sweep its results (not the pictures, wh
 time of the processor that is compared; on all cores the clock is shown, too, with the three seeds that a sweep has by default.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

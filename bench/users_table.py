@@ -4,8 +4,6 @@ The table has the shape of the one in SQLP's experiments: records a user by a Zi
 another, ticks at random. It is made from a fixed seed, which takes a minute or two and 2 GB, and lies in a temporary directory (600 MB).
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

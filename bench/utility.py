@@ -5,8 +5,6 @@ within; `passed` says how many had more than what is promised. A row is wrong if
 with a probability below 1e-4. Where a bound is close to exact, and an epoch quickly run, there are ten times as many seeds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

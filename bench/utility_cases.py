@@ -4,8 +4,6 @@ Noise does not depend on the data, so for counts any stream will do; what is hid
 counts lie around the threshold, or close below the largest; a sketch gets the input that it undercounts most.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.privacy.theorems` promises."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

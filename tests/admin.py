@@ -3,8 +3,6 @@
 One that a test made for itself would be collected with it, wherever the collector happens to run: see `Connection.admin`.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Bounding of one event in plain Python, against which the compiled loops are held."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 Items = str | list[str] | dict[str, int]

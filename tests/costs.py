@@ -1,7 +1,5 @@
 """Composition, and the conversion read the other way: references for what the worker states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from fractions import Fraction

@@ -13,8 +13,6 @@ Where a start itself is what is tested (`tests/test_cli.py`, the tutorial, the d
 is started.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json

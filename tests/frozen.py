@@ -6,8 +6,6 @@ of every example, the answers of the dashboard's API over those snapshots, the n
 (whose English may change: `--compare` says which did).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

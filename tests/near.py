@@ -4,8 +4,6 @@ Near are the tests of a changed room, and those that import a changed module dir
 what differs from BASE, by default the last commit, with new files.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Numbers for events whose histogram has buckets."""
 
-from __future__ import annotations
-
 from workers.mechanisms.config.buckets import Buckets
 
 

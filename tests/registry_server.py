@@ -3,8 +3,6 @@
 It speaks the protocol of Confluent's at `url`. `stop` and `start` take it away and bring it back, on the same port.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

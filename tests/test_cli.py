@@ -1,7 +1,5 @@
 """The command line: what it lists, its exit codes, and that an error is one line."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

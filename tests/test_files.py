@@ -1,7 +1,5 @@
 """What a settings file points at: domain files, the client's secrets, the key file; and what each is refused for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Forked processes are as those that Python starts: status, streams, signals; and starters differ."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

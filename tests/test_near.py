@@ -1,7 +1,5 @@
 """`make near` runs what a change may break first, and not everything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The tutorial is run literally but for two words: the test's broker stands in for
 because a broker that outlives the tests may have topics of that name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

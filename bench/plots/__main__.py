@@ -3,8 +3,6 @@
 Seeds are fixed: a repeat gives the same files.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

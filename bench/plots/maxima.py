@@ -1,7 +1,5 @@
 """Two-level against the counters where the maximum is small: the error of the largest column sum, over all ticks of an epoch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rooms of `workers/` and the imports between them, read from the code."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path

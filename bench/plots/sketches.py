@@ -1,7 +1,5 @@
 """Misra-Gries against the exact ledger that has room for as many labels, on data whose heavy labels stay, and on data where they change."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How every picture looks, and how it is written: the same data give the same file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SparseGumb, MetaAlgo, UnkBase and KnownBase at one budget on Zipf data: who finds the top k, and how wrong its counts are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

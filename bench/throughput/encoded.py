@@ -6,8 +6,6 @@ Country, kind and price follow from the items, so the same events are drawn what
 known.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from bench.throughput.events import RECORD_BYTES_MAX, Drawn, put_number, put_text, put_varint

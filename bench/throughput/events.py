@@ -8,8 +8,6 @@ what decides its partition; other records have no key. Making an event takes les
 it, so that events can be made while a worker is measured (`steady`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

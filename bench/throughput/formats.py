@@ -9,8 +9,6 @@ has the medians of its runs, for a machine that others share is half as fast aga
 checked: its contributions must add up to what the histograms were to see. With a real Schema Registry.
 """
 
-from __future__ import annotations
-
 import io
 from argparse import Namespace
 from contextlib import redirect_stdout

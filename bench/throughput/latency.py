@@ -4,8 +4,6 @@ From the end of the tick (there is no grace) to the moment at which a consumer w
 the same. Ticks are a second wide; the first ticks are left out, in which everything is compiled and loaded.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

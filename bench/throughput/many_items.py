@@ -4,8 +4,6 @@ Each item occurs once, two an event, in one stream key. The first process has al
 stage 1 and the ledger of stage 2. Then its data directory is deleted; the second process has what it recovered, and no more.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `python -m bench.plain_faust BOOTSTRAP TOPIC PARTITIONS EVENTS` prints events a second, from the first event to the last.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

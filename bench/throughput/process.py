@@ -1,7 +1,5 @@
 """What a running process uses, as Linux tells it: time of the processor, and memory."""
 
-from __future__ import annotations
-
 import os
 import time
 from bisect import bisect_left

@@ -3,8 +3,6 @@
 A client that takes records one by one needs a microsecond for each, more than the worker that is measured.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

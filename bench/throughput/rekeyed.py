@@ -3,8 +3,6 @@
 Whole runs, from when the partitions are taken over to the last tick; time of the processor from the beginning of the process.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ of the processor that the thread has used since the last look. So threads at wor
 compiled loop uses is found at the line that called it. `table` prints what OUT holds.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

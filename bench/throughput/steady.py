@@ -4,8 +4,6 @@ A batch for each partition goes out every 20 ms, with the events of those 20 ms.
 at most: then it was not the worker that was too slow.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

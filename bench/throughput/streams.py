@@ -3,8 +3,6 @@
 Jars and classes are kept in ~/.cache/quietcount-streams-<version>-<digest of the two sources>.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

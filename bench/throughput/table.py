@@ -1,7 +1,5 @@
 """The tables about events through a broker: `python -m bench --only worker`, `latency`, `many-items`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -8,8 +8,6 @@
 All by the records the worker itself writes, and by its log. Afterwards the contributions are added up: the sum must be exact.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

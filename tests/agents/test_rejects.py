@@ -1,7 +1,5 @@
 """Rejects before they are committed: their memory is bounded, whatever the records are."""
 
-from __future__ import annotations
-
 import tracemalloc
 from itertools import chain
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """BLAKE2b in compiled loops: hashlib is the oracle."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, cast
 

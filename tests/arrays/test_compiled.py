@@ -1,7 +1,5 @@
 """Kernels are compiled ahead, cached under all kernels' source, and never reused for another."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import os

@@ -1,7 +1,5 @@
 """Buckets of numbers and quantiles of their counts, compiled or not."""
 
-from __future__ import annotations
-
 import math
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Bounding sets the sensitivity: at most D0 labels of one event, each at most Dinf times."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 from random import Random

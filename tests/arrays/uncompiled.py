@@ -1,7 +1,5 @@
 """Kernels as plain Python."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from types import ModuleType

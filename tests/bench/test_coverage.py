@@ -1,7 +1,5 @@
 """Error bars right after an item appears: too short as they are, long enough with the lower end of docs/guarantee.md; in simulation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The benchmarks' events in three forms: what other libraries read of them is what was drawn, the same in all."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmarks' events: record batches that Kafka's clients read, with what was drawn in them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

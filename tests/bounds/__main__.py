@@ -1,7 +1,5 @@
 """`python -m tests.bounds --minutes 60 --seed 1`: search for the worst shapes; exit 1 where one is above its bound."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -2,8 +2,6 @@
 for it, and bytes that were changed afterwards.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

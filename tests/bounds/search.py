@@ -4,8 +4,6 @@ A cell is a variant of settings, a format, a stage, and what is measured. `BOUND
 docs/reliability.md has them beside the worst that was found.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence

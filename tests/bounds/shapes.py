@@ -5,8 +5,6 @@ about how many bytes of it), how often each kind follows the others, and how Kaf
 `records` makes the batch; equal shapes make equal batches.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

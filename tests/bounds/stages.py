@@ -4,8 +4,6 @@ A stage takes a batch as a fetch brings it (record batches, compressed) and does
 decompress, read, bound, count, encode. What it would commit is the next stage's input.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 import tracemalloc

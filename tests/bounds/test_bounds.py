@@ -5,8 +5,6 @@ searches that find nothing, and two planted faults that the same searches find. 
 the thread's, and its bounds are several times what was measured: a busy machine changes nothing.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

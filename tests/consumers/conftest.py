@@ -1,7 +1,5 @@
 """One worker for all tests of the examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The Faust agent, run as Faust runs it, names leaders that are leaders."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The plain reader shows what lies on the topic: all of it, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

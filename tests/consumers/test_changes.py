@@ -1,7 +1,5 @@
 """Trends as the readers say them: right, and only where noise does not explain them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """docs/consumers.md, followed literally: its commands on a real worker's topic, and its query on what they kept."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sink holds the topic, once and whole, whatever stops it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """No example shows anything exact, not even by mistake."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

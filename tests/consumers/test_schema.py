@@ -1,7 +1,5 @@
 """docs/snapshot.schema.json says what snapshots are: every real one satisfies it, and none that is a little wrong."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

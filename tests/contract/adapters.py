@@ -1,7 +1,5 @@
 """Statistics that mechanisms add noise to, from the papers (`mechanisms.md` 2 to 6)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ A statistic counted twice, a level without noise or an unapplied bound gives une
 a price above `cost()`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The longest content that settings and events allow, for every kind of message a worker writes."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterable

@@ -10,8 +10,6 @@ The suite runs a short version; the long one is
 It ends by itself, or at Ctrl-C after the round it is at, with one line; its exit status is 1 where a difference was found.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

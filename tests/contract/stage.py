@@ -3,8 +3,6 @@
 `worst` is a nearly worst-case stream and event for every variant, to compare with its stated cost.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence

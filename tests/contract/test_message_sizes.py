@@ -1,7 +1,5 @@
 """Every encoder's longest content fits a broker with default limits, and is read back whole."""
 
-from __future__ import annotations
-
 import ast
 import os
 from collections.abc import Iterator, Sequence

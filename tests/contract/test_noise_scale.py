@@ -12,8 +12,6 @@ Tolerance: Z standard errors of the estimate under the stated law. Seeds are fix
 false alarm in 150,000 for a fresh one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

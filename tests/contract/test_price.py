@@ -7,8 +7,6 @@ orders, and privacy loss distributions where every part has one). A loss in an i
 is composed here by its worst case, two outcomes with losses t and t - e.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Every mechanism's release is a function of state, tick, contributions and noise."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

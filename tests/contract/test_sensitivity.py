@@ -4,8 +4,6 @@ Random and adversarial streams; `coupling` defines the check, made in both direc
 `cost()`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Spent budget stays spent: through both stages and their store, with a crash after every tick."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

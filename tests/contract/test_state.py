@@ -1,7 +1,5 @@
 """State through its blocks: restored state continues identically; unreadable state is refused."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Iterator, Mapping

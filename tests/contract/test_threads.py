@@ -1,7 +1,5 @@
 """Everything mechanisms share between threads is complete when constructed, and frozen."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import math

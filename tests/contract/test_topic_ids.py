@@ -5,8 +5,6 @@ Broker answers are planted here, because the packaged brokers all give ids (Kafk
 tried by hand). tests/kafka and tests/worker cover the answers of newer brokers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import nullcontext

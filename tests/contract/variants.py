@@ -1,7 +1,5 @@
 """Every mechanism name with its options that change results, small enough for many whole epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Made-up snapshots for the dashboard's tests, and a topic to put them on."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

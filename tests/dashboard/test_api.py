@@ -1,7 +1,5 @@
 """The API as consumers use it: queries, the stream, refusals, and the headers of every answer."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """`quietcount dashboard` as an operator starts and ends it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """What the dashboard takes from a settings file, and that it needs no more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

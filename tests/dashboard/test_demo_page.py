@@ -1,7 +1,5 @@
 """The demo's page: the ordinary dashboard with true bars in red, from the demo's process only."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

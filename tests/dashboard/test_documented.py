@@ -1,7 +1,5 @@
 """docs/api.md: its examples run unchanged, and its figures are those of the code."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The feed reads the last ticks, then new committed records; it reports why when it cannot."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Viewers get each stream's newest snapshot, slow ones skip ahead, and each event is encoded once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps

@@ -1,7 +1,5 @@
 """The page with hostile labels of any kind, and with a thousand items for each of fifty keys."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.dashboard.browser import Window, text

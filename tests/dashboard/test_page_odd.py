@@ -1,7 +1,5 @@
 """The page with late answers, changed streams and odd snapshots: nothing false, and it never stops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Records of a histogram topic become whole snapshots, or are refused."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 

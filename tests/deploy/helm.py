@@ -5,8 +5,6 @@ they mean to Helm: `QUIETCOUNT_HELM`, or a `helm` on the path, makes the tests c
 here raises.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ A message is a template: its fixed words, with `…` for what varies. A row cove
 with `…` for anything, occur in it in that order.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

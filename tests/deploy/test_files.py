@@ -3,8 +3,6 @@
 Tools that know the formats (hadolint, kubeconform, promtool, docker compose) were run by hand; here nothing but Python is needed.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import shlex

@@ -4,8 +4,6 @@ Its objects, monitoring included, were decoded strictly (unknown and mistyped fi
 the Prometheus operator v0.85.0, by hand; here they are held equal to the manifests, which kubeconform has seen.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Every message and exit code of the code has a row in docs/operations.md, and every row something in the code."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

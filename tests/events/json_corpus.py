@@ -4,8 +4,6 @@
 scanner and prints the counts; exit 1 at the first difference.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

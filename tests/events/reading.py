@@ -1,7 +1,5 @@
 """Test events as columns, read by a worker's JSON path."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain

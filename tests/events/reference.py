@@ -4,8 +4,6 @@ Written only from the settings' reference; it shares no code with the package. I
 a file has them: dictionaries of texts and numbers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@
 exit 1 at the first difference.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """Random valid and invalid field values."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """Events as columns of codes give the same counts as plain Python over their JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The compiled reader of JSON agrees with the general one, compiled and uncompiled."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

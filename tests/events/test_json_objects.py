@@ -3,8 +3,6 @@
 `tests/events/json_log_corpus.py` compares it with Python's own.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The scanner of JSON logs agrees with a plain Python walk, compiled and uncompiled."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

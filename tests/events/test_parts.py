@@ -1,7 +1,5 @@
 """Large batches are read in parts, and the result does not depend on where parts end."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Three readers agree on any shape; the compiled one reads plain events of every ordinary shape."""
 
-from __future__ import annotations
-
 import functools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Impossible times are rejects that name the likely unit, and old times move nothing."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The tree of wanted paths, and its form for the JSON scanner."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The reader of users agrees with the full reader and the rule in plain Python."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from types import MappingProxyType
 

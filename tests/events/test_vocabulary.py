@@ -1,7 +1,5 @@
 """Codes match those of a dictionary, compiled or not, however often the table grows."""
 
-from __future__ import annotations
-
 import hashlib
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Short record batches that expand to much, generated piece by piece."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -3,8 +3,6 @@
 python -m tests.kafka.dropping BOOTSTRAP TOPIC PARTITIONS STATE_TOPIC SECONDS
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -1,7 +1,5 @@
 """Topics, shards and their transactions, for tests of the Kafka layer."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Mapping

@@ -10,8 +10,6 @@ transaction of the same chain. When a shard fails, its chain continues with a ne
 hand-over.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -4,8 +4,6 @@ Every program runs in its own process, since a failure ends it. Both failed with
 hundred clients when clients were not closed, or when librdkafka's own timeout came first.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

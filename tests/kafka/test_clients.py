@@ -1,7 +1,5 @@
 """One description of the cluster for every client, and no client with too little security."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

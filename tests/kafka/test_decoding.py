@@ -1,7 +1,5 @@
 """Columns show exactly the records of aiokafka's own path."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

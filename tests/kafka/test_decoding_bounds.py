@@ -1,7 +1,5 @@
 """A fetch is never fully expanded in memory: every bound in bytes, with the same records."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """The wall clock closes ticks at an offset, whatever the shard's speed and the batches."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

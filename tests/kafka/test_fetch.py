@@ -1,7 +1,5 @@
 """The fetching thread waits for shards that have room, until another shard has room."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from threading import Thread

@@ -1,7 +1,5 @@
 """Decisions of the hand-over, without a broker: which shard works, clock advances, exits."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping

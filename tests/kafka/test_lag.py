@@ -1,7 +1,5 @@
 """Lag of a shard: in records, and in seconds since a record has been waiting."""
 
-from __future__ import annotations
-
 from workers.kafka.offsets import _MOST, Lag, Reading
 
 

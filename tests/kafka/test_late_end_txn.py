@@ -1,7 +1,5 @@
 """Late EndTxn requests on a real broker behind a proxy: every transaction stays atomic."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The computed partition of a user's records is where real producers put them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kafka.harness import create_topic, unique

@@ -1,7 +1,5 @@
 """Readers of committed records wait for transactions whose markers are still on their way."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

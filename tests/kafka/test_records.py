@@ -1,7 +1,5 @@
 """Positions and checksums of fetched records agree with aiokafka, compiled or not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """A shard's transactions on a real broker are atomic."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A local changelog copy may lag, but is never ahead, and never of another changelog."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every client through TLS, SCRAM and ACLs, with only the rights of deploy/acls.md."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

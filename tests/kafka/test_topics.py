@@ -1,7 +1,5 @@
 """The topics of a worker: planned from what exists, created where missing, never altered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The state table of a transactional id: its transitions, and no others."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A worker's consumer group, and a log that retention cut, on a real broker."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

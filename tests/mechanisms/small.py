@@ -1,7 +1,5 @@
 """Shared by the tests of mechanisms: a key, small settings, contributions, noise sources."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

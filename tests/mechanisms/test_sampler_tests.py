@@ -1,7 +1,5 @@
 """Sampling's addition to the chance of showing an item of one event: exact, and as charged."""
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal, localcontext

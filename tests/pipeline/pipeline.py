@@ -1,7 +1,5 @@
 """Both stages without Kafka: events in, snapshots out, with crashes wherever a test wants."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Answers cut into pages are whole again after joining, in every reader."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Refusals of changed settings name the changed settings, not derived values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The newest whole progress record is found, however far back and in however many pages."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Quantiles of a numeric histogram: exact without noise, with valid intervals under noise."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

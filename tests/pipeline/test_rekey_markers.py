@@ -1,7 +1,5 @@
 """Origin headers of re-keyed records, and the marks between them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

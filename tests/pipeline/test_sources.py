@@ -1,7 +1,5 @@
 """Numbering of source partitions, and topic sets that stored state refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

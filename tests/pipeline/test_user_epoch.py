@@ -1,7 +1,5 @@
 """Users' pairs in compiled tables: a dict of dicts is the oracle."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """User-level protection: a user moves at most m pairs of an epoch by `max_count` each."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Several views of one stream: a lane counts its own view's events, and all share the clock."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

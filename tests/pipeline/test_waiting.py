@@ -1,7 +1,5 @@
 """Data waiting for a slower source partition: memory, file, and memory if the disk fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

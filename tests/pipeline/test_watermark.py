@@ -1,7 +1,5 @@
 """Where a partition's time begins, and which events are too old, in both ways to stage 1."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Windows state the error between two snapshots, cost nothing and change no other field."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

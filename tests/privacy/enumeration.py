@@ -11,8 +11,6 @@ a formula.
 Paths less likely than `floor` are left out; `Law.lost` is their total probability.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

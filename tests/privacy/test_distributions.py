@@ -3,8 +3,6 @@
 Neighbours differ in one event, or in several events of one person.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

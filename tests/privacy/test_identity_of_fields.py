@@ -1,7 +1,5 @@
 """Every setting of every mechanism is in the mechanism id, or exempted here with a reason."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """No noise word serves two purposes, or twice where it must be fresh: every mechanism."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime

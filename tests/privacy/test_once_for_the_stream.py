@@ -7,8 +7,6 @@ interval. All output must then be the same, to the last tick. Closes of interval
 segments are given here, since AboveThreshold charges for them itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ definitions and the budget, not from the mechanisms' own numbers. tests/mechanis
 (selection, limit_dom, above_threshold, sparse_gumb).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

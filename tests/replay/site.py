@@ -1,7 +1,5 @@
 """Settings for the tests of replay, in a directory of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

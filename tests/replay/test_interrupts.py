@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: what was found is written whole; who insists ends it at once; where snapshots go is never replaced by a file."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

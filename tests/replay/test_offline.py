@@ -1,7 +1,5 @@
 """One pass over the events serves many histograms; Ctrl-C leaves whole ticks; the same input gives the same bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Parquet that is looked into gives what JSON lines of the same rows give, and what plain Python says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

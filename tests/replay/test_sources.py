@@ -1,7 +1,5 @@
 """Every source gives the same events, refuses the same ones, and says where."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """`replay --topic` against a real worker: the same records give the same bytes; ranges of time; the end of a growing topic."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """Users protected by a real worker: a replay of its topic gives the same bytes, and `budget` charges a user for every epoch."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """Kafka outages: log lines, waiting, and errors that are not outages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """No core dump holds the key: not of commands that read it, nor of their forked processes."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Mutable objects are refused between threads; see also tests/contract/test_threads.py."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle

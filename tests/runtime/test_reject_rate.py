@@ -1,7 +1,5 @@
 """Reject-rate alarms start and end: not too early, without flapping, and not for ever."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

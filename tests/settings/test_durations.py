@@ -1,7 +1,5 @@
 """Durations, also where settings count ticks: what is read, and that nothing else is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

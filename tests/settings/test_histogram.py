@@ -1,7 +1,5 @@
 """Windows, buckets and quantiles of a histogram: what they become, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """[schema_registry]: what it takes, what it refuses in one line, and that it shows no secret."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The settings file: what is accepted, and that every refusal names the field, its value and what is allowed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

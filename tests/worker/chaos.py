@@ -10,8 +10,6 @@ one is
     D]
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import tempfile

@@ -7,8 +7,6 @@
 Nothing here measures time; `until` polls with a deadline generous enough for a busy machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

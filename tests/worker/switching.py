@@ -8,8 +8,6 @@ arrived (0: none is held), so that all of them initialize that scale at once. Ne
 feature; everything else is the product, unchanged.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sys

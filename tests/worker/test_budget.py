@@ -2,8 +2,6 @@
 ceiling ends before the epoch that would exceed it, and loses nothing.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Killed workers, on a real broker; the long version is `python -m tests.worker.chaos`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ticks close by event time, and by the wall clock where a partition is read to its end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

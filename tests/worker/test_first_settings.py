@@ -3,8 +3,6 @@
 Published counts are checked against a few lines of plain Python over the events.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from bisect import bisect_right

@@ -5,8 +5,6 @@ Exact counts and noise are both recomputed here: the counts from the rows of the
 from the operator's key, the mechanism id of a snapshot, and the labels.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """No event is released under two generations, even to readers of uncommitted records."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Hand-over of partitions between workers: frozen, stopped, or with a stolen transactional id."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -5,8 +5,6 @@ The limit is on its data segment (Linux: all private writable memory, touched or
 allocation that is too large fails at once, as in a small container.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

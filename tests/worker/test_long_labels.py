@@ -1,7 +1,5 @@
 """Filling blocks with the longest labels reveals nothing: publication continues."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics and health of real workers: correct over a rebalance, one port per worker."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.error

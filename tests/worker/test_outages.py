@@ -1,7 +1,5 @@
 """Kafka killed, frozen or absent: two log lines, no exit, and every event counts once."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

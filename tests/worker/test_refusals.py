@@ -1,7 +1,5 @@
 """Refusals of the worker: exit 2, one line that says what to do, no traceback."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

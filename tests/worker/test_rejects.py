@@ -1,7 +1,5 @@
 """Bad input, end to end: it goes to the rejects topic with its reason, and stops nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ records, messages of exceptions, the key file. Every kind of failure is provoked
 line is searched.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

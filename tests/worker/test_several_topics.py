@@ -1,7 +1,5 @@
 """One worker over several events topics, on a real broker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

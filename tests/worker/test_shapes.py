@@ -5,8 +5,6 @@ Every input path (`run` and its `audit`, `replay` of lines, of Parquet and of th
 counts of a few lines of plain Python.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Mistakes in edited settings get a one-line answer, verbatim in docs/operations.md."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

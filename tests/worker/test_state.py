@@ -2,8 +2,6 @@
 all of it.
 """
 
-from __future__ import annotations
-
 import resource
 import shutil
 from pathlib import Path

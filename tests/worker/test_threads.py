@@ -3,8 +3,6 @@
 The long run is `tests.contract.soak --kafka`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

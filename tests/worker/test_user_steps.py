@@ -1,7 +1,5 @@
 """User caps with a kill at every step of a commit: events count once, caps hold."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

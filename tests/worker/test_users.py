@@ -2,8 +2,6 @@
 the worker sends on by user: each counts once, in its own tick.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Windows added and changed while a histogram runs: one series, one noise."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@ audited_run   every mechanism, random events, a kill; audit, which has one threa
 snapshot
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

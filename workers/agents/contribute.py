@@ -3,8 +3,6 @@
 After a commit nothing is held in memory: the next owner reads everything after its offset again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

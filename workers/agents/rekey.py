@@ -9,8 +9,6 @@ Every mark has the current time and follows the records. Retention uses the late
 segment, so it counts from then on, however old the events are.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ fenced before the state is read, only worked on ticks completed by the topic's c
 time. So a new generation begins after every tick complete at take-over, released or not.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -5,8 +5,6 @@ ones, where `budget` counts it and no generation can be reused, and its stored p
 Another call completes what a crash interrupted.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from workers.agents.state import members_of

@@ -4,8 +4,6 @@ A commit is one Kafka transaction: the stage's messages, the rejects, and the pr
 the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Every owner repeats the check when it takes over its partition. But by then stag
 partition could have committed without the contributions to a histogram that left the settings.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence

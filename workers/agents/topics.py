@@ -3,8 +3,6 @@
 The first commit fixes the matches of a regular expression; later ones are reported, never counted.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Collection, Iterator, Sequence

@@ -4,8 +4,6 @@
 starts Faust. Its agents hand each record batch to its shard, which does everything else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

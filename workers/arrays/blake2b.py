@@ -13,8 +13,6 @@ Source: RFC 7693, sections 2.5 to 3.3; parameter block with key length and perso
 (2013), section 2.5.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

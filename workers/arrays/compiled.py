@@ -9,8 +9,6 @@ alone would check only the file of the outermost function. A complete one may be
 read-only, as in an image.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

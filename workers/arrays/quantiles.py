@@ -1,7 +1,5 @@
 """Kernels for quantiles of bucketed numbers; `pipeline/snapshots.py` derives the formulas."""
 
-from __future__ import annotations
-
 import math
 
 from workers.arrays.compiled import kernel, kernel_part

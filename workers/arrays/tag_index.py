@@ -4,8 +4,6 @@ It holds only row numbers and part of each tag; the tags themselves are in a col
 `workers/arrays/tag_table.py` explains the slot format, and why tags may be trusted.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

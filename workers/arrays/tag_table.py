@@ -10,8 +10,6 @@ a cache miss. Tags are hashes with a secret key: nobody who chooses labels can c
 meet, so the table needs no hash of its own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -7,8 +7,6 @@ few, else by a hash table, probed linearly and at most half full. Its hash is mi
 this process, since events choose the pairs.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

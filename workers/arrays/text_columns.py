@@ -1,7 +1,5 @@
 """Loops over text columns (`text`: texts end to end; `ends`: their ends), counts and keys."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Names for array types, one per element type; shapes are in docstrings."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ match, so only the first mark is meaningful. Places are checked only against the
 ends; callers check the rest.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from workers.arrays.compiled import kernel_inline

@@ -5,8 +5,6 @@ from the key, that no tick is missing or published twice, and that the contribut
 It needs the operator's key and access to exact data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

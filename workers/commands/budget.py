@@ -1,7 +1,5 @@
 """`quietcount budget`: the privacy spent by every histogram, its composition, and the ceiling."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console

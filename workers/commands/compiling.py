@@ -5,8 +5,6 @@ record batches to recovery; the compiled code is cached (`arrays/compiled.py`). 
 Dockerfile run `python -m workers.commands.compiling`.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import json

@@ -1,7 +1,5 @@
 """Turn an exception into one line and an exit code (`workers.cli` lists them)."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback

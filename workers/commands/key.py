@@ -1,7 +1,5 @@
 """`quietcount key new`: create a root key."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

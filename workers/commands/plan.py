@@ -1,7 +1,5 @@
 """`quietcount plan`: guarantee, noise, error and memory of every histogram, before a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.console import Console

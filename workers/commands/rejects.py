@@ -10,8 +10,6 @@ them twice. A single position in the topic would not do: rejects that are still 
 and may be accepted later. Concurrent runs fence each other by their transactional id.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from array import array

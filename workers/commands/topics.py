@@ -1,7 +1,5 @@
 """`quietcount topics`: compare the topics a worker needs with those on the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal

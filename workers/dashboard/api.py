@@ -13,8 +13,6 @@ Unreadable requests get a JSON error with the usual headers that quotes nothing 
 Files carry a Content-Length, so that a client notices a truncated one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

@@ -5,8 +5,6 @@ Nothing else is read or checked. So the worker's own file works, and so does one
 without a key file, data directory, domain file, or permission to read the events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ histogram topics only. It never ends by itself, but reports its state and retrie
     refused       the broker denies access to a topic, or the login
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Request checks and response headers of the dashboard."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable

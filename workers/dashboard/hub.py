@@ -4,8 +4,6 @@ A slow viewer skips to the newest snapshot of each stream, so at most one event 
 a viewer. Viewers share events, each encoded once. The history is bounded in ticks and bytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

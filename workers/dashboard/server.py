@@ -1,7 +1,5 @@
 """Runs a dashboard, as its own process or in a thread of another (the demo, tests)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -3,8 +3,6 @@
 Viewers get the topic's JSON byte for byte if a snapshot has one page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Annotated, Any, NamedTuple

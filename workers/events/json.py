@@ -6,8 +6,6 @@ less: an unwanted string may hold invalid UTF-8, and an unwanted integer more di
 reads (4,300). In decoded values both are "not JSON", as is an unpaired surrogate escape everywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import compress

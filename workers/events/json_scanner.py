@@ -23,8 +23,6 @@ from len(data) on index it. `filled` is its used length; FULL means that it has 
 is declined, the caller continues from the previous `filled`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A shape in kernel form: a slot per wanted field, and the views as rows for `view_kernels`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

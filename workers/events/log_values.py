@@ -1,7 +1,5 @@
 """Read log values as numbers, labels, counts and times; where unsure, `events.project` decides."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ The compiled readers handle plain records only and leave all others to this modu
 the two. Reject reasons name configuration fields only.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_right

@@ -9,8 +9,6 @@ records are rejects. Any producer can make up ids. So after one wait in vain, no
 unknown id for ten times as long, and after many unknown ids none is requested until some expire.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Read one source partition: from records to columns of codes, with a reason for each reject."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar

@@ -5,8 +5,6 @@ reader. If no user can be read, `EventReader` decides whether the record is a re
 reason, or an event that no histogram includes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 

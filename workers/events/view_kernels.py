@@ -9,8 +9,6 @@ layout, logs with too few rows for a list or object are declined, and the output
 label per log row. `log_values` checks its reads of event bytes.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

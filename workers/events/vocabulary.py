@@ -7,8 +7,6 @@ are checked per block, not at every index: a lookup takes 26 ns instead of 95.
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable
 from typing import NamedTuple

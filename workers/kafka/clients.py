@@ -5,8 +5,6 @@ translates the security settings and refuses those it cannot translate, so that 
 connects with less security than configured.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 import time

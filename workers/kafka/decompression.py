@@ -10,8 +10,6 @@ requested: `decompress_into` stops at the end of its buffer, and `Stream` yields
     snappy   22                        a block, which may be the whole batch
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, chain

@@ -19,8 +19,6 @@
 Shutdown saves nothing: all durable state is in Kafka.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

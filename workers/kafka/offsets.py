@@ -9,8 +9,6 @@ and records after it later. So processing speed, which depends on the content of
 decide in which tick another event counts.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import NamedTuple
 

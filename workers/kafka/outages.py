@@ -11,8 +11,6 @@ Every client reports every failed connection attempt. The filter drops lines tha
 own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -6,8 +6,6 @@
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

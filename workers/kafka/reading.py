@@ -1,7 +1,5 @@
 """Read logs to their current ends, read_committed, in one shared loop."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -8,8 +8,6 @@
 A shard is synchronous and independent of Faust: a test may call its methods directly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -23,8 +23,6 @@ be exact. So the worker refuses a cluster without ids (Kafka before 2.8, KIP-516
 without them. Only the embedded cluster has none: it ends with the demo, and so does its key.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

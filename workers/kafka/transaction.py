@@ -9,8 +9,6 @@ any other commit, and after every abort, a new producer with a new epoch follows
 refuses the late EndTxn (docs/reliability.md).
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -17,8 +17,6 @@ A new epoch also fences an owner that took over in between, unknown to this proc
 `UNCONFIRMED`: no transaction begins until it is certain that no other owner has committed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType

@@ -8,8 +8,6 @@ from the ideal distributions (`accounting.sampler_delta`). Order statistics, who
 pure, have their own split in `order_statistics.config`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from workers.mechanisms.accounting import (

@@ -5,8 +5,6 @@ share noise. The broker's ids of the contributions and release-state topics iden
 topic that was deleted and recreated holds other data, or no record of published data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

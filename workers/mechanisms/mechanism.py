@@ -6,8 +6,6 @@ equal inputs, equal outputs, no clock, no I/O. It consumes the state; to repeat 
 stored one. Cost and published error follow from the configuration alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every mechanism by its name in the settings: its configuration class and its builder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any

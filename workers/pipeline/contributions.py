@@ -20,8 +20,6 @@ Histograms with the same *lane* (tick grid and bounds) share their contributions
 counts only on the last page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import msgspec

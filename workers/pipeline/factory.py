@@ -1,7 +1,5 @@
 """Build the lanes, mechanisms and histograms of both stages, replay and audit from settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

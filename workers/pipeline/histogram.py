@@ -4,8 +4,6 @@ Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger
 `<epoch>/<block>` there the blocks of ledger and mechanism. A finished epoch leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ events re-keyed by user (`rekey.py`), the order and W of their origin partition 
 already: late events carry their time, and marks advance W here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

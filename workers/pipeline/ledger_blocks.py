@@ -26,8 +26,6 @@ The stream keys of a histogram are stored as JSON with the tick from which each 
     keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

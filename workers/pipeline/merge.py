@@ -10,8 +10,6 @@ If the disk is full or fails, contributions stay in memory: to stop reading woul
 that complete the ticks. If spilled data cannot be read, the worker restarts.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -6,8 +6,6 @@ commit is seen. (A commit returns before its marker is in every partition, so a 
 records could miss it.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import msgspec

@@ -1,7 +1,5 @@
 """A reject: the original record, the reason, and the data needed to send it back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

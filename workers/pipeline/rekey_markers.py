@@ -12,8 +12,6 @@ is the minimum over its origins, however their records interleave. Marks of an o
 if one is missing or repeated, so are events, and processing stops. Reasons: decisions/0014.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any

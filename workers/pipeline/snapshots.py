@@ -44,8 +44,6 @@ Numbers are sums, products and square roots of doubles in a fixed order, rounded
 same bytes on every machine.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

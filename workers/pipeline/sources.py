@@ -5,8 +5,6 @@ They are numbered from 0, by topic name and then by partition. The number is the
 first commit fixes the set: another one would give other partitions the same numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

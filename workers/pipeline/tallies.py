@@ -4,8 +4,6 @@ A backlog's commit has many tallies, most of them small. Tallies with the same v
 processed together, so that labels and tags are looked up for thousands of rows at once.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise

@@ -27,8 +27,6 @@ rewritten with the rows that follow until it has TAIL_ROWS rows, so small commit
            added (4 each, little endian)
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b

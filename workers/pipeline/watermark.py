@@ -12,8 +12,6 @@ A tick is closed when it ends at or before W. An event counts at its own time or
 later; if that is more than `max_behind` after its own time, it is rejected.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

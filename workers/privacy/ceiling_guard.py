@@ -6,8 +6,6 @@ topic from its beginning, so charges under the old name count too. So does every
 state that this principal may read, unless `privacy.uncounted_workers` lists it.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence

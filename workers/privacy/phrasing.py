@@ -15,8 +15,6 @@ both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Round
 the guarantee. `dashboard/page/promise.js` writes the same text, compared by test_page_words.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

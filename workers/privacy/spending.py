@@ -23,8 +23,6 @@ user has many events; conversely, removing one event of a user lets other pairs 
 to users is none to events at the same cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -83,8 +83,6 @@ j is the last segment: 2^(j-2) <= V + a_G + a_mu + a_tau (Equation 20), at most 
 Corrected: the text after Lemma 5 has 4 for the 8 in err, which is H at e and not at e/2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

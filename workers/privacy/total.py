@@ -35,8 +35,6 @@ fresh noise: over e epochs all three are taken e times. Delta is that of the set
 failures grown; the part that converts rho is the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace

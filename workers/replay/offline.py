@@ -10,8 +10,6 @@ The mechanism ids are separate ("replay"), so a backtest never draws production'
 input, settings and key give the same bytes on every machine.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import Counter

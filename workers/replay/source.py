@@ -4,8 +4,6 @@ A source is read once, in order, and holds at most one batch. Files must be sort
 dated further back than `grace` allows would count in the wrong tick, so a `FileSource` refuses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

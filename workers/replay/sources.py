@@ -3,8 +3,6 @@
 JSON lines, one event a line, come from a file, a gzipped file or a pipe.
 """
 
-from __future__ import annotations
-
 import gzip
 import select
 import sys

@@ -11,8 +11,6 @@ time, because nothing later can count in such a tick, so the published ticks are
 including everything that came late.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Detection is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed)
 shared, so that every outage is logged once.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

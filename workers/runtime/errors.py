@@ -1,7 +1,5 @@
 """The worker's own errors. A message names the setting or topic, its value, and the remedy."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Text, or on request one JSON object per line: `time`, `level`, `logger`, `messag
 `--debug`: it may quote an event (`errors.describe`).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

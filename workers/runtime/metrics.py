@@ -10,8 +10,6 @@ rejected, and when that ends: at a far lower share, so that it does not flap, or
 without records.
 """
 
-from __future__ import annotations
-
 import collections
 import logging
 from collections import deque

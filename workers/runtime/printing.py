@@ -1,7 +1,5 @@
 """Printed output of commands, at most 100 columns wide, and the progress of long work."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 import time

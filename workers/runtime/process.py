@@ -1,7 +1,5 @@
 """The process: installed version, usable cores, malloc settings, and core dump protection."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,7 +1,5 @@
 """HTTP servers on aiohttp: a listening socket, and a thread with its own event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

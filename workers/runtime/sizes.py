@@ -16,8 +16,6 @@ item) has at most 2 * 6 * 1,024 + 200 bytes. Encoders in `pipeline` and `mechani
 between elements; `pipeline/rejected.py` truncates records.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -1,7 +1,5 @@
 """Durations such as "10s" or "250ms", as whole milliseconds or as a histogram's ticks."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from types import MappingProxyType

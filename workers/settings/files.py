@@ -3,8 +3,6 @@
 Messages here never show the content of a key, a secret or a client setting.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A hand-over with shards that never open: what the monitor looks at, without a broker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dashboard, alerts and documents name metrics and labels that the worker has, in PromQL that parses."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

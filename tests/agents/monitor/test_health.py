@@ -1,7 +1,5 @@
 """What makes a worker unready or dead, and what must not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

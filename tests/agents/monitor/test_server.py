@@ -1,7 +1,5 @@
 """The operator's port: what it answers, and what it refuses."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

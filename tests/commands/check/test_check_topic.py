@@ -1,7 +1,5 @@
 """`quietcount check` on a real Kafka: the newest records, whatever lies between them, and nothing written."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

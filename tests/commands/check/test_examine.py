@@ -1,7 +1,5 @@
 """Findings of `check` on known samples, and output that is safe to print."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Mapping

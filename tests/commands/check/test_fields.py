@@ -1,7 +1,5 @@
 """Paths in records, and the ones most similar to a missing path."""
 
-from __future__ import annotations
-
 import json
 from difflib import SequenceMatcher
 from typing import Any

@@ -1,7 +1,5 @@
 """The demo: its data, its exact counts, and the whole of it as a user runs and ends it."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """What the demo says and shows: the guarantee in words, and the live view at every size of terminal."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """For any topic: a file that loads, accepts what it says and holds no value of an event; or a reason."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

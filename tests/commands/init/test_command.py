@@ -1,7 +1,5 @@
 """The command on a real Kafka: what it reads, asks, writes and refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Guesses for topics of known shapes, and look-alikes that must not be guessed."""
 
-from __future__ import annotations
-
 import random
 import tomllib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Entities identified by field names: people must be found, and nothing else mistaken for one."""
 
-from __future__ import annotations
-
 import pytest
 
 from workers.commands.init.names import UserKind, who

@@ -1,7 +1,5 @@
 """Topics with people in them: the user field, its meaning, and no person offered as a label."""
 
-from __future__ import annotations
-
 import random
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Whole records by the schemas that they name, with a real registry and the serializers that producers use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Five topics of different shape, as people have them, and samples of them without Kafka."""
 
-from __future__ import annotations
-
 import json
 import random
 import tomllib

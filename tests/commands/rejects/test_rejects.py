@@ -1,7 +1,5 @@
 """`quietcount rejects` on a real Kafka: what it lists, and that each reject is sent back once, as the record that it was."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

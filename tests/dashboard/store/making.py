@@ -1,7 +1,5 @@
 """A made-up history, and the expected answers computed from its snapshots in plain Python."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The history over HTTP: answers, refusals, files, and limits on many or heavy queries."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

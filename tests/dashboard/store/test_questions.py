@@ -1,7 +1,5 @@
 """Answers about the past are ticks of the topic: each tick itself, or the last of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

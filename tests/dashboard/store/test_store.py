@@ -1,7 +1,5 @@
 """A dashboard process on a real broker: killed, with an unusable file, or with a full disk."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

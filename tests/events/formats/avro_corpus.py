@@ -3,8 +3,6 @@
 python -m tests.events.formats.avro_corpus --records 10000000     the long run
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

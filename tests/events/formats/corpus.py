@@ -1,7 +1,5 @@
 """What the random corpora of both binary formats share: trees, broken records, the comparison."""
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Callable, Sequence

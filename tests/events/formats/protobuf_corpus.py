@@ -3,8 +3,6 @@
 python -m tests.events.formats.protobuf_corpus --records 10000000     the long run
 """
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

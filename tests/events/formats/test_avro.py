@@ -1,7 +1,5 @@
 """What the Avro scanner reads is what fastavro reads; no bytes and no schema stop it or it them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the Protobuf scanner reads is what upb reads; no bytes and no schema stop it or it them."""
 
-from __future__ import annotations
-
 import base64
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What stands before a payload is cut off exactly; whatever else stands there is no schema id."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

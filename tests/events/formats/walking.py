@@ -1,7 +1,5 @@
 """What a log says, and what it should say: a walk over Python objects along the same tree."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real registry that keeps its schemas in the session's Kafka, so that it can be killed and started again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A registry behind TLS that lets in only who it knows: a proxy before the real one asks for what the settings say."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Producers' own serializers, a real Kafka and a real registry: what was sent is what is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Schemas come from a real registry: what it does not know or answer stops only what needs it, and loses nothing."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

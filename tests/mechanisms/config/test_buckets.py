@@ -1,7 +1,5 @@
 """Buckets: exact edges, labels that read back as the edges, and one-line messages."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from decimal import localcontext

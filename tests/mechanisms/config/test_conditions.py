@@ -1,7 +1,5 @@
 """Conditions match as documented, or are refused with a reason."""
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal

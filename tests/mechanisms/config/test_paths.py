@@ -1,7 +1,5 @@
 """Paths round-trip through their text, and errors name the character."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings that no event can fulfil are refused with their place; satisfiable ones are accepted."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path as File
 from typing import Any

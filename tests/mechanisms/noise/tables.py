@@ -1,7 +1,5 @@
 """Words, samples and goodness of fit of the inversion tables."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

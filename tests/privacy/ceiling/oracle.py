@@ -1,7 +1,5 @@
 """Cost of snapshots per user or event and period: every window, with dp_accounting."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

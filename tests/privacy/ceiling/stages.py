@@ -1,7 +1,5 @@
 """Both stages of a worker on a real broker, in this process, at times chosen by a test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ceilings without Kafka: brute-force windows, an independent accountant, and refusals."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`budget` output on ceilings and on several workers together."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

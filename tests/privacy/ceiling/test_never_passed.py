@@ -4,8 +4,6 @@ Each test publishes days until the worker refuses. Four days of one histogram ar
 three days may touch.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`quietcount plan`: text that fits a terminal, documented JSON, and one-line refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Other figures of a plan: totals, memory, formulas, counters, mechanisms, wording, `end_share`."""
 
-from __future__ import annotations
-
 import io
 import math
 import random

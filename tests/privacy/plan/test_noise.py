@@ -1,7 +1,5 @@
 """Plan noise: worst tick and mean against brute force, errors against noise really drawn."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from fractions import Fraction

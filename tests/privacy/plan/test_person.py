@@ -1,7 +1,5 @@
 """Privacy loss of one person: against independent accountants, and never understated."""
 
-from __future__ import annotations
-
 import math
 from itertools import chain
 

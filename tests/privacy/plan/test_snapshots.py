@@ -1,7 +1,5 @@
 """Guarantee, sd and threshold in `plan` equal those of real snapshots; see test_command.py."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

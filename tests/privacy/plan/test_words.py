@@ -1,7 +1,5 @@
 """The words of a promise hold for every epsilon and delta; see dashboard/test_page_words.py."""
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction

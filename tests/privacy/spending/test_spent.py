@@ -1,7 +1,5 @@
 """Spent budget read from stored state, without Kafka: epochs, generations, keys and users."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

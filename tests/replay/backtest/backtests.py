@@ -1,7 +1,5 @@
 """Backtests for the tests: events that are easy to count by hand, and what was measured of them."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """The commands of docs/backtesting.md and of the examples, as they stand there, over a part of the events."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shlex

@@ -1,7 +1,5 @@
 """`--vary` gives the combinations that a user expects, or one clear line before anything is read."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every figure of a backtest is computed once more from the events and the snapshots, with dictionaries and loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """What is recommended is what a person takes from the table; on tables made up for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A results directory is written whole, read back as it was, the same to the byte, and never over somebody's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

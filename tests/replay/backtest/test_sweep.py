@@ -1,7 +1,5 @@
 """A sweep gives each run what it would have alone; the same input gives the same files; Ctrl-C leaves whole ones."""
 
-from __future__ import annotations
-
 import random
 import signal
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A histogram of numbers in a backtest: all its buckets, in order, and how far its quantiles were off."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

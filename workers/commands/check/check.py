@@ -1,7 +1,5 @@
 """`quietcount check`: show the effect of the settings on a sample of events."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from rich.console import Console

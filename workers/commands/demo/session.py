@@ -10,8 +10,6 @@ The worker is the real command, as a child process in its own directory. A run e
 SIGTERM, a closed terminal, or after the requested time.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import secrets

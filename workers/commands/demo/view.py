@@ -4,8 +4,6 @@ Private counts are cyan and exact ones red. A bar is solid up to two standard de
 private count, has an error bar from there to two above it, and a red mark at the exact count.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sample, guess, ask and write, printing exact findings (`quietcount init`)."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

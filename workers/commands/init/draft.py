@@ -4,8 +4,6 @@ Candidates are tried with the worker's own rule for accepting events (`events.pr
 draft's accepted events are the sample's events that the worker would accept.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

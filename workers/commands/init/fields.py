@@ -5,8 +5,6 @@ its names are labels and its values counts. Other objects with varying names are
 names are data), nor are names that cannot form a path or that lie behind a second list.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -5,8 +5,6 @@ Schema Registry serializer: Avro, Protobuf, or JSON. The worker's own readers wa
 fields; these are not known yet, so records are decoded whole.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Sequence

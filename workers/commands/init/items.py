@@ -5,8 +5,6 @@ values qualify if they repeat, with medium cardinality. Numbers are bucketed in 
 numbers around the sampled ones.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zlib

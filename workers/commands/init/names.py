@@ -1,7 +1,5 @@
 """Infer the purpose of a field from the words in its name."""
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 from types import MappingProxyType

@@ -3,8 +3,6 @@
 `check` reads its own sample with `read_sample`.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter, deque

@@ -4,8 +4,6 @@ The most common item should be counted well above the noise in a tick. An epoch 
 if events are rare.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from workers.commands.init.draft import Draft

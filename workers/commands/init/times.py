@@ -1,7 +1,5 @@
 """Find the event time field, its unit, and how far events are out of order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ It has its own consumer, so that viewers never wait for the disk. The topic itse
 unstored records are read again. Like the feed, it joins no group.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

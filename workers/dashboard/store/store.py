@@ -4,8 +4,6 @@ File errors cost the history, never the dashboard: the state gives the reason, q
 with it, and opening the file is retried until it succeeds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

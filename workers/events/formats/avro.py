@@ -6,8 +6,6 @@ resolution requires more than that, the program declines. Logical types are igno
 the number as written.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

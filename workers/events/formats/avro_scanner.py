@@ -17,8 +17,6 @@ blocks have their stated length, and no bytes are left over. Texts that are in n
 symbols, field names, defaults) follow the records in `data`, from `base` on.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part

@@ -4,8 +4,6 @@ Message types and the wanted paths are compiled into a program for `protobuf_sca
 stores a schema as text or descriptor; either becomes a message type of upb.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import pathlib

@@ -26,8 +26,6 @@ Every byte is checked, including unwanted values. Input that a decoder would nor
 long form, a wanted field twice, lists in pieces) is declined to it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ A batch may mix any number of schemas: one program covers all of them. For JSON,
 cut off; the schema adds nothing to the settings, so no registry is asked and nothing is validated.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ A record with a schema in a registry begins with this header:
 `stop` is the exclusive end of the record. A position of REFUSED means invalid bytes.
 """
 
-from __future__ import annotations
-
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events.json_scanner import character, same

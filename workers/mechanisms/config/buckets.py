@@ -11,8 +11,6 @@ Edges are public and computed in decimal arithmetic, which is the same on every 
 between `from` and `to` are rounded to 6 significant digits (of the width, if constant).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ An annotation (`Meta`) states type, range and, unless it is a `Literal`, the all
 words, for the error message.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

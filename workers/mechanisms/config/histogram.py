@@ -4,8 +4,6 @@ Every field states its type, its range and, in words, the allowed values. Instan
 when created, from any source, so every instance is valid. Nothing learned from data enters here.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ are numbered from 1 in each epoch. Tick g covers the times
 start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -15,8 +15,6 @@ Values are compared in label form: `in = [5]` also matches "5". An absent or nul
 only `not_in` and `exists = false`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -17,8 +17,6 @@ Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' basel
 declared domain, over at most 2^16 ticks).
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -24,8 +24,6 @@ using the Misra-Gries Sketch", Algorithm 1; tests compare the result item by ite
 Orlin and Tarjan, "Faster Algorithms for the Shortest Path Problem", for the heap.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -47,8 +47,6 @@ Section 8 for events of several items; Cardoso and Rogers, Algorithm 7; Bun and 
 Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are derived here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction

@@ -12,8 +12,6 @@ that began together): it is fed once, and stored for each. A block without count
 page, because records of a compacted topic cannot be deleted from here.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 

@@ -16,8 +16,6 @@ Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privac
 query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian with proxy s^2.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -48,8 +48,6 @@ A count contributed by one event alone, at most Dinf, is shown iff Dinf + N > m;
 The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `k` is the most items shown at a tick, `kbar` the number of candidates, the largest items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal, cast
 

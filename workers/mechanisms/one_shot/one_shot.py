@@ -7,8 +7,6 @@ and every part is tested for being shown, so discovery and samplers are charged 
 (`Parameters.releases`). Source: `algorithms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

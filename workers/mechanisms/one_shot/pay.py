@@ -10,8 +10,6 @@ answers, so publishing it costs nothing.
 Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); a query is `algorithms.Bottom`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 

@@ -23,8 +23,6 @@ Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem 2. Printed (pure): Lap(
 columns Lap(2 D Dinf / eps).
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Annotated
 

@@ -15,8 +15,6 @@ threshold per tick comes from the actual standard deviation at that tick (mechan
 worst case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -32,8 +32,6 @@ flags; no rows where all are 0.
 Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping, Sequence

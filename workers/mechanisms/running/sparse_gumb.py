@@ -42,8 +42,6 @@ Noise cells, apart from those of the counters (whose upper half stays below 2^16
                                n = 0
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ than without any, provided that the last tick then has at least a twentieth less
 not tell whether people look at the last tick.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

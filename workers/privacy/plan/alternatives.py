@@ -6,8 +6,6 @@ and this histogram lacks are assumed, and named in the row. `error` bounds the e
 labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Plan of a settings file. Reads nothing else: no key, no Kafka, no clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction

@@ -8,8 +8,6 @@ and first tick shown, in variable width of at most 8 and 4 bytes. Sketches publi
 with sizes as in CPython 3.11.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ Field names are an interface: fields may be added but not changed. A figure that
 null.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

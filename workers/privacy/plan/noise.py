@@ -29,8 +29,6 @@ later terms differ between them by less than 2^-12 of one level's variance. Up t
 keeps all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A plan as text for a terminal, at most 100 columns wide, with small plots of the noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console

@@ -14,8 +14,6 @@ A value without any valid combination is refused before anything is read. An inv
 otherwise valid values is left out and named.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import math

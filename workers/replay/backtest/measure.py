@@ -5,8 +5,6 @@ published counts with the exact counts of a `View`, column by column. Order stat
 with the exact answers, `pay_what_you_get` as a board of labels.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

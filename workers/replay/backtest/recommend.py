@@ -7,8 +7,6 @@ take the smallest epsilon, then the smallest delta, then the best board, and amo
 boards the smallest error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ MIRRORED mechanisms read its columns instead of counting again (`ExactLedger`): 
 their own. A `View` holds the exact boards of one tick, computed once for all runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

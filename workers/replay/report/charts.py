@@ -4,8 +4,6 @@ Series differ in colour (Okabe and Ito's palette), marker and dashes. Every char
 data it contains. Labels come from events, so they are never parsed as formulas.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Draw the charts of a backtest from one histogram's measurements."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

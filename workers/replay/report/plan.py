@@ -3,8 +3,6 @@
 The charts show the effect of the settings, before any event exists.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Page and charts state that they contain exact data. The same results give the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path

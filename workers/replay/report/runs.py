@@ -1,7 +1,5 @@
 """Prepare a report's data from a results directory, by histogram, run and metric."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
