@@ -17,11 +17,11 @@ from workers.mechanisms.running.base import KnownBase, UnkBase
 
 
 def unk(**changes: object) -> UnkBase:
-    return UnkBase(UnkBaseConfig(**(SMALL | changes)))  # type: ignore[arg-type]  # checked by the record itself
+    return UnkBase(UnkBaseConfig(**(SMALL | changes)))
 
 
 def known(domain: list[str], **changes: object) -> KnownBase:
-    return KnownBase(KnownBaseConfig(**(SMALL | changes), domain=tuple(domain)))  # type: ignore[arg-type]  # as above
+    return KnownBase(KnownBaseConfig(**(SMALL | changes), domain=tuple(domain)))
 
 
 def shown(

@@ -24,7 +24,7 @@ def meta(algorithm: Name, **changes: object) -> Meta:
     values |= {"domain": ("a", "b", "c", "d")} if algorithm in KNOWN else {}
     values |= {"k": 2} if algorithm in PICKING else {}
     values |= {"kbar": 3} if algorithm in LIMITED else {}
-    return Meta(MetaConfig(**(values | changes)))  # type: ignore[arg-type]  # checked by the record itself
+    return Meta(MetaConfig(**(values | changes)))
 
 
 def met(mechanism: Meta) -> MetaState:

@@ -32,7 +32,7 @@ LABELS = [b"a", b"b", b"c", b"d"]
 def made(**changes: object) -> SparseGumb:
     values = SMALL | {"max_items": 4, "epsilon": None, "rho": 1.0, "domain": tuple("abcd")}
     values |= {"top_k": 1, "switches": 2, "eta": 3} | changes
-    return SparseGumb(SparseGumbConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
+    return SparseGumb(SparseGumbConfig(**values))
 
 
 def begun(mechanism: SparseGumb, name: str = "k") -> SparseState:
