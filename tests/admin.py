@@ -1,7 +1,4 @@
-"""The admin clients of a test process: one for each cluster and principal, until the process ends.
-
-One that a test made for itself would be collected with it, wherever the collector happens to run: see `Connection.admin`.
-"""
+"""Admin clients per cluster and principal, kept until the process ends: see `Connection.admin`."""
 
 import atexit
 import json

@@ -1,11 +1,7 @@
-"""A real Apache Kafka for tests and benchmarks, found or started in one of three ways.
+"""Find or start a real Apache Kafka: `QUIETCOUNT_TEST_BOOTSTRAP`, testcontainers, or Maven jars.
 
-1. `QUIETCOUNT_TEST_BOOTSTRAP`: a broker that is there already.
-2. testcontainers, where Docker answers.
-3. Apache Kafka's own Maven artifacts (`mvn`, Java 17): a single-node KRaft broker on free ports, in a temporary
-   directory. The jars are kept in ~/.cache/quietcount-kafka-<version>.
-
-With none of them it fails and says what to install: tests against Kafka are never skipped.
+The jars (Java 17, cached in ~/.cache/quietcount-kafka-<version>) run one KRaft node in a temporary
+directory. Kafka tests are never skipped: without a broker they fail and say what to install.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What every test shares: one real broker a session, the same examples and surroundings each time, and the order of a run.
+"""Shared fixtures: one real broker per session, owned by the process that starts pytest-xdist.
 
-With pytest-xdist (`make test`) several processes run the tests. The process that started them owns the broker and starts
-it when the first test asks; whole files go to one process, so a module's fixtures are built once.
+Each test file runs in one process, so its module fixtures are built once.
 """
 
 from __future__ import annotations

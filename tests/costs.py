@@ -11,11 +11,7 @@ _LEAST_LOG_DELTA = -690.0
 
 
 def delta_of(rho: float, epsilon: float) -> float:
-    """Return the smallest delta (rounded up, at most 1) for which rho-zCDP gives (epsilon, delta).
-
-    Raises:
-        ValueError: a parameter is negative or not a number.
-    """
+    """Return the least delta for which rho-zCDP gives (epsilon, delta); ValueError on bad input."""
     _check_rho(rho)
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")

@@ -1,16 +1,12 @@
-"""`quietcount` processes that are forked where its modules are imported already: to import them is most of what a start costs.
+"""Fork `quietcount` processes from a process that has already imported its modules.
 
-    launch(arguments, output, errors)    as subprocess.Popen([python, "-m", "workers.cli", *arguments]) does
-    run(arguments, patience_s)           as subprocess.run does
+launch(arguments, output, errors)    like subprocess.Popen([python, "-m", "workers.cli", ...])
+run(arguments, patience_s)           like subprocess.run
 
-A starter is a process that imports what commands import, starts no thread, and then forks one child for each command. The child is
-a process as any other: what it opens, sets and compiles is its own, signals reach it, and it ends as Python ends. Two things are
-shared with the other children of its starter: the modules as they were when they had been imported, and the seed of `hash`. So
-workers come from two starters in turn, and commands from a third: what depended on the order of a set would differ between a
-worker, the next one, and the audit.
-
-Where a start itself is what is tested (`tests/test_cli.py`, the tutorial, the demo, secrets), and where there is no Linux, Python
-is started.
+The starter starts no thread and forks one child per command. Children of one starter share only its
+imported modules and `hash` seed; workers alternate between two starters and commands use a third,
+so results that depend on set order differ. Tests of startup itself, and non-Linux systems, start
+Python.
 """
 
 import atexit
@@ -60,11 +56,7 @@ class Started:
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status once it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not.
-        """
+        """Return the exit status; raises subprocess.TimeoutExpired."""
         code = self._ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("quietcount", timeout or 0)

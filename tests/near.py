@@ -22,11 +22,7 @@ def changed(base: str) -> list[Path]:
 
 
 def near(files: Iterable[Path], texts: dict[Path, str]) -> Iterator[Path]:
-    """Yield the test files near changed files.
-
-    Args:
-        texts: the content of every test file, by its path relative to the checkout.
-    """
+    """Yield the test files near changed files; `texts` maps relative paths to contents."""
     files = list(files)
     rooms = {file.parts[1] for file in files if file.parts[0] == "workers" and len(file.parts) > 2}
     imports = [imported(file) for file in files]

@@ -1,7 +1,4 @@
-"""A real Schema Registry for tests: Apicurio, from Maven Central, in memory or kept in a Kafka.
-
-It speaks the protocol of Confluent's at `url`. `stop` and `start` take it away and bring it back, on the same port.
-"""
+"""Apicurio as Schema Registry (Confluent's protocol) for tests, in memory or backed by Kafka."""
 
 import os
 import shutil

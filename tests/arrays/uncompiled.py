@@ -26,12 +26,7 @@ IN_WORDS = (words.__name__,)
 def plain_python(
     modules: Sequence[ModuleType], old: str = "", new: str = ""
 ) -> Mapping[ModuleType, dict[str, Any]]:
-    """Return modules whose kernels are plain Python functions that call each other.
-
-    Args:
-        modules: in the order in which they import each other.
-        old, new: a piece of their source that occurs once, and its replacement.
-    """
+    """Return `modules`, in import order, as plain Python; `old` occurs once and becomes `new`."""
     made: dict[ModuleType, dict[str, Any]] = {}
     changed = 0
     for module in modules:

@@ -1,6 +1,4 @@
-"""The same shapes in Avro, Protobuf and behind a JSON Schema: what a record's JSON holds, as far as a schema has room
-for it, and bytes that were changed afterwards.
-"""
+"""The same shapes in Avro, Protobuf and behind a JSON Schema, also with corrupted bytes."""
 
 import io
 import json

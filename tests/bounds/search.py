@@ -1,7 +1,6 @@
-"""Looks for the shapes that cost a stage most, by climbing: a change of the worst so far that is worse replaces it.
+"""Hill-climbing search for the shapes that cost a stage most, compared with `BOUNDS`.
 
-A cell is a variant of settings, a format, a stage, and what is measured. `BOUNDS` says what each may cost; the table in
-docs/reliability.md has them beside the worst that was found.
+A cell is a variant of settings, a format, a stage, and what is measured.
 """
 
 import math

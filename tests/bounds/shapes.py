@@ -1,9 +1,4 @@
-"""Shapes of records, and how a search changes them.
-
-A `Shape` says what a batch is: a few kinds of records, each given by what its fields hold (an atom and
-about how many bytes of it), how often each kind follows the others, and how Kafka compresses them.
-`records` makes the batch; equal shapes make equal batches.
-"""
+"""Batch shapes and their mutations: record kinds, field contents, frequencies and compression."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""The worker's stages without Kafka, and what a batch costs each of them: peak of memory, processor time.
-
-A stage takes a batch as a fetch brings it (record batches, compressed) and does everything up to the commit:
-decompress, read, bound, count, encode. What it would commit is the next stage's input.
-"""
+"""The worker's stages without Kafka, from a fetched batch to the commit: peak memory and CPU time."""
 
 import gc
 import time

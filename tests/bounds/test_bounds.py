@@ -1,8 +1,6 @@
-"""The short form of the search: no content may cost a stage more, for each byte, than `BOUNDS` says.
+"""Short search: no content exceeds the cost per byte in `BOUNDS`, and two planted faults are found.
 
-`python -m tests.bounds` is the long form. Here are the worst shapes that are known, three short
-searches that find nothing, and two planted faults that the same searches find. Processor time is
-the thread's, and its bounds are several times what was measured: a busy machine changes nothing.
+Bounds on CPU time are per thread and several times the measured cost: a busy machine passes.
 """
 
 import logging

@@ -36,12 +36,7 @@ Place = tuple[str, str, str, int]
 
 @dataclass
 class Scene:
-    """A worker that has published and ended.
-
-    Attributes:
-        site: its site.
-        records: of each histogram's topic, as they lie there.
-    """
+    """A worker that published and exited: its `site`, and the `records` of each histogram's topic."""
 
     site: Site
     records: dict[str, list[Message]]

@@ -132,11 +132,7 @@ def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -
 
 
 def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, sign: int) -> Price:
-    """Couple the two worlds and return the price.
-
-    Raises:
-        AssertionError: the neighbour's output differs.
-    """
+    """Couple the two worlds and return the price; AssertionError if the outputs differ."""
     worlds = [list(stream), with_events(stream, events)]
     before, after = worlds if sign > 0 else worlds[::-1]
     first = perform(adapter, before, seed, Probe())
@@ -148,11 +144,7 @@ def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, 
 
 
 def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -> list[Price]:
-    """Check both directions against the stated cost.
-
-    Raises:
-        AssertionError: the neighbours can be told apart better than stated.
-    """
+    """Check both directions against the stated cost; AssertionError if the price exceeds it."""
     prices = [couple(adapter, stream, events, seed, sign) for sign in (1, -1)]
     mechanism = adapter.mechanism
     for price in prices:

@@ -1,7 +1,4 @@
-"""Run one mechanism: stream keys, exact counts in, transcripts out, restarts through its blocks.
-
-`worst` is a nearly worst-case stream and event for every variant, to compare with its stated cost.
-"""
+"""Run one mechanism over a stream; `worst` is a near-worst-case stream and event per variant."""
 
 import random
 from collections import Counter

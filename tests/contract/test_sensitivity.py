@@ -1,8 +1,4 @@
-"""Adding one event or user moves every mechanism's statistics by at most the stated sensitivity.
-
-Random and adversarial streams; `coupling` defines the check, made in both directions against
-`cost()`.
-"""
+"""One event or user moves every mechanism's statistics by at most the stated sensitivity."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,8 +1,6 @@
-"""Topics without an id are refused on every path: a recreated topic would reuse the same noise on
-other data.
+"""Topics without an id are refused: a recreated topic would reuse the same noise on other data.
 
-Broker answers are planted here, because the packaged brokers all give ids (Kafka 2.7 and 2.8 were
-tried by hand). tests/kafka and tests/worker cover the answers of newer brokers.
+Broker answers are planted: packaged brokers all give ids (Kafka 2.7 and 2.8 were tried by hand).
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""The messages that an operator can meet, as the code has them, and the rows of docs/operations.md that explain them.
+"""Operator messages in the code, and the rows of docs/operations.md that explain them.
 
-A message is a template: its fixed words, with `…` for what varies. A row covers it if the words between backticks in the row's first cell,
-with `…` for anything, occur in it in that order.
+A message is a template with `…` for what varies. A row covers it if the words between backticks in
+the row's first cell, with `…` for anything, occur in it in that order.
 """
 
 import ast
@@ -202,6 +202,8 @@ def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.e
         yield from ((text, "") for text in _spoken(file, node))
     elif isinstance(node, ast.Call):
         yield from ((said, "") for said in _said(file, node))
+    elif isinstance(node, ast.Return) and file in GATHERED and isinstance(node.value, ast.List):
+        yield from ((said, "") for said in node.value.elts)
 
 
 def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
@@ -300,15 +302,15 @@ def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
         last = node.values[-1]
         choices = last.value if isinstance(last, ast.FormattedValue) else last
         word = name_of(choices.value if isinstance(choices, ast.Subscript) else choices)
-        strings = (
-            inner.value
+        inners = (
+            inner
             for other in ast.walk(tree)
             if (isinstance(other, ast.FunctionDef) and other.name == word)
             or (isinstance(other, ast.Assign) and name_of(other.targets[0]) == word)
             for inner in ast.walk(other)
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
         )
-        kinds = {string for string in strings if string[:1] in ("a", " ")}
+        strings = {template(i) for i in inners if isinstance(i, ast.Constant | ast.JoinedStr)}
+        kinds = {string for string in strings if string[:1] in ("a", " ") and string[-1:] != " "}
         return {text[:-1] + kind for kind in kinds} or {text}
     return {text}
 

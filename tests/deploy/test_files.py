@@ -1,7 +1,4 @@
-"""The files of deploy/ agree with each other, with the ports and settings of the worker, and with what the guide says of them.
-
-Tools that know the formats (hadolint, kubeconform, promtool, docker compose) were run by hand; here nothing but Python is needed.
-"""
+"""The files of deploy/ agree with each other, the worker's ports and settings, and the guide."""
 
 import importlib.metadata
 import re

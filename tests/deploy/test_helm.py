@@ -1,7 +1,7 @@
-"""The chart makes what deploy/kubernetes says, from one settings file; its rules are deploy/prometheus/alerts.yml and nothing else.
+"""The chart renders the objects of deploy/kubernetes and exactly the rules of alerts.yml.
 
-Its objects, monitoring included, were decoded strictly (unknown and mistyped fields are errors) into the types of k8s.io/api v0.34.0 and of
-the Prometheus operator v0.85.0, by hand; here they are held equal to the manifests, which kubeconform has seen.
+Its objects were decoded strictly, by hand, into the types of k8s.io/api v0.34.0 and the Prometheus
+operator v0.85.0; kubeconform has checked the manifests.
 """
 
 import copy

@@ -58,7 +58,7 @@ def test_the_messages_are_all_found() -> None:
     for one in (
         "the key file holds another key than the one this state was made with: restore the old key file",  # raised
         "…: reading all of it again",  # logged
-        "internal error: … at …; --debug shows more",  # said at the end of a command
+        "internal error: … at an unknown place; --debug shows more",  # said at the end of a command
         "… has cleanup.policy = … and needs compact: state would be lost",  # gathered
         "Kafka does not allow it: …. Which principal needs what is in deploy/acls.md",  # returned
         "…name = …: another histogram has this name",  # yielded

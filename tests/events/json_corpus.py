@@ -340,12 +340,7 @@ def read_back(spans: EventSpans) -> list[Row]:
 
 
 def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
-    """Read records with and without the scanner.
-
-    Returns:
-        the first record on which the two disagree, with both results; the number of records the
-        scanner read; the number of events.
-    """
+    """Return the first record on which the scanner and reader differ, records scanned, and events."""
     keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
     records = Records.of(values, keys, range(len(values)))
     fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))

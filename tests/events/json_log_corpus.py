@@ -167,11 +167,7 @@ def refuse(word: str) -> object:
 
 
 def rows_of(node: Node, value: object) -> Iterator[Row]:
-    """Yield the rows of a value at a node, as the log specifies; numbers are texts.
-
-    Raises:
-        NotPlainError: no log can express the value.
-    """
+    """Yield the rows of a value at a node; NotPlainError if no log can express the value."""
     inner = bool(node.children) or node.elements is not None
     if node.many and not inner and isinstance(value, list):
         yield node.slot, kinds.MAP if isinstance(value, Pairs) else kinds.LIST, len(value)

@@ -39,12 +39,7 @@ def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
 
 
 def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> Events:
-    """Return events (stream key, items, time in ms, and perhaps the user) as columns.
-
-    Args:
-        events: must all be valid.
-        by: a reader that has read the earlier batches; None for a new one.
-    """
+    """Return valid events (stream key, items, time in ms, user) as columns; `by` reuses a reader."""
     names = ("key", "items", "ts", "user")
     values = [json.dumps(dict(zip(names, event, strict=False))).encode() for event in events]
     users = any(len(event) > len(names) - 1 for event in events)

@@ -1,8 +1,4 @@
-"""Reference definition of an event: plain Python over `json.loads`.
-
-Written only from the settings' reference; it shares no code with the package. It takes settings as
-a file has them: dictionaries of texts and numbers.
-"""
+"""Reference reader over `json.loads`, from the settings' reference; shares no package code."""
 
 import json
 import re

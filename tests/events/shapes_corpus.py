@@ -320,12 +320,7 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
 
 
 def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, int]:
-    """Read records in three ways.
-
-    Returns:
-        the first record on which two readers disagree, with the results; the number of records the
-        scanner read; the number of events.
-    """
+    """Return the first record on which two of the readers differ, records scanned, and events."""
     keys = [
         None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7)
         for place in range(len(values))

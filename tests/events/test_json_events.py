@@ -29,12 +29,7 @@ EVENTS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
 
 
 def first_difference(records: int, every: int = 1) -> str | None:
-    """Return the first difference between the scanner and the general reader.
-
-    Args:
-        records: number of mutated records read after the corpus.
-        every: 5 reads the corpus with one in five of the settings.
-    """
+    """Compare scanner and general reader; `every` = 5 uses one in five of the settings."""
     values = corpus()
     for by in readers()[::every]:
         found, *_ = difference(by, values)

@@ -1,7 +1,4 @@
-"""The general reader of JSON along a tree.
-
-`tests/events/json_log_corpus.py` compares it with Python's own.
-"""
+"""The general JSON reader along a tree; `json_log_corpus.py` compares it with Python's own."""
 
 import subprocess
 import sys

@@ -115,13 +115,7 @@ def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
 def first_difference(
     records: int, logs: Callable[..., Any] | None = None, every: int = 1
 ) -> str | None:
-    """Return the first difference between scanner, general reader and `json.loads`.
-
-    Args:
-        records: number of mutated records read after the corpus.
-        logs: the scanner; None for the compiled one.
-        every: 5 reads one in five of the corpus.
-    """
+    """Compare scanner `logs` (None: compiled), reader, `json.loads`; `every` 5 reads a fifth."""
     readers = {name: (Scanner(root, logs), JsonDecoder(root)) for name, root in TREES.items()}
 
     def batches() -> Iterator[tuple[str, list[bytes]]]:

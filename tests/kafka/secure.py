@@ -1,9 +1,4 @@
-"""A Kafka broker with TLS, SCRAM and ACLs: its certificates, users and rules.
-
-Clients connect to `localhost` through TLS and SCRAM-SHA-512, where everything not allowed is
-forbidden. The broker's own listener without TLS belongs to a super-user, with which the tests set
-things up.
-"""
+"""A Kafka broker with TLS, SCRAM-SHA-512 and default-deny ACLs; tests set up as its super-user."""
 
 from __future__ import annotations
 

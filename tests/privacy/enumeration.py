@@ -1,14 +1,9 @@
-"""Exact distribution of a mechanism's output: its own code runs once for every outcome of its
-noise.
+"""Exact distribution of a mechanism's output: run its code once for every outcome of its noise.
 
-Instead of AES words the code gets the words' addresses (tag XOR cell). An address read by a table
-or a pick is one chance node with the table's exact probabilities, or the pick's exact weights; a
-depth-first search visits all of them. Reading an address again gives the same value, as a word
-would; reading it by another table, or by a pick, is reported as shared noise. Claims about two
-distributions are thus tested on the distributions, not on samples, and on the running code, not on
-a formula.
-
-Paths less likely than `floor` are left out; `Law.lost` is their total probability.
+The code gets the AES words' addresses (tag XOR cell). An address read by a table or a pick is one
+chance node with exact probabilities; a depth-first search visits all. Reading an address again
+gives the same value; reading it through another table or a pick is reported as shared noise. Paths
+less likely than `floor` are left out; `Law.lost` is their total probability.
 """
 
 import math

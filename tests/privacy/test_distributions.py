@@ -1,7 +1,4 @@
-"""Exact output distributions of neighbouring streams against claims; planted flaws are refused.
-
-Neighbours differ in one event, or in several events of one person.
-"""
+"""Exact output distributions of neighbouring streams against claims; planted flaws are refused."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,11 +27,7 @@ SLACK = 1e-6
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, a stream and the neighbour's extra event; and a flaw that must be detected.
-
-    Attributes:
-        flaw: settings too cheap for this event, or a change that breaks the mechanism.
-    """
+    """A mechanism, a stream, the neighbour's extra event, and a `flaw` that must be detected."""
 
     name: str
     settings: dict[str, Any]

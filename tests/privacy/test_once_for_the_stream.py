@@ -147,7 +147,7 @@ def test_an_event_meets_each_noise_that_is_charged_for_it_once(
 
 def exact_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
     """Plant: a segment's end forgets the noise the sums already have."""
-    one = state.key(key)
+    one = state.of[key]
     one.start = np.zeros_like(one.start)
     END(mechanism, state, key, t, noise)
 
@@ -155,7 +155,7 @@ def exact_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -
 def fresh_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
     """Plant: a close whose interval is counted from tick 1 again at the next one."""
     CLOSE(mechanism, state, key, t, noise)
-    one = state.key(key)
+    one = state.of[key]
     one.noise = one.noise * (one.interval % 2)
 
 

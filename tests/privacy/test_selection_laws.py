@@ -1,9 +1,7 @@
 """Selecting mechanisms, from keyed words to snapshots, against exact enumeration.
 
-Chi-squared over some 10,000 independent stream keys and ticks, at a false-alarm rate of 1e-4 (seeds
-are fixed). Planted noise a tenth too wide must be rejected. The laws come from the papers'
-definitions and the budget, not from the mechanisms' own numbers. tests/mechanisms covers the parts
-(selection, limit_dom, above_threshold, sparse_gumb).
+Chi-squared over some 10,000 stream keys and ticks, false-alarm rate 1e-4; planted noise a tenth too
+wide must fail. The laws come from the papers' definitions and the budget.
 """
 
 import itertools

@@ -84,15 +84,10 @@ def chaos(
     gap_s: tuple[float, float],
     topics: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Run the test, assert everything, and return figures.
+    """Run the test, assert every result, and return figures.
 
-    Args:
-        directory: for settings, data and logs.
-        events: total number; half precede the workers.
-        kills: how many times a worker is killed.
-        seed: of events and kills.
-        gap_s: least and most seconds from one kill to the next.
-        topics: partitions of each events topic, `SOURCES` in all; one topic if left out.
+    `events` is the total, half of it before the workers start; `gap_s` is the range between kills;
+    `topics` gives partitions per events topic, `SOURCES` in all (default: one topic).
     """
     rng = random.Random(seed)
     events_of = {"grace": f"{GRACE_MS}ms"}

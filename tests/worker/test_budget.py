@@ -1,6 +1,4 @@
-"""`quietcount budget` agrees with the published snapshots, through generations; a worker with a
-ceiling ends before the epoch that would exceed it, and loses nothing.
-"""
+"""`quietcount budget` matches the snapshots; a worker stops before exceeding its ceiling."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""`init`, `check` and `run` on topics of different shapes, with only the budget edited.
-
-Published counts are checked against a few lines of plain Python over the events.
-"""
+"""`init`, `check` and `run` on topics of many shapes, against counts of plain Python."""
 
 import json
 import random

@@ -1,9 +1,4 @@
-"""All 2013 departures of New York, through a real Kafka and through `replay`: exact except for the
-noise.
-
-Exact counts and noise are both recomputed here: the counts from the rows of the data set, the noise
-from the operator's key, the mechanism id of a snapshot, and the labels.
-"""
+"""2013 New York departures through Kafka and `replay`, against recomputed counts and noise."""
 
 import datetime
 import json

@@ -1,8 +1,6 @@
-"""A worker with little memory reads the worst known content to its end, beside honest events that
-all count.
+"""A worker with little memory reads the worst known content and counts all honest events.
 
-The limit is on its data segment (Linux: all private writable memory, touched or not), so an
-allocation that is too large fails at once, as in a small container.
+The limit is on its data segment (Linux), so an oversized allocation fails at once.
 """
 
 import resource

@@ -1,10 +1,4 @@
-"""A worker's own output never shows the data: neither its log, even with --debug, nor its metrics,
-nor its failures.
-
-Secrets are planted wherever possible: labels, stream keys, record keys, users, counts, broken
-records, messages of exceptions, the key file. Every kind of failure is provoked once, and every
-line is searched.
-"""
+"""Planted secrets never appear in a worker's log (even with --debug), metrics or failures."""
 
 import base64
 import json

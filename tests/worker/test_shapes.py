@@ -1,9 +1,4 @@
-"""Typical events on a real Kafka: nested fields, lists of objects, numbers, times, conditions,
-buckets.
-
-Every input path (`run` and its `audit`, `replay` of lines, of Parquet and of the topic) gives the
-counts of a few lines of plain Python.
-"""
+"""Every input path gives the counts of plain Python on nested, list, time and bucketed events."""
 
 import json
 import random

@@ -1,6 +1,4 @@
-"""The local copy of the state may vanish, be old, or lie on a disk that is full or gone: Kafka has
-all of it.
-"""
+"""The local state may be lost, stale, or on a full or failed disk: Kafka has all of it."""
 
 import resource
 import shutil

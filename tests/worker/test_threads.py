@@ -1,7 +1,4 @@
-"""Owner partitions of one process on a real broker: their threads share the mechanisms.
-
-The long run is `tests.contract.soak --kafka`.
-"""
+"""Owner partitions sharing mechanisms between threads; long run: `tests.contract.soak --kafka`."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Bounds on users on a real broker, over partitions, commits, kills and epochs; then with events that
-the worker sends on by user: each counts once, in its own tick.
-"""
+"""Bounds on users over partitions, commits, kills and epochs, also with re-keyed events."""
 
 import json
 import random

@@ -1,10 +1,4 @@
-"""One worker process with eight owner partitions, its threads interrupted constantly.
-
-attack        every mechanism that picks, where one of two labels must never be picked; counts how
-often it was
-audited_run   every mechanism, random events, a kill; audit, which has one thread, proves every
-snapshot
-"""
+"""One worker process with eight owner partitions and constant thread switching."""
 
 import json
 import random

@@ -40,10 +40,9 @@ class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributeStage(EventsStage):
-    """What the shards of stage 1 share.
+    """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `contributions` has a partition for each of `owners`. `origins` is the number of partitions from
-    which events were re-keyed; None where the events topics are the sources.
+    `origins` counts the partitions of re-keyed events topics; None: stage 1 reads those topics.
     """
 
     contributions: str

@@ -1,11 +1,10 @@
-"""Operator's port: metrics, health and readiness over HTTP, from a thread of its own.
+"""Operator's port: metrics, health and readiness over HTTP, from a separate thread.
 
-The thread answers even when the worker is stuck. The figures are exact, so it listens on 127.0.0.1
-by default. Gauges describe what this worker owns when Prometheus asks, so none outlives its
-partition; other threads work meanwhile, so not all are of one moment.
+It answers even when the worker is stuck, and listens on 127.0.0.1 by default, since the figures are
+exact. Gauges show what this worker owns at the scrape, so none outlives its partition; as other
+threads keep working, the values may differ slightly in time.
 
-    alive   the event loop turns, and no shard's thread has spent too long on one piece of work
-            (else a restart helps)
+    alive   the event loop turns, and no shard's thread is stuck in one piece of work (else restart)
     ready   partitions assigned and taken over, their logs read up to now, stage 1 commits in time
             (else wait before the next worker is stopped), and most records are accepted
 

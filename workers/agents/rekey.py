@@ -1,9 +1,8 @@
 """The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
 A commit sends the records, in order, to the partitions of their users; rejects of records without a
-readable user; and a mark to every partition (`rekey_markers.py`). A record counts where it would
-count if this partition were a source partition. A late record carries that time, so it does not
-matter where a commit ends.
+readable user; and a mark to every partition (`rekey_markers.py`). A record counts at the time it
+would if this were a source partition. Late records carry it, so commit boundaries do not matter.
 
 Every mark has the current time and follows the records. Retention uses the latest time in a
 segment, so it counts from then on, however old the events are.
@@ -35,7 +34,7 @@ from workers.runtime.metrics import REKEY
 from workers.runtime.sizes import MESSAGE_BYTES
 from workers.settings.settings import RECORDS_AHEAD_MAX_MS
 
-# A transaction takes about 10 ms, whatever is in it; sending this many records takes 50.
+# A transaction takes about 10 ms, even empty; sending this many records takes 50 ms.
 PENDING_RECORDS = 20_000
 PENDING_BYTES = 8 << 20
 # Size of our header without a key.
@@ -55,10 +54,9 @@ class Sent:
     """Records of one batch to forward, see `Forwarded`; one row each. Sensitive.
 
     `users`, `values` and `keys`, int64 (n, 2), are starts and stops in `data`; `keys` are the
-    original ones, start -1 if there is none or it is not kept. `late` is the watermark that a
-    record came behind, or NO_TIME. `times` are ms since 1970, at least 1. `own`: bytes of the
-    record's own headers, which follow its value; tuples take fifty times as much memory, so headers
-    are decoded when sent.
+    original ones, start -1 if absent or not kept. `late` is the watermark at a late record, else
+    NO_TIME. `times` are ms since 1970, at least 1. `own` is the size in bytes of the record's own
+    headers, after its value, decoded when sent: tuples would take fifty times as much memory.
     """
 
     topic: str

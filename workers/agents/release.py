@@ -1,9 +1,8 @@
 """The release shard: merges one owner partition of the contributions topic, adds noise, publishes.
 
-A tick is committed here in one Kafka transaction with its snapshots, the changed ledger blocks and
-stream keys, the mechanisms' state and the progress record. Its input was already in the
-contributions topic. So whenever the worker dies, the next owner releases the same ticks with the
-same bytes, or finds them released.
+One Kafka transaction commits a tick: snapshots, changed ledger blocks and stream keys, the
+mechanisms' state and the progress record. Its input is already in the contributions topic, so if
+the worker dies, the next owner releases the same ticks with the same bytes, or finds them released.
 
 A new generation has other bytes, so it must not publish a tick that an older owner worked on: that
 transaction may have been aborted after readers of uncommitted records saw it. The older owner,

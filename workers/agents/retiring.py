@@ -20,11 +20,10 @@ from workers.settings.settings import Settings
 
 
 def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, int]:
-    """End the running generation of a histogram that the settings lack.
+    """End a histogram's generation; return it and the number of owner partitions that had it.
 
-    Return the generation, and the number of owner partitions that had it. Raises SettingsError if
-    the settings have it, the state does not, or workers of this name run; StateRefused if another
-    version wrote the state; KafkaException.
+    Raises SettingsError if the settings have the histogram, the state does not, or workers of this
+    name run; StateRefused if another version wrote the state; KafkaException.
     """
     if name in (config.name for config in settings.histograms):
         raise SettingsError(
@@ -59,8 +58,6 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
 
 
 class _Owner(Shard):
-    """An owner partition, taken over for one transaction."""
-
     stage = "retire"
 
     def retire(self, name: str, contributions: str) -> None:

@@ -43,16 +43,13 @@ VERSION = 1
 # most the bytes of a part (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
-# Python's overhead for a header, whose own bytes are at least 3: measured 120 to 170. Every
-# reject has five headers.
+# Python's overhead per header of at least 3 bytes (measured: 120 to 170); a reject has five.
 HEADER_BYTES = 200
 # Above this, rejects omit the records' own headers, as if they were too long.
 _HEADERS_BYTES_MAX = 128 << 20
 
 
 class Rejects:
-    """Pending rejects of one partition, on their way to the rejects topic."""
-
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
         self._topic, self._place, self._metrics = topic, place, metrics
         self.messages: list[Outgoing] = []
@@ -105,10 +102,9 @@ P = TypeVar("P", bound=SourceProgress)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsStage:
-    """What the shards of a stage that reads events share.
+    """Shared by a stage's shards; `commit_interval_s` is the longest time from reading to commit.
 
-    `commit_interval_s` is the longest time between reading and committing a record, `max_behind_ms`
-    the longest time after its own at which an event may count (None: no limit).
+    `max_behind_ms` is the longest time after its own at which an event may count; None: no limit.
     """
 
     events: EventsSettings

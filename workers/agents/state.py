@@ -35,10 +35,7 @@ _SOON = (
 
 
 def members_of(connection: Connection, group: str) -> int:
-    """Return the size of a consumer group, once it has a coordinator; 0 if it is unknown.
-
-    Raises SettingsError if this principal may not ask, KafkaException if no broker answers.
-    """
+    """Return a group's size, 0 if unknown; SettingsError if denied, KafkaException if no answer."""
     deadline = time.monotonic() + _ANSWER_S
     with connection.admin() as admin:
         while True:
@@ -67,10 +64,7 @@ def await_coordinator(connection: Connection, group: str) -> None:
 
 
 def key_of(settings: Settings, connection: Connection) -> NoiseKey:
-    """Return the worker's key; raise SettingsError if it is missing or unusable.
-
-    If the file is missing but the cluster holds state, the message gives its key's fingerprint.
-    """
+    """Return the key. For a missing file, the SettingsError has the state's key fingerprint."""
     path = settings.worker.key_file
     try:
         return NoiseKey(read_key(path))
@@ -90,11 +84,7 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
 def check_states(
     settings: Settings, connection: Connection, key: NoiseKey, merge_of: Callable[[int], Merge]
 ) -> None:
-    """Refuse to start if these settings cannot resume from the state.
-
-    `merge_of` returns the histograms of an owner partition, before any tick. Raises SettingsError
-    for another key, StateRefused for other settings.
-    """
+    """Raise SettingsError for another key, StateRefused for settings that cannot use the state."""
     try:
         states = read_states(connection, settings.worker.name) or []
     except KafkaException as error:

@@ -1,7 +1,4 @@
-"""The worker's topics on the cluster: which are needed, which exist, and which are wrong.
-
-The first commit fixes the matches of a regular expression; later ones are reported, never counted.
-"""
+"""The worker's topics on the cluster; the first commit fixes a regular expression's matches."""
 
 import logging
 import threading
@@ -31,11 +28,10 @@ FIXED = "the set of topics is fixed by the first start; a new worker name takes 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The worker's topics on the cluster.
+    """Topics on the cluster; `others` match the regular expression but are not counted.
 
-    `others` also match the regular expression, but are not counted. `existing` is the part of
-    `plan` that exists. `plain`: the settings name one events topic. `by_user` is the topic of the
-    re-keyed events, which stage 1 reads; None: it reads the events topics.
+    `existing` is the part of `plan` that exists; `plain`: the settings name one events topic;
+    `by_user` is the re-keyed topic that stage 1 reads, None: it reads the events topics.
     """
 
     events: tuple[str, ...]
@@ -78,9 +74,8 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
 def look_at_topics(
     settings: Settings, connection: Connection, events_partitions: int | None = None
 ) -> Topics:
-    """Return the needed topics, and those of them that exist.
+    """Plan and look up the topics; `events_partitions` is the default for missing events topics.
 
-    `events_partitions` is for missing events topics, unless another setting or topic decides.
     Raises SettingsError if no broker answers, or the topics contradict the settings.
     """
     events, others = events_topics(settings, connection)
@@ -134,10 +129,7 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 def check_events(
     settings: Settings, connection: Connection, *, as_produced: bool = False
 ) -> Sources:
-    """Return the source partitions; raise SettingsError if one is missing, or no broker answers.
-
-    With `privacy.rekey` they are the by-user topic's, unless `as_produced`.
-    """
+    """Return the source partitions (`as_produced`: before re-keying), or raise SettingsError."""
     by_user = settings.privacy.rekey and not as_produced
     names = (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
     existing = describe(connection, names)
@@ -151,10 +143,7 @@ def check_events(
 def events_topics(
     settings: Settings, connection: Connection
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the events topics, and other matching topics that are not counted.
-
-    Raises SettingsError if nothing matches, or a topic of the state is gone.
-    """
+    """Return events topics and uncounted matches; SettingsError if none, or a known one is gone."""
     wanted = settings.events.topics
     if wanted.pattern is None:
         return wanted.names, ()

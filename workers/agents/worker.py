@@ -1,8 +1,4 @@
-"""The worker: start-up checks, and the Faust application built from settings.
-
-`run` refuses to start with a missing topic, a changed partition count or an unreadable key, then
-starts Faust. Its agents hand each record batch to its shard, which does everything else.
-"""
+"""The worker: start-up checks, and a Faust application that hands record batches to shards."""
 
 import asyncio
 import errno
@@ -113,7 +109,6 @@ class Factory:
 
     @property
     def stages(self) -> dict[str, dict[str, Callable[[int], Shard]]]:
-        """Return the constructors of shards, by stage and topic."""
         origins = () if self._by_user is None else self._by_user.sources.topics
         return {
             REKEY: {topic.name: partial(self.rekey, topic) for topic in origins},
@@ -192,11 +187,10 @@ def build_app(factory: Factory) -> QuietcountApp:
 
 
 def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | None = None) -> int:
-    """Run the worker until it is told to stop; return the exit status.
+    """Run until a signal (exit status 0), refused settings or state (2), or fencing (75).
 
-    It is 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 if fenced. `metrics_port`
-    replaces the settings' own; `embedded` is the id of the embedded cluster that the caller
-    started, None for a real one. Raises SettingsError if it cannot start.
+    `metrics_port` replaces the settings' own; `embedded` is the id of the caller's embedded
+    cluster, None for a real one. Raises SettingsError if it cannot start.
     """
     check_ceiling(settings)
     connection = connection_of(settings, embedded)

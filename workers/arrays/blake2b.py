@@ -1,11 +1,11 @@
-"""BLAKE2b of many texts with one prefix: whole arrays at a time, the same digests as hashlib's.
+"""BLAKE2b of many texts with one prefix, equal to hashlib's.
 
 `start` absorbs key, person and prefix once; `digests` finishes that state for each of n spans of a
 buffer. A text of one block takes 0.15 us; hashlib takes 0.5, makes two objects and holds the GIL.
 
     Symbol (RFC 7693)   Here
     h                   `State.words`: eight state words, little-endian in the digest
-    t                   `State.length` plus the bytes of the text: how many bytes were absorbed
+    t                   `State.length` plus the bytes of the text
     m                   `block`: 128 bytes, or 16 words; numba runs on little-endian machines only
     SIGMA, IV, F, G     `_SIGMA`, `_IV`, `compress`, `mix`
 
@@ -38,7 +38,7 @@ _IV = np.array(
     ],
     dtype=np.uint64,
 )
-# Which word of the block each half of a G takes; rounds 10 and 11 repeat 0 and 1.
+# Block word for each half of a G; rounds 10 and 11 repeat 0 and 1.
 _SIGMA = np.array(
     [
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
@@ -65,11 +65,11 @@ _16, _24, _32, _40, _48, _63, _1 = (np.uint64(n) for n in (16, 24, 32, 40, 48, 6
 
 
 class State(NamedTuple):
-    """The digest state before the text: pass it to `digests` as `*state`. Secret if the key is."""
+    """The digest state before the text, passed to `digests` as `*state`. Secret if the key is."""
 
-    words: Words  # (8,), after all complete blocks that are followed by more
-    rest: Bytes  # (0 to 128,), bytes absorbed after those blocks
-    length: int  # bytes absorbed in all, the key's block included
+    words: Words  # (8,), after all blocks but the last
+    rest: Bytes  # (0 to 128,), bytes of the last block
+    length: int  # bytes in all, including the key's block
 
     def __repr__(self) -> str:
         return "State(<secret>)"
@@ -89,13 +89,13 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     parameters[6:] = np.frombuffer(person.ljust(PERSON_BYTES, b"\0"), dtype=np.uint64)
     words = _IV ^ parameters
     absorbed = (key.ljust(BLOCK_BYTES, b"\0") if key else b"") + prefix
-    # The last block waits, even a full one: without a text it is compressed as the last.
+    # Keep the last block, even if full: without a text, it is compressed as the last.
     done = max(0, len(absorbed) - 1) // BLOCK_BYTES * BLOCK_BYTES
     for at in range(0, done, BLOCK_BYTES):
         block = np.frombuffer(absorbed, dtype=np.uint64, count=16, offset=at)
         compress(words, block, np.uint64(at + BLOCK_BYTES), _MORE)
     rest = np.frombuffer(absorbed[done:], dtype=np.uint8)
-    # Frozen, as threads share it; and one array type for the compiler, whatever the prefix.
+    # Read-only, since threads share it, and numba compiles for one array type.
     words.flags.writeable = rest.flags.writeable = False
     return State(words, rest, len(absorbed))
 
@@ -104,7 +104,7 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
 def mix(
     a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, x: np.uint64, y: np.uint64
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """Return four state words after two words of the block are mixed in: G of RFC 7693."""
+    """Mix two words of the block into four state words: G of RFC 7693."""
     a = a + b + x
     d ^= a
     d = d >> _32 | d << _32
@@ -126,7 +126,7 @@ def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> 
 
     `length` includes this block's bytes; `last` is all ones for the last block, else 0.
     """
-    # Scalars, not an array, so that the compiler may keep them in registers.
+    # Scalars, so that the compiler can keep them in registers.
     v0, v1, v2, v3 = words[0], words[1], words[2], words[3]
     v4, v5, v6, v7 = words[4], words[5], words[6], words[7]
     v8, v9, v10, v11 = _IV[0], _IV[1], _IV[2], _IV[3]
@@ -155,8 +155,8 @@ def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> 
 def round_side_by_side(v: Words) -> None:
     """Run one round of F on the states of LANES digests.
 
-    `v` (32 LANES,) has rows of LANES: 16 of states, changed, and 16 of words in the order of this
-    round. The compiler vectorizes the loop because every row has its place in one array.
+    `v` (32 LANES,) has 16 rows of LANES states and 16 of words in the order of this round. One
+    array with fixed rows lets the compiler vectorize the loop.
     """
     for lane in range(LANES):
         i = np.uint64(lane)
@@ -182,10 +182,10 @@ def round_side_by_side(v: Words) -> None:
 def last_blocks(
     words: Words, blocks: Words, lengths: Words, rows: Longs, number: int, v: Words, out: Words
 ) -> None:
-    """Write the digests of `number` texts of one block each, up to LANES, side by side.
+    """Write the digests of `number` <= LANES texts of one block each to `rows` of `out` (n, 2).
 
     Word w of the block in lane i is blocks[w * LANES + i]. `lengths` counts the bytes absorbed with
-    each block, `rows` are those of `out` (n, 2), `v` (32 LANES,) is scratch.
+    each block; `v` (32 LANES,) is scratch.
     """
     for lane in range(LANES):
         for row in range(8):
@@ -210,11 +210,10 @@ def digests(
 ) -> None:
     """Write the digest of prefix + data[start:stop] for each of n spans.
 
-    `out` (n, 2) gets the first 16 bytes of each digest as little-endian words: a digest of 8
-    bytes is column 0. A span outside of data raises IndexError. Texts that end within the first
-    block, as almost all do, are done LANES at a time.
+    `out` (n, 2) gets the first 16 bytes of each digest as little-endian words: a digest of 8 bytes
+    is column 0. A span outside of data raises IndexError. Texts of one block run LANES at a time.
     """
-    # Arrays of one kind, and loops in place of slices: numba takes 2 s more to compile others.
+    # One array type, and loops instead of slices, save 2 s of compile time.
     as_words, state = np.zeros(16, dtype=np.uint64), np.zeros(8, dtype=np.uint64)
     blocks, v = np.zeros(16 * LANES, dtype=np.uint64), np.zeros(32 * LANES, dtype=np.uint64)
     lengths = np.zeros(LANES, dtype=np.uint64)
@@ -260,7 +259,7 @@ def digests(
                 break
             filled = 0
         if not alone:
-            # The words before are those of the prefix, the ones behind zeros, in every lane.
+            # In every lane, earlier words are the prefix's and later ones are zero.
             for word in range(len(rest) >> 3, (max(used, held[waiting]) + 7) >> 3):
                 blocks[word * LANES + waiting] = as_words[word]
             held[waiting], lengths[waiting], rows[waiting] = used, np.uint64(absorbed), i

@@ -1,12 +1,11 @@
 """Kernel compilation: at the first call, without the GIL, cached on disk where writable.
 
-A kernel is plain Python over arrays, and runs uncompiled as written. Integers are 64 bits wide and
-wrap; a division by zero raises. Kernels that read bytes from outside check every index: a hostile
-event is a reject, never a wrong memory access.
+A kernel is plain Python over arrays, and also runs uncompiled. Integers are 64 bits wide and wrap;
+a division by zero raises. Kernels that read bytes from outside check every index: a hostile event
+is a reject, never a wrong memory access.
 
 The cache directory's name hashes the text of all kernels, the versions and the processor; numba
-alone would check only the file of the outermost function. A complete one may be
-read-only, as in an image.
+alone would check only the outermost function's file. A complete one may be read-only.
 """
 
 import os
@@ -32,8 +31,7 @@ def _absent(*names: str) -> Iterator[None]:
             del modules[name]
 
 
-# At a first call numba imports, where installed, SciPy's linear algebra for matrix products, and
-# cffi with a C parser for C calls: 0.25 s, and no kernel needs either.
+# At a first call, numba imports SciPy's linear algebra and cffi if installed: 0.25 s, unneeded.
 with _absent("scipy.linalg", "cffi"):
     import llvmlite.binding
     import numba
@@ -47,7 +45,7 @@ _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 # Present in every file that has kernels.
 _IMPORT = b"from workers.arrays.compiled import"
-# Marks a directory that has every kernel needed for counting.
+# Marks a directory with every kernel needed for counting.
 _COMPLETE = "complete"
 # Directories of other versions to keep, 4 MB each; the oldest are removed.
 _OTHERS_KEPT = 7
@@ -77,7 +75,7 @@ def _kept() -> Path | None:
         with suppress(OSError):
             (place / name).mkdir(parents=True, exist_ok=True)
             if os.access(place / name, os.W_OK):
-                # Other versions of Python, or of Quietcount, may be in use beside this one.
+                # Other versions of Python or Quietcount may be in use.
                 others = [path for path in place.glob("kernels-*") if path.name != name]
                 others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
                 for old in others[_OTHERS_KEPT:]:
@@ -138,8 +136,8 @@ def mark_all_compiled() -> None:
 def _compiled(
     *, part: bool = False, checked: bool = False, makes_arrays: bool = False, inline: bool = False
 ) -> Callable[[F], F]:
-    # The caller of a kernel holds its arguments. Counting references to them anyway takes 10 ns for
-    # each call within a kernel: 580 of the 720 ns that the scanner took for an event.
+    # The caller of a kernel holds its arguments. Counting references took 10 ns per call within a
+    # kernel: 580 of the scanner's 720 ns per event.
     options: dict[str, Any] = {
         "nogil": True,
         "boundscheck": checked,
@@ -154,7 +152,7 @@ def _compiled(
         save = made._cache.save_overload
 
         def save_if_possible(*what: object) -> None:
-            # A full disk or a read-only image costs only the cached copy.
+            # A full disk or a read-only image loses only the cached copy.
             with suppress(OSError):
                 save(*what)
 
@@ -169,12 +167,12 @@ def _compiled(
 def _compile_again_for_python(part: Any, for_python: Any) -> None:
     """Make Python's calls of a part, as in tests, compile it again, uncached.
 
-    It has no Python entry point, which takes a fifth of the compile time.
+    A part lacks a Python entry point, a fifth of the compile time.
     """
     numbas_own = part.add_overload
 
     def add(result: Any) -> None:
-        # numba's own method would also register it for Python calls, which would then call nothing.
+        # numba's method would also register it for Python calls, which would call nothing.
         part.overloads[tuple(result.signature.args)] = result
 
     def compile_for_python(*arguments: object) -> object:

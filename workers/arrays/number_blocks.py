@@ -10,15 +10,15 @@ Narrow = NDArray[np.int16] | Codes
 Sums = Codes | Longs
 
 LOOKED_AT_ONCE = 64
-# Of a block of numbers: version, width, rows.
+# Head of a block: version, width, rows.
 HEAD_BYTES = 4
-# Rows added up together: their sums take 12 KiB of a nearest cache of 32.
+# Rows per tile of sums: these take 12 KiB of a 32-KiB L1 cache.
 TILE_ROWS = 1024
 
 
 @kernel
 def xor(words: Words, others: Words, out: Words) -> None:
-    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), one after the other."""
+    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), by rows of `others`."""
     n = len(words)
     for j in range(len(others)):
         upper, lower = others[j, 0], others[j, 1]
@@ -38,14 +38,11 @@ def look_up(
     words: Words,
     out: Narrow,
 ) -> None:
-    """Write `lowest` plus the number of thresholds at or below each 128-bit word.
+    """Write `lowest` plus the number of thresholds at or below each 128-bit word to `out` (n,).
 
-    Args:
-        guide: the value by a word's upper bits, or `open_mark` where they do not decide it.
-        shift: of the upper half, to its upper bits.
-        high, low: (k,), the halves of the thresholds, ascending.
-        words: (n, 2), the more significant half first.
-        out: (n,), written; of the guide's type.
+    `guide` has the value at a word's upper half >> `shift`, or `open_mark` where these bits do not
+    decide it. `high` and `low` (k,) are the halves of the ascending thresholds; `words` (n, 2)
+    have the upper half first.
     """
     for i in range(len(words)):
         value = guide[words[i, 0] >> shift]
@@ -68,13 +65,12 @@ def add_up(
 ) -> None:
     """Sum multiples of noise columns in a chain of sums, each shifted and carried into the next.
 
-    No sum overflows its type. Rows are taken in tiles, so that sums stay in the nearest cache.
+    No sum overflows its type. Works in tiles of len(short) rows, so that sums stay in L1.
 
     Args:
         narrow, wide: (columns, n or more), noise.
-        terms: (k, 3), of all sums: 0 for a narrow column and 1 for a wide one, column, factor.
+        terms: (k, 3), of all sums: 0 for a narrow or 1 for a wide column, column, factor.
         sums: (m, 4): end of its terms, constant to add, right shift, 1 where 32 bits suffice.
-        short: scratch for a tile's sums.
         out: (n,), written: the last sum.
     """
     out[:] = 0
@@ -123,17 +119,10 @@ def passed(
 ) -> tuple[int, int]:
     """Find the rows that pass a threshold for the first time, and all rows shown before or now.
 
-    Most of a large ledger's rows are never shown: checking that a group of rows has none takes half
-    the time of going through them.
-
-    Args:
-        shown: (n,), 0 for a row that was not shown before.
-        threshold: a noisy count must be above it.
-        tests: whether new rows may be shown at all.
-        new, rows, noisy: (n,), written: ascending rows, and the noisy counts of `rows`.
-
-    Returns:
-        The lengths of `new` and `rows`.
+    A noisy count passes above `threshold`, if `tests`; `shown` (n,) is 0 for rows not shown before.
+    Writes ascending rows to `new` and `rows`, and the noisy counts of `rows` to `noisy`; returns
+    the lengths of `new` and `rows`. Most rows of a large ledger are never shown: skipping groups
+    of them halves the time.
     """
     fresh, both = 0, 0
     for begin in range(0, len(counts), LOOKED_AT_ONCE):
@@ -164,17 +153,11 @@ def mark_blocks(rows: Longs, block_bits: int, blocks: Bools) -> None:
 def pack_blocks(
     column: Longs | Codes, blocks: Longs, block_rows: int, version: int, ends: Longs, packed: Bytes
 ) -> None:
-    """Write some blocks of a column end to end, little-endian, in the narrowest width for each.
+    """Concatenate `blocks` (m,) of a column of numbers >= 0, little-endian, each as narrow as fits.
 
-    A block has a head of `HEAD_BYTES`: version (1), width (1: 0 to 3 for numbers of 1, 2, 4 or 8
-    bytes), rows (2).
-
-    Args:
-        column: (n,), numbers of at least 0.
-        blocks: (m,), non-empty blocks: block b begins at row b * block_rows.
-        block_rows: below 2^16; the column's last block may be shorter.
-        ends: (m,), written: end of each block in `packed`.
-        packed: written, with room for a head a block and 8 bytes a row.
+    The head of a block has bytes for version (1), width (1: 0 to 3 for numbers of 1, 2, 4 or 8
+    bytes) and rows (2). Block b begins at row b * block_rows and is not empty; block_rows < 2^16.
+    Writes each block's end to `ends` (m,); `packed` has room for a head per block, 8 bytes per row.
     """
     at = 0
     for i in range(len(blocks)):

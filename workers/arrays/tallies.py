@@ -1,10 +1,10 @@
 """Tallies of events: bounding, and counts by pair of stream key and label.
 
 A *pair* is a uint64: the code of the stream key in the upper 32 bits, that of the label in the
-lower 32, or NO_LABEL for the key itself, since keys whose events bring no items are recorded too. A
-tally maps pairs to rows in order of first occurrence: by a slot for each possible pair if they are
-few, else by a hash table, probed linearly and at most half full. Its hash is mixed with a secret of
-this process, since events choose the pairs.
+lower 32, or NO_LABEL to record the key itself even when its events have no items. A tally maps
+pairs to rows in order of first occurrence: by one slot per possible pair if these are few, else by
+a hash table with linear probing, at most half full. A per-process secret keys the hash: events
+choose the pairs.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ PAIRWISE_MAX = 16
 class LabelledEvents(NamedTuple):
     """Events of a batch with their labels, which are distinct in each event."""
 
-    seen: Bools  # (n,); other events add nothing, not even their stream key; (0,): all are seen
+    seen: Bools  # (n,); unseen events add nothing, not even their stream key; (0,): all are seen
     keys: Codes  # (n,)
     ends: Longs  # (n,), end of each event's labels
     labels: Codes  # (m,)
@@ -30,10 +30,10 @@ class LabelledEvents(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of a tally, and the slots by which they are found. Sensitive."""
+    """Rows of a tally, and the slots that index them. Sensitive."""
 
     secret: np.uint64  # of the hash
-    bits: int  # of a label in the number of a pair's slot; below 0: slots are found by the hash
+    bits: int  # of a label in the number of a pair's slot; below 0: the hash gives the slot
     # -1 where free: one per possible pair, or a power of two, at least twice the possible rows.
     slots: Codes
     told: Bools  # (codes of keys,), which stream keys have a row of their own
@@ -57,10 +57,9 @@ class LabelRows(NamedTuple):
 
 @kernel
 def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
-    """Write every event's effective time to `out` (n,), and return the watermark after them.
+    """Write each event's effective time, max(time, watermark), to `out` (n,); return the watermark.
 
-    That is its own time, or the watermark at it if later. The watermark begins at `mark` and
-    follows times up to `latest`, `grace` behind.
+    The watermark starts at `mark` and trails times, capped at `latest`, by `grace`.
     """
     for i in range(len(times)):
         mark = max(mark, min(times[i], latest) - grace)
@@ -72,11 +71,11 @@ def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs
 def ticks_of(
     times: Longs, effective: Longs, start: int, width: int, ticks: Longs, begins: Longs
 ) -> tuple[int, bool]:
-    """Write the tick that holds each event's effective time, which is not before its own.
+    """Write the tick of each event's effective time, which is not before its time.
 
-    `start` is that of tick 1. Writes `ticks` (n,), 0 for an event dated before it, and `begins`,
-    the events where the tick changes, the first included. Returns how many these are, and whether
-    ticks never decrease.
+    Tick 1 starts at `start`. Writes `ticks` (n,), 0 for an event before `start`, and `begins`,
+    the events where the tick changes, including the first. Returns the number of `begins` and
+    whether ticks never decrease.
     """
     runs, ascending = 0, True
     tick, first, stop = 0, 0, 0
@@ -84,7 +83,7 @@ def ticks_of(
         if times[i] < start:
             ticks[i] = 0
         else:
-            # Most events share the previous event's tick: a division takes longer than all else.
+            # Most events share the previous event's tick, which saves the slow division.
             if not first <= effective[i] < stop:
                 tick = (effective[i] - start) // width + 1
                 first = start + (tick - 1) * width
@@ -113,18 +112,16 @@ def distinct_labels(
 ) -> tuple[bool, bool]:
     """Write each event's distinct labels in order of first occurrence, with their summed amounts.
 
+    Returns whether any amount is not 1, and whether all events are seen.
+
     Args:
-        first, number: (n,): event i brings labels[first[i] : first[i] + number[i]];
-            number[i] < 0: it is not seen.
-        amounts: (m,), of the labels, or (0,): all 1.
-        amount_max: limit on the amount for one label of one event.
-        last: whether the last amount of a repeated label counts, instead of the sum.
+        first, number: (n,): event i has labels[first[i] : first[i] + number[i]]; < 0: not seen.
+        amounts: (m,), or (0,): all 1.
+        amount_max: limit per label and event.
+        last: take the last amount of a repeated label, not the sum.
         met: (labels' codes,), scratch, -1 before and after.
         ends, seen: (n,), written; ends are those in `out_labels`.
         out_amounts: written only if any of them is not 1.
-
-    Returns:
-        Whether any amount is not 1, and whether all events are seen.
     """
     at = 0
     uneven, all_seen = False, True
@@ -183,7 +180,7 @@ def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
 
 @kernel_part
 def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int) -> int:
-    """Return the row of a pair, or enter it as row `used` and return that."""
+    """Return the row of a pair, which is entered as row `used` if absent."""
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, secret, mask)
     while True:
@@ -203,8 +200,7 @@ def count_events(
 ) -> int:
     """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
 
-    Changes the table, which must have free slots for all of `events` (k,). Returns its number of
-    rows, `used` before.
+    The table must have free slots for all of `events` (k,). Returns its new number of rows.
     """
     seen, keys, ends, labels, amounts = batch
     secret, bits, slots, told, pairs, counts = table
@@ -273,12 +269,9 @@ def group_by_owner(
 ) -> tuple[Codes, Longs, Longs]:
     """Write a tally's label rows by stream key, and the keys by owner partition.
 
-    An owner's keys, and a key's labels, are in order of first occurrence. `owner_of` has the owner
-    partition of each key's code.
-
-    Returns:
-        The keys' codes; where each owner's keys begin (owners + 1,); where each key's rows begin
-        (keys + 1,). The last two end with the total.
+    Keys and labels are in order of first occurrence; `owner_of` maps key codes to owners. Returns
+    the keys' codes, the start of each owner's keys (owners + 1,) and of each key's rows
+    (keys + 1,); the last two end with the total.
     """
     pairs, counts, codes = table.pairs, table.counts, len(table.told)
     bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
@@ -319,7 +312,7 @@ def group_by_owner(
 
 @kernel
 def are_alone(first: Longs, number: Longs) -> bool:
-    """Return whether every event i brings exactly one label, the i-th; see `distinct_labels`."""
+    """Return whether every event i has exactly one label, the i-th; see `distinct_labels`."""
     i = 0
     while i < len(first) and number[i] == 1 and first[i] == i:
         i += 1

@@ -7,7 +7,7 @@ from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.types import Bytes, Codes, Longs
 from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 
-# Of an item in JSON, behind its label: the longest int64, a bracket and a comma.
+# Of a JSON item after its label: the longest int64, a bracket and a comma.
 ITEM_BYTES = 20 + 2
 # Bits of a number that encodes an item; results where there is no number.
 NUMBER_BITS = 63
@@ -21,10 +21,7 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 @kernel
 def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
-    """Write where each text of `rows` (m,) ends once they lie end to end; return the last end.
-
-    Return -1 where a row is not one of the texts.
-    """
+    """Write the ends of the concatenated texts `rows` (m,); return the last, -1 for a bad row."""
     at = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -37,7 +34,7 @@ def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
 
 @kernel
 def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
-    """Copy the texts `rows`, which `taken_ends` accepted, end to end: eight bytes at a time."""
+    """Concatenate the texts `rows`, which `taken_ends` accepted, eight bytes at a time."""
     at = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -65,11 +62,8 @@ def columns_of(
 ) -> bool:
     """Write the label end, count and stream key of every row; return whether keys have n rows.
 
-    Args:
-        lengths: (n,), bytes of each label.
-        packed: (n << width,), little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
-        rows_of_key: (k,), number of rows of each stream key.
-        ends, counts, key_of_row: (n,), written.
+    `lengths` (n,) are bytes per label, `rows_of_key` (k,) rows per stream key; `packed`
+    (n << width,) has little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
     """
     n, end = len(lengths), 0
     for i in range(n):
@@ -118,16 +112,11 @@ def items_as_numbers(
     keys: int,
     numbers: Longs,
 ) -> tuple[int, int, int, int]:
-    """Encode items as numbers (n,) that sort by list, then descending count, then rank.
+    """Encode items (n,) as numbers that sort by list, then descending count, then rank.
 
-    Args:
-        rows, counts: (n,), the items.
-        key_of: (all rows,), the list of each row, from 0 to keys - 1.
-        ranks, lengths: (known rows,), each row's rank, -1 where it has none, and bytes of its text.
-
-    Returns:
-        The shift of the list in a number, or UNMET where a row has no rank, TOO_LONG where 63 bits
-        do not suffice; the bits of a rank; the largest count; the bytes of all texts.
+    `key_of` has the list (< keys) of all rows, `ranks` the ranks, or -1, and `lengths` the text
+    bytes of the known rows. Returns the shift of the list in a number, or UNMET if a row has no
+    rank, TOO_LONG if 63 bits do not suffice; rank bits; the largest count; bytes of all texts.
     """
     if not len(rows):
         return 0, 0, 0, 0
@@ -140,7 +129,7 @@ def items_as_numbers(
         highest = max(highest, ranks[row])
         size += lengths[row]
     rank_bits = bits_of(np.uint64(highest))
-    # Their difference may have 64 bits; a number without a sign holds it.
+    # Unsigned, since the difference may have 64 bits.
     shift = rank_bits + bits_of(np.uint64(largest) - np.uint64(least))
     if shift + bits_of(np.uint64(keys)) > NUMBER_BITS:
         return TOO_LONG, 0, 0, 0
@@ -162,18 +151,17 @@ def numbers_as_json(
     ends: Longs,
     out: Bytes,
 ) -> None:
-    """Write lists of items as JSON, end to end: [["a",3],["b",-1]], one list after the other.
+    """Write lists of items as concatenated JSON, such as [["a",3],["b",-1]].
 
-    Labels are copied eight bytes at a time, and bytes beyond one are overwritten (18 ns an item,
-    byte by byte 45).
+    Copies labels eight bytes at a time and overwrites the excess: 18 ns per item, 45 bytewise.
 
     Args:
         text: the part before each row's count, ["a", and `WORD` bytes more.
         begins, lengths: (rows,), of each row's part of `text`.
         by_rank: the row of each rank.
-        numbers, packing: from `items_as_numbers`: sorted, and shift, bits of a rank, largest count.
-        ends: (k,), written: where each list ends in `out`.
-        out: has room for 2 bytes a list, ITEM_BYTES and its text an item, and `WORD` bytes more.
+        numbers, packing: from `items_as_numbers`: sorted, and shift, rank bits, largest count.
+        ends: (k,), written: the end of each list in `out`.
+        out: room for 2 bytes per list, ITEM_BYTES and its text per item, and `WORD` bytes more.
     """
     (shift, rank_bits, largest), ten = packing, np.uint64(10)
     of_rank, of_list = (np.int64(1) << rank_bits) - 1, (np.int64(1) << shift) - 1
@@ -214,7 +202,7 @@ def numbers_as_json(
 
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
-    """Write start and stop of each line to `places` (room, 2), as far as they fit; count them."""
+    """Write start and stop of lines to `places` (room, 2), while they fit; return their number."""
     n, found, start = len(data), 0, 0
     whole = n - n % WORD
     for at in range(0, whole, WORD):

@@ -107,7 +107,7 @@ _PATIENCE_S, _PAUSE_S = 120.0, 10.0
 class RetryCounts:
     """Counts of processed rejects: `refused` would be rejected again or skipped.
 
-    `cut` are truncated, `foreign` of a topic or partition that the settings do not read.
+    `cut` rejects are truncated; `foreign` ones belong to a topic or partition not in the settings.
     """
 
     sent: int = 0
@@ -146,10 +146,7 @@ class _CommandOwner:
 
 
 def retry_rejects(settings: Settings, connection: Connection, wanted: Wanted) -> RetryCounts:
-    """Resend the rejects with a `wanted` reason that would be accepted now.
-
-    Raises Fenced: another run began meanwhile; rejects already resent stay sent.
-    """
+    """Resend `wanted` rejects accepted now; raise Fenced if another run began (sent ones stay)."""
     acceptable, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
     partitions = partitions_of(settings, connection)
     name, state = f"{settings.worker.name}-rejects-retry", (settings.rejects_topic, 0)

@@ -25,10 +25,10 @@ PLAIN_WIDTH = 240
 def show_topics(settings: Settings, *, create: bool, events_topic: bool = False) -> int:
     """Show every topic with its state, after creating missing ones.
 
-    `create` makes the topics that the worker writes, with the events topic's number of partitions
-    (if that topic is missing, the cluster's default for new topics); with `events_topic` also that.
-    Return exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing,
-    except for an events topic with `create` alone, which did what was asked.
+    `create` makes the topics that the worker writes, with as many partitions as the events topic
+    (if missing, the cluster's default); `events_topic` also makes that. Return 1 if an existing
+    topic is misconfigured, else 3 if one is missing (unless only the events topic is, with `create`
+    alone), else 0.
     """
     check_ceiling(settings)
     connection = connection_of(settings)

@@ -9,8 +9,8 @@ GET /api/epochs            the last stored snapshot of each epoch
 GET /healthz, /readyz      process monitoring
 GET /metrics               Kafka outages, for Prometheus
 
-Unreadable requests get a JSON error with the usual headers that quotes nothing from the request.
-Files carry a Content-Length, so that a client notices a truncated one.
+Error responses are JSON and quote nothing from an unreadable request. Files carry a Content-Length,
+so that a client notices a truncated one.
 """
 
 import asyncio
@@ -178,8 +178,8 @@ def application(
 ) -> web.Application:
     """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are name and horizon, in the settings' order; `further` more fields of
-    /api/histograms. Without a `store`, only memory is served.
+    `histograms` are (name, horizon) in settings order; `further` extends /api/histograms. Without a
+    `store`, only memory is served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
@@ -228,7 +228,7 @@ def application(
 
 
 def pages() -> dict[str, Page]:
-    """Return the files of the page by path; "" is the page itself."""
+    """Return the page's files by path; "" is the page itself."""
     found = {}
     for file in files("workers.dashboard").joinpath("page").iterdir():
         kind = PAGE_TYPES.get(file.name.rpartition(".")[2])
@@ -310,7 +310,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 
 
 async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
-    """Send events until the viewer leaves; choose an event only once the previous one is sent."""
+    """Send events until the viewer leaves; choose each only after the previous one is sent."""
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
     beat_at = time.monotonic() + BEAT_S
@@ -393,10 +393,8 @@ def refusing(handler: Handler) -> Handler:
 
 
 def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.Response:
-    """Answer for a stream that is in memory only: its history is empty.
-
-    Raise `NotStored` if it is not, or for a file.
-    """
+    """Return an empty history for a stream in memory only; raise `NotStored` else, or for a
+    file."""
     memory = request.app[HUB].history
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":

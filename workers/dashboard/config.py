@@ -1,8 +1,8 @@
 """The part of a settings file that the dashboard reads: Kafka and the histogram topics.
 
-Nothing else is read or checked. So the worker's own file works, and so does one with only
-`[worker] name`, `[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`, on a machine
-without a key file, data directory, domain file, or permission to read the events.
+Nothing else is read or checked. So the worker's own file works without its key file, data
+directory, domain file or read permission on events; so does one with only `[worker] name`,
+`[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def load_dashboard(path: Path) -> DashboardSettings:
 
 
 def read_token(path: Path) -> str:
-    """Return the API token, the file's one line: printable ASCII without blanks."""
+    """Return the API token: the file's only line, printable ASCII without blanks."""
     try:
         token = read_file(path).decode("ascii").strip()
     except UnicodeDecodeError:

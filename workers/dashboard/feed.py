@@ -1,7 +1,7 @@
-"""Reads the histogram topics: the last ticks of each partition, then new records.
+"""Reads the histogram topics: the last ticks of each partition, then new committed records.
 
-Reads committed records, joins no group and commits nothing; it needs read permission on the
-histogram topics only. It never ends by itself, but reports its state and retries:
+Joins no group, commits nothing, and needs read permission on the histogram topics only. Retries
+until stopped, and reports its state:
 
     connecting    no broker has answered yet
     missing       topics do not exist or are not visible
@@ -173,7 +173,7 @@ class Feed:
     def _since(
         self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]
     ) -> dict[Place, int]:
-        """Return the start time of each partition's history, judged by its last records."""
+        """Return each partition's history start time, estimated from its last records."""
         since: dict[Place, int] = {}
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:

@@ -45,8 +45,8 @@ def refusal(status: int, message: str, **headers: str) -> web.Response:
 
 def guard(host: str, token: str | None) -> Middleware:
     """Return the middleware that allows only reading, and only with the token if there is one."""
-    # Without a token, a foreign page under a name that resolves to 127.0.0.1 could read a
-    # local-only dashboard (DNS rebinding).
+    # Without a token, a foreign page on a name that resolves to 127.0.0.1 could read a local-only
+    # dashboard (DNS rebinding).
     local_only = token is None and is_loopback(host)
     digest = hashlib.sha256(token.encode()).digest() if token is not None else None
 
@@ -86,10 +86,7 @@ def headers_for(
 
 
 def framed_by(host: str, token: str | None) -> str:
-    """Return the sites that may frame the page if `embed` is requested.
-
-    That page has no controls that change anything, and the framing site cannot read it.
-    """
+    """Return the sites that may frame `?embed`; they cannot read it, and it changes nothing."""
     return THIS_MACHINE if token is None and is_loopback(host) else ANYBODY
 
 

@@ -1,7 +1,7 @@
 """Delivers new snapshots to all viewers, and keeps the last ticks of every stream.
 
-A slow viewer skips to the newest snapshot of each stream, so at most one event per stream waits for
-a viewer. Viewers share events, each encoded once. The history is bounded in ticks and bytes.
+At most one event per stream, the newest, waits for a slow viewer. Viewers share events, each
+encoded once. The history is bounded in ticks and bytes.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class History:
         self.number = 0
 
     def add(self, snapshot: SeenSnapshot) -> bool:
-        """Store a snapshot if it is new, evicting old ones; return whether it was new."""
+        """Store a snapshot unless it is known, evicting old ones; return whether it was new."""
         stream = snapshot.stream
         kept = self._of.setdefault(stream, deque())
         if kept and snapshot.end <= kept[-1].end:
@@ -73,10 +73,8 @@ class History:
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return at most `limit` snapshots, oldest first, and whether there are more.
-
-        They are the oldest whose tick ends after the time `after`; None: the newest.
-        """
+        """Return the oldest `limit` snapshots after `after` (None: the newest); whether more
+        exist."""
         kept = list(self._of.get(stream, ()))
         if after is None:
             return kept[-limit:], False
@@ -190,10 +188,8 @@ class Hub:
             self._tell("history", self.kept)
 
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
-        """Add a viewer, whose first events are the newest snapshots.
-
-        With the id of its `last_event` on an earlier connection, it gets only newer ones.
-        """
+        """Add a viewer; it gets the newest snapshots, on reconnect only those after
+        `last_event`."""
         viewer = Viewer(wanted)
         viewer.put("state", event("state", {**self.state, "now": now_ms()}))
         if self.kept is not None:
@@ -266,10 +262,9 @@ LARGEST = 1e9
 def together_of(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> dict[str, object] | None:
-    """Return the total and the loss table of docs/api.md; None before anything was published.
+    """Return docs/api.md's total and loss table; None before anything was published.
 
-    They are for an event or user that counts in all histograms. A snapshot states the cost of one
-    epoch of its histogram, so the settings are not needed.
+    They cover an event or user that counts in all histograms, and use each snapshot's epoch cost.
     """
     newest = history.newest_of_histograms()
     seen = [(newest[name], horizon) for name, horizon in known if name in newest]

@@ -80,7 +80,7 @@ class Dashboard:
             await asyncio.to_thread(self.store.close)
 
     async def _watch(self) -> None:
-        """Forward the store's state to viewers; its thread cannot access them."""
+        """Forward the store's state to viewers, which the store's thread must not touch."""
         while True:
             self.hub.set_kept(self.store.state)
             await asyncio.sleep(WATCH_S)

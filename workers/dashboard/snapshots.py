@@ -1,7 +1,4 @@
-"""Snapshots as the dashboard stores them: a tick's JSON object and its identifying fields.
-
-Viewers get the topic's JSON byte for byte if a snapshot has one page.
-"""
+"""Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -80,10 +77,7 @@ class Pages:
         return len(self._waiting)
 
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Add a record; return None while pages of its snapshot are missing.
-
-        Raises InvalidSnapshot: the record is something else. The message does not quote it.
-        """
+        """Add a record; None while pages are missing. InvalidSnapshot does not quote the record."""
         page = value or b""
         frame = _decoded(page)
         numbered = 1 <= frame.page <= frame.pages
@@ -109,10 +103,7 @@ class Pages:
 def select_items(
     snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None
 ) -> bytes:
-    """Return a snapshot's JSON with the named or the largest items, and `total_items`.
-
-    A snapshot without items is unchanged. Buckets of numbers are all kept unless some are named.
-    """
+    """Return JSON with the named or largest items, and `total_items`; all buckets unless named."""
     if items is None and top is None:
         return snapshot.json
     document = orjson.loads(snapshot.json)
@@ -128,7 +119,7 @@ def select_items(
 
 
 def _decoded(value: bytes) -> Frame:
-    """Return the frame of a record after checking all its JSON, so that cutting it cannot fail."""
+    """Return a record's frame after checking all its JSON, so that cutting it cannot fail."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         return _WHOLE.decode(value)
     try:

@@ -1,7 +1,4 @@
-"""Events as columns of codes, and cached digests of (stream key, label) pairs.
-
-Digests tag rows, and track what users have used up.
-"""
+"""Events as columns of codes, and cached digests of (stream key, label) pairs."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ _ANY = np.uint64(0)
 def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
     """Look up pairs, uint64 (m,), in a direct-mapped cache; return the number of misses.
 
-    `held` has a pair or FREE per slot (a power of two of them), `values` its digest. The digests of
-    hits are written to `out`, uint64 (m, 2), and the rows of misses to `missed`, ascending.
+    `held` (2^b slots) has a pair or FREE, `values` its digest. Writes the digests of hits to `out`,
+    uint64 (m, 2), and the rows of misses to `missed`, ascending.
     """
     mask = np.uint64(len(held) - 1)
     n = 0
@@ -49,7 +46,7 @@ def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) 
 def remember(
     pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words
 ) -> None:
-    """Cache the values, uint64 (k, 2), of some pairs, and write them to `out` too; see `recall`."""
+    """Cache the values, uint64 (k, 2), of pairs and copy them to `out`; see `recall`."""
     mask = np.uint64(len(held) - 1)
     for i in range(len(rows)):
         row = rows[i]
@@ -59,7 +56,7 @@ def remember(
         values[place, 1] = out[row, 1] = of_rows[i, 1]
 
 
-# Cached pairs, 24 bytes each: in most streams a few pairs make up most of the events.
+# Cached pairs, 24 bytes each: in most streams, few pairs cover most events.
 HELD = 1 << 19
 KEYS_HELD = 10_000
 
@@ -106,10 +103,7 @@ class PairDigests:
         return "PairDigests(<secret>)"
 
     def of(self, pairs: Pairs, texts: Texts | None = None) -> Words:
-        """Return each pair's digest, uint64 (m, 2).
-
-        `texts` are the labels of all rows, if available; rows must then be grouped by key.
-        """
+        """Return digests, uint64 (m, 2). `texts`, the rows' labels, requires rows by key."""
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
         missed = missed[: recall(pairs, self._held, self._values, out, missed)]
@@ -155,7 +149,7 @@ class DigestsOfViews:
         self._of: dict[str, PairDigests] = {}
 
     def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
-        """Return a view's digests; when its vocabularies are replaced, the old ones are dropped."""
+        """Return a view's digests; drop the old ones when its vocabularies are replaced."""
         names = key_names, label_names
         found = self._of.get(view)
         if found is None or found.names != names:
@@ -175,8 +169,7 @@ class EventColumns:
         keys, ends: int32 and int64 (n,), code in `key_names` and end of the labels of each event.
         labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
         amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
-        seen: bool (n,), whether the view includes the event; None if it includes all. Excluded
-            events may have labels of other views that share the columns; ignore them.
+        seen: bool (n,), events that the view includes, or None for all; ignore labels of the rest.
     """
 
     keys: Codes
@@ -201,10 +194,9 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The valid events of a batch, in order; `index` and `times` as in `reader.EventSpans`.
+    """The valid events of a batch, in order; see `reader.EventSpans`. Sensitive.
 
     `users`, uint64 (n, 2), has the digest of each event's user; None if users are not read.
-    Sensitive: the repr shows only the number of events.
     """
 
     index: Longs
@@ -247,7 +239,7 @@ class Names:
 
 
 class LabelEncoder:
-    """Converts the labels of one field to columns; owns scratch. Encoders may share `labels`."""
+    """Converts the labels of one field to columns. Encoders may share `labels`."""
 
     def __init__(self, labels: Names) -> None:
         self.labels = labels
@@ -266,11 +258,9 @@ class LabelEncoder:
     ) -> EventColumns:
         """Return columns in which every label of an event occurs once.
 
-        Args:
-            first, number: int64 (n,): event i has labels[first[i] : first[i] + number[i]], disjoint
-                between events; number[i] < 0 if the view excludes it.
-            amounts: int64 (m,), or (0,) if all are 1; added up if a label repeats in an event.
-            last: whether the last amount of a repeated label counts, instead of the sum.
+        Event i has labels[first[i] : first[i] + number[i]], disjoint between events; number[i] < 0
+        if the view excludes it. The amount of a repeated label is the last one if `last`, else the
+        sum; `amounts` (0,) means all 1.
         """
         names, n = self.labels.vocabulary, len(first)
         first, number = readonly_contiguous(first), readonly_contiguous(number)

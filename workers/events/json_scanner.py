@@ -5,22 +5,20 @@ every record that it is unsure of. It reads:
 
     record  one object, surrounded by optional white space
     names   strings in every object on a wanted path; each wanted name once
-    values  strings, numbers within the limits of `events.log`, true, false, null; unopened lists
-            and objects that are skipped
-    items   at a place that is opened: such values, lists of them, and objects of at most
-            MAP_NAMES_MAX of them with distinct names
+    values  strings, numbers within the limits of `events.log`, true, false, null; lists and objects
+            that are skipped
+    items   such values, lists of them, objects of at most MAP_NAMES_MAX with distinct names
     inner   null, or the object or list that the wanted paths require
-    others  skipped: strings with escapes (surrogates only in pairs) or without, numbers with at
-            most NUMBER_DIGITS digits in every part, true, false, null; lists and objects of such
-            values, nested at most DEPTH_MAX deep
+    others  skipped: strings (surrogate escapes only in pairs), numbers with at most NUMBER_DIGITS
+            digits in every part, true, false, null; lists and objects of such values, nested at
+            most DEPTH_MAX deep
 
 Every string must be valid UTF-8 as CPython defines it, even where msgspec would not check.
 `data`, uint8 (b,), has the bytes of a batch; `stop` is the exclusive end of the record. Functions
 return positions in `data`, or REFUSED.
 
-Strings with escapes are decoded into `decoded`, uint8, which logically follows the batch: positions
-from len(data) on index it. `filled` is its used length; FULL means that it has no room. If a record
-is declined, the caller continues from the previous `filled`.
+Strings with escapes are decoded into `decoded`, uint8: positions from len(data) on index it.
+`filled` is its used length; FULL means no room. A declined record's `filled` is discarded.
 """
 
 from typing import NamedTuple
@@ -60,7 +58,7 @@ SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
 TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
 SMALL_E, LARGE_E, SMALL_U = 101, 69, 117
-# By byte: the character that it escapes to, and its value as a hexadecimal digit; -1: invalid.
+# By byte: the character that it escapes, and its value as a hexadecimal digit; -1: invalid.
 ESCAPES = np.full(256, -1)
 ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 HEXADECIMAL = np.full(256, -1)
@@ -70,7 +68,7 @@ ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
 HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
 # The general reader rejects integers of more than 4,300 digits as not JSON.
 NUMBER_DIGITS = 400
-# Below 64: one bit per level, the innermost lowest, says whether it is an object.
+# Below 64: one bit per level, the innermost lowest, marks objects.
 DEPTH_MAX = 32
 
 
@@ -158,7 +156,7 @@ def unit(data: Bytes, at: int, stop: int) -> int:
         return REFUSED
     value = 0
     for place in range(at, at + 4):
-        # An invalid digit is -1, and keeps the value negative.
+        # An invalid digit, -1, keeps the value negative.
         value = value << 4 | HEXADECIMAL[data[place]]
     return value
 
@@ -496,13 +494,13 @@ NODE_COLUMNS = 11
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = range(5)
 NONE = -1
 
-# Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
-# NONE for an object; the child to try first; the previous wanted child, or NONE.
+# Columns of `stack`, one row per level: the node (of a list: of its elements); LIST row, NONE for
+# an object; the child to try first; the previous wanted child, or NONE.
 HELD_NODE, HELD_ROW, HELD_HINT, HELD_BEFORE = 0, 1, 2, 3
 HELD_COLUMNS = 4
 
-# Columns of `seen`: whether a child occurred in the current object; and as hints from the last
-# record, since field order rarely changes: the node's first child, and the child after this one.
+# Columns of `seen`: whether a child occurred in the current object; hints from the last record,
+# since field order rarely changes: the node's first child, and the child after this one.
 SEEN, MET, NEXT = 0, 1, 2
 SEEN_COLUMNS = 3
 
@@ -510,8 +508,7 @@ SEEN_COLUMNS = 3
 class Walk(NamedTuple):
     """The wanted fields, and scratch of one thread; int64 tables with the columns above.
 
-    `nodes` and `seen` have a row per node, root first; `stack` has one per level of the tree.
-    `names`, uint8, are in UTF-8 and quotes, padded by one machine word.
+    `nodes` and `seen` have the root in row 0. `names`, uint8, are quoted UTF-8, padded by a word.
     """
 
     nodes: Longs
@@ -522,7 +519,7 @@ class Walk(NamedTuple):
 
 @checked_kernel
 def signature(data: Bytes, start: int, stop: int) -> int:
-    """Combine length, first and last byte of a name; quotes make an empty one safe to read."""
+    """Combine length, first and last byte of a name; quotes make an empty one safe to index."""
     return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
 
 
@@ -660,7 +657,6 @@ def event(
                     used = put_one(log, used, slot, kind, at, end)
                 at = end
             elif byte == NULL[0] and row == NONE:
-                # Wanted fields within it are absent.
                 end = skip_word(data, at, stop, NULL)
                 if slot != NONE:
                     used = put(log, used, slot, kinds.NULL, at, end)
@@ -745,8 +741,8 @@ def logs(
 ) -> tuple[int, int]:
     """Log the records from `begin` on, until the output is full.
 
-    Returns the record to resume from with more room, or n; and the bytes used in `decoded`. The log
-    rows of each record, or DECLINED, are written to `number`.
+    Returns the record to resume from, or n, and the bytes used in `decoded`; writes the log rows of
+    each record, or DECLINED, to `number`.
     """
     used, filled = 0, 0
     for i in range(begin, len(values)):

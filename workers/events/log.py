@@ -2,15 +2,13 @@
 
 A scanner walks a record along the tree of wanted paths (`events.tree`) and writes rows to `log`,
 int64 (room, 4): the SLOT of the wanted field, the KIND of its value, and START and STOP of its text
-in the record's buffer, unless KIND says otherwise. It returns the number of rows used; DECLINED to
-leave the record to the general reader; or FULL if there is no room for another row, and the caller
-continues with the records before, or retries with more room. A scanner never rejects a record.
+in the record's buffer, unless KIND says otherwise. It returns the number of rows used, DECLINED to
+leave the record to the general reader, or FULL if no room is left: the caller continues with the
+records before, or retries with more room. A scanner never rejects a record.
 
 A slot occurs at most once per event, or once per element of its list, in element order. The rows
-after a LIST of labels or a MAP share its slot. An absent field has no row.
-
-A `Format` has such a scanner, and a decoder of any record. Memory is bounded: a batch is scanned in
-parts. Ordinary batches have one part.
+after a LIST of labels or a MAP share its slot. An absent field has no row. Large batches are
+scanned in parts, to bound memory.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ OTHER = 8
 VALUE = 9
 # A float in a binary format: START has the bits of its float64.
 REAL = 10
-# As NUMBER, with an exponent of at most EXPONENT_DIGITS; the point is optional.
+# As NUMBER, plus an exponent of at most EXPONENT_DIGITS; the point is optional.
 EXPONENT = 11
 
 # A time in ns has 19 digits, which may overflow int64; a float64 has 17 and leading zeros.
@@ -59,7 +57,7 @@ WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
 EXPONENT_DIGITS = 2
 # Every map name is compared with all earlier ones, which is quadratic.
 MAP_NAMES_MAX = 64
-# Charge per declined record, besides its bytes, for what the general reader creates.
+# Charge per declined record, besides its bytes, for the general reader's objects.
 DECLINED_EACH = 256
 
 DECLINED, FULL = -1, -2
@@ -67,7 +65,7 @@ DECLINED, FULL = -1, -2
 
 @kernel_part
 def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> int:
-    """Append a row; return the rows used, or FULL. A negative `used` is returned unchanged."""
+    """Append a row; return the rows used, or FULL. Returns a negative `used` unchanged."""
     if used < 0:
         return used
     if used >= len(log):
@@ -80,8 +78,8 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
     """Convert row counts, or DECLINED, to the end and status (0 or DECLINED) of each record's log.
 
-    Returns the number of records up to the one that exhausts `room`, inclusive, or n. `room` is in
-    bytes: each declined record takes its length plus DECLINED_EACH.
+    Returns the number of records up to and including the one that exhausts `room` bytes, or n; each
+    declined record takes its length plus DECLINED_EACH.
     """
     end = 0
     for i in range(len(number)):
@@ -126,8 +124,7 @@ Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
 # Log rows of a part: ROWS_FORESEEN per record, and at least ROWS_LEAST, 8 MiB.
 ROWS_FORESEEN, ROWS_LEAST = 8, 1 << 18
-# Only a single record may have more: one row per byte, plus ROWS_FREE, because an Avro item may
-# take no bytes. Beyond that, the general reader decides.
+# Limit for a single record: one row per byte, plus ROWS_FREE, because an Avro item may be empty.
 ROWS_FREE = 1 << 16
 # Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
 DECLINED_BYTES = 2 << 20
@@ -135,14 +132,11 @@ DECLINED_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FieldSpans:
-    """Scanner output for consecutive records, one part of a batch.
+    """Scanner output for one part of a batch, consecutive records from index `begin` on.
 
-    Attributes:
-        begin: batch index of the first record.
-        data: uint8, the record bytes followed by bytes that the scanner adds.
-        rows: int64 (m, 4), the concatenated logs; see `events.log`.
-        ends, status: int64 and int8 (n,), end of each record's log; DECLINED if it was not read.
-        decode: returns the record at a batch index; ValueError has the reject reason.
+    `data` has the record bytes and then bytes that the scanner adds; `rows`, int64 (m, 4), the
+    concatenated logs; `ends`, int64 (n,), the end of each log; `status`, int8 (n,), DECLINED if
+    not scanned. `decode` returns the record at a batch index, or raises ValueError(reject reason).
     """
 
     begin: int
@@ -167,7 +161,6 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, number, rows)
         if begin == done < n:
-            # Not even one record fits.
             most = int(values[begin, 1] - values[begin, 0]) + ROWS_FREE
             if room < most:
                 del rows
@@ -192,6 +185,6 @@ class Format(Protocol):
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         """Log the wanted fields of records, part by part.
 
-        `values` is int64 (n, 2), start and stop of each record; negative if it has no value. False
-        in `plain`, bool (n,), declines a record without scanning.
+        `values`, int64 (n, 2), has start and stop of each record, negative if it has no value;
+        False in `plain`, bool (n,), declines a record unscanned.
         """

@@ -2,11 +2,10 @@
 
 A compiled scanner logs the wanted fields of plain records, and `view_kernels` turns the logs into
 columns. The general reader (the format's decoder plus `events.project`) alone decides about all
-other records. A large batch is returned in parts, so memory is bounded.
+other records. Large batches are returned in parts, to bound memory.
 
 Reject reasons come from a fixed set and name configuration fields only, never a label, key or time.
-For an implausible time they suggest a unit: seconds read as milliseconds fall in January 1970,
-microseconds in the year 58,000.
+For an implausible time they suggest a unit: seconds read as ms fall in January 1970.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ BEHIND = "dated too far behind"
 
 
 def with_unit(reason: str, time_ms: int, unit: str) -> str:
-    """Append the unit that would make the time plausible, if there is one."""
     for other, per_second in PER_SECOND.items():
         read = time_ms * PER_SECOND.get(unit, 0) // per_second
         if other != unit and PLAUSIBLE_MS[0] <= read < PLAUSIBLE_MS[1]:
@@ -67,11 +65,9 @@ class Reject:
 class LabelSpans:
     """A column of labels, used by one or more views.
 
-    Attributes:
-        labels: int64 (m, 2), start and stop; for buckets, the bucket number comes first. Labels
-            from a list may repeat; those from an object are distinct.
-        amounts: int64 (m,), the count of each label in its event, at most AMOUNT_MAX.
-        once: True only if every amount is 1.
+    `labels`, int64 (m, 2), has start and stop, or the bucket number first; an event's labels may
+    repeat if they are from a list. `amounts`, int64 (m,), has the count of each label in its event,
+    at most AMOUNT_MAX; `once` is True only if all are 1.
     """
 
     labels: Longs
@@ -84,7 +80,7 @@ class EventSpans:
     """The valid events in one part of a batch, in order; starts and stops index `data`.
 
     Attributes:
-        data: uint8, the record bytes followed by text that the readers decoded, in UTF-8.
+        data: uint8, the record bytes followed by text that readers decoded, in UTF-8.
         index: int64 (n,), the batch index of each event's record.
         times: int64 (n,), ms since 1970.
         keys: per distinct stream key of the layout, int64 (n, 2), start and stop; None for `$all`.
@@ -109,7 +105,7 @@ class EventSpans:
 
     @property
     def looked_at(self) -> Bools:
-        """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
+        """Return a bool (n,) mask of the events that some view includes."""
         seen: Bools = (self.number != UNSEEN).any(axis=0)
         return seen
 
@@ -119,7 +115,7 @@ Part = tuple[EventSpans, list[Reject], int]
 
 
 class EventReader(Frozen):
-    """Configured reader of events and rejects, shared by all threads of a worker."""
+    """Reader of events and rejects, shared by all threads of a worker."""
 
     def __init__(self, shape: Shape, *, max_bytes: int = 1_000_000) -> None:
         self.layout = Layout(shape)
@@ -132,14 +128,14 @@ class EventReader(Frozen):
         """Yield the events of a batch, at least one part. A `form` of None means JSON."""
         named, plain = self._named(records), None
         if named is not None or widest(readonly_contiguous(records.values)) > self._max:
-            # The scanner declines records without a value; the general reader then finds the fault.
+            # For a record without a value, the general reader finds the fault.
             plain = records.values[:, 1] - records.values[:, 0] <= self._max
             plain = plain if named is None else plain & named
         for logs in (form or self._json).scan(records.data, records.values, plain):
             yield self._completed(records, named, logs)
 
     def read_one_by_one(self, records: Records, form: Format | None = None) -> Iterator[Part]:
-        """As `read`, using the general reader for every record."""
+        """As `read`, with the general reader for every record."""
         named, nothing = self._named(records), np.zeros(len(records), dtype=np.bool_)
         for logs in (form or self._json).scan(records.data, records.values, nothing):
             yield self._completed(records, named, logs)
@@ -203,7 +199,6 @@ class EventReader(Frozen):
         return self._projection.event(decoded)
 
     def _needs_name(self, event: Event) -> bool:
-        """Return whether the record key is the stream key of a matching view, or the user."""
         looks = [view is not None for view in event.views]
         keys = zip(self._of_record_key, looks, strict=True)
         return any(all(pair) for pair in keys) or (self._user_is_key and any(looks))

@@ -1,8 +1,8 @@
 """Extract user and timestamp for re-keying (`agents/rekey.py`).
 
 A compiled scanner reads only these two fields, and declines what it is unsure of to the general
-reader. If no user can be read, `EventReader` decides whether the record is a reject, with its
-reason, or an event that no histogram includes.
+reader. Without a user, `EventReader` decides whether the record is a reject or an event that no
+histogram includes.
 """
 
 from dataclasses import dataclass, replace
@@ -33,12 +33,10 @@ HAS_KEY = 1
 
 @checked_kernel
 def read_users(logs: Logs, program: Program, status: Flags, times: Longs, users: Longs) -> int:
-    """Write the user and time of each event; return the number of bytes used in `logs.made`.
+    """Write user and time, ms or NO_TIME, if fields; return the bytes used in `logs.made`.
 
-    Args:
-        logs: with WRITTEN_MAX bytes per event in `made`.
-        status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
-        times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
+    `made` has WRITTEN_MAX bytes per event. Changes `status`, DECLINED if by the scanner, to READ or
+    DECLINED.
     """
     data, log, ends, made = logs
     time_slot, unit, user_slot = program.time_slot, program.unit, program.user_slot
@@ -75,10 +73,8 @@ def read_users(logs: Logs, program: Program, status: Flags, times: Longs, users:
 def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
     """Parse the re-key marker if it is a record's first header; headers follow the value.
 
-    Args:
-        values: int64 (n, 2), start and stop of each value; start -1 for null.
-        keys: int64 (n, 2), written: start and stop of the original key, -1 for null.
-        marks: int64 (n,), written: the earliest time at which the event counts, or NO_TIME.
+    Writes `keys`, start and stop of the original key, and `marks`, the earliest time at which the
+    event counts, or NO_TIME. A start of -1 is a null value or key.
     """
     for i in range(len(values)):
         keys[i, 0], keys[i, 1], marks[i] = -1, -1, NO_TIME
@@ -110,11 +106,8 @@ def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) 
 class RecordUsers:
     """The users of a batch; `data` and `declined` as in `reader.EventSpans`.
 
-    Attributes:
-        users: int64 (n, 2), start and stop in `data`; (0, 0) where not `known`.
-        times: int64 (n,), ms since 1970; NO_TIME if unreadable or rejected.
-        rejects: records that are not events and have no user. No view includes a record that has
-            neither a user nor a reject.
+    `users`, int64 (n, 2), has start and stop in `data`, (0, 0) where not `known`; `times`, int64
+    (n,), ms or NO_TIME if unreadable or rejected. No view includes a record without user or reject.
     """
 
     data: Bytes
@@ -142,10 +135,9 @@ class UserReader(Frozen):
         form: Format | None = None,
         whole: Format | None = None,
     ) -> RecordUsers:
-        """Return the users of a batch.
+        """`form` reads users and times, `whole` all wanted fields; None means JSON.
 
-        `form` reads users and times, `whole` all wanted fields; None means JSON. Records after
-        `latest_ms` have no user, if the record's timestamp is the event's.
+        Records after `latest_ms` have no user if the event's time is the record's timestamp.
         """
         layout, n = self._layout, len(records)
         lengths = records.values[:, 1] - records.values[:, 0]
@@ -156,7 +148,6 @@ class UserReader(Frozen):
         users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
         of_record = layout.time_slot < 0
         times = records.times.copy() if of_record else np.full(n, NO_TIME, dtype=np.int64)
-        # Text of the parts, in order, appended to the record bytes.
         behind, end, number = [records.data], len(records.data), 0
         for logs in (form or self._json).scan(records.data, records.values, plain):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
@@ -203,7 +194,7 @@ class UserReader(Frozen):
         some = replace(records, **{name: getattr(records, name)[unknown] for name in columns})
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
-            # These have a user; they are not forwarded because of their time.
+            # These have a user, but their time keeps them from being forwarded.
             late = spans.looked_at
             rows = zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
             rejects += [Reject(row, with_unit(AHEAD, time, "ms")) for row, time in rows]

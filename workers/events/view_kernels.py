@@ -1,11 +1,11 @@
 """Evaluate views on event logs, whatever the record format.
 
-A *view* is what one histogram reads: stream key, items, counts, conditions and buckets. Views with
-the same items, counts and buckets share one *column* of labels. The kernel declines every event
-that it is unsure of to the general reader (`events.project`), and never accepts an event in part.
+A *view* is the input of one histogram: stream key, items, counts, conditions and buckets. Views
+with the same items, counts and buckets share one *column* of labels. The kernel declines every
+event that it is unsure of to the general reader (`events.project`), and accepts none in part.
 
-Indices are not bounds-checked (162 ns an event of five views, 198 with checks): slots come from the
-layout, logs with too few rows for a list or object are declined, and the output has room for a
+Indices are not bounds-checked (162 ns per event of five views, 198 with checks): slots come from
+the layout, logs with too few rows for a list or object are declined, and the output has room for a
 label per log row. `log_values` checks its reads of event bytes.
 """
 
@@ -55,12 +55,9 @@ class Logs(NamedTuple):
 class Program(NamedTuple):
     """The wanted fields and views; see the columns above.
 
-    Attributes:
-        time_slot, user_slot, key_slots: negative if not a field; a key slot per distinct key.
-        views, columns, conditions: int64 (v, 4), (c, 7) and (w, 4).
-        text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
-        reals, edges: the bounds of all conditions and the bucket edges of all views.
-        empty: whether an absent or null item means no items.
+    Slots are negative if not a field; `key_slots` has one per distinct key. `words`, int64 (x, 2),
+    has start and stop in `text` of the words of all conditions, `reals` their bounds, `edges` the
+    bucket edges of all views. `empty`: an absent or null item means no items.
     """
 
     time_slot: int

@@ -1,8 +1,8 @@
 """Vocabulary: a hash table from texts (labels and stream keys) to integer codes.
 
-It uses linear probing and is at most half full. Labels come from outside, so the hash is
-SipHash-1-3 under a secret of this process: nobody can choose texts that all collide. Text positions
-are checked per block, not at every index: a lookup takes 26 ns instead of 95.
+It uses linear probing and is at most half full. The hash is SipHash-1-3 under a per-process secret,
+so outsiders cannot choose labels that collide. Text positions are checked per block, not at every
+index: a lookup takes 26 ns instead of 95.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """
@@ -104,13 +104,12 @@ class Table(NamedTuple):
     """The hash table of a vocabulary. Sensitive.
 
     Attributes:
-        slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
+        slots: int32 (a power of two,): the code in each slot, -1 if free.
         hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
-        text: uint8, the concatenated texts by code.
         found: uint64 (AHEAD,), scratch for hashes.
-        recent: uint64 (RECENT, 3), the last text in each slot, or FREE. Most texts are found here,
-            in 4 to 6 ns instead of 24; flooding its weak hash costs one wasted look. Texts of more
-            than sixteen bytes are also compared with their code's text.
+        recent: uint64 (RECENT, 3), the last text in each slot, or FREE. Finds most texts in 4 to 6
+            ns instead of 24; flooding its weak hash costs one wasted look. Texts of more than
+            sixteen bytes are also compared with their code's text.
     """
 
     secret: Words
@@ -126,8 +125,8 @@ class Table(NamedTuple):
 def guess_codes(data: Bytes, places: Longs, table: Table, used: int, guesses: Codes) -> None:
     """Write the hash of each text to `found`, and its probable code, or -1, to `guesses`.
 
-    No step depends on an earlier read, so the processor reads many slots at once: half the time,
-    in a table larger than the caches.
+    Reads are independent, so the processor overlaps them: half the time if the table exceeds the
+    caches.
     """
     slots, hashes, found = table.slots, table.hashes, table.found
     mask = np.uint64(len(slots) - 1)
@@ -147,8 +146,8 @@ def code_texts(
 ) -> tuple[int, int]:
     """Write the codes of the texts from `first` on; a new text gets the next code.
 
-    Returns n, the text to resume from once there is room, or OUTSIDE if a text lies outside the
-    data; and the number of texts in the table.
+    Returns n, the text to resume from once there is room, or OUTSIDE if a text is not in the data;
+    and the number of texts.
     """
     secret, slots, hashes, ends, text, found, recent = table
     mask = np.uint64(len(slots) - 1)
@@ -169,7 +168,7 @@ def code_texts(
                 if stop - start >= WORD:
                     tail = word_at(data, stop - WORD)
                 else:
-                    # Shift out the bytes after the text, twice by half: a shift by 64 is undefined.
+                    # Drop the bytes after the text; two shifts, as one by 64 is undefined.
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
                 place = recent_place(head, tail)
@@ -236,10 +235,7 @@ NAMES_KEPT = 10_000
 
 
 class Vocabulary:
-    """Texts and their codes, assigned from 0 in order of first occurrence, beginning with `first`.
-
-    It only grows: a code keeps its meaning. Not thread-safe. Its repr shows no text.
-    """
+    """Texts and their permanent codes, by order of occurrence. Not thread-safe. Sensitive."""
 
     def __init__(self, first: Iterable[str] = ()) -> None:
         self._table = Table(
@@ -292,7 +288,7 @@ class Vocabulary:
         return Texts(self._table.text[: self._bytes], self._table.ends[: self._used]).take(codes)
 
     def name(self, code: int) -> str:
-        """Return the text of one code; the first NAMES_KEPT are cached, since stream keys recur."""
+        """Return a code's text; caches the first NAMES_KEPT, since stream keys recur."""
         if len(self._names) <= code < NAMES_KEPT:
             more = range(len(self._names), min(self._used, NAMES_KEPT))
             self._names += [self._text_of(each) for each in more]

@@ -1,8 +1,7 @@
-"""How this worker reaches Kafka: one `Connection`, from which every client is made.
+"""`Connection` makes every Kafka client, all with the same settings and credentials.
 
-`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka: `faust_credentials`
-translates the security settings and refuses those it cannot translate, so that no client silently
-connects with less security than configured.
+`[kafka.client]` uses librdkafka's names. `faust_credentials` translates the security settings for
+aiokafka and refuses the others, so no client connects with less security than configured.
 """
 
 import logging
@@ -84,10 +83,9 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 
 @dataclass(frozen=True)
 class Connection:
-    """Cluster address and credentials; makes every client with the same settings.
+    """Cluster address and credentials; the repr omits `client`, which holds secrets.
 
-    `client` holds secrets, so the repr omits it. `embedded` is the embedded Kafka's cluster id,
-    from the process that started it; None for any other cluster.
+    `embedded` is the embedded Kafka's cluster id, from the process that started it; else None.
     """
 
     bootstrap: str
@@ -136,11 +134,10 @@ class Connection:
         return Consumer(self.config(**{**defaults, **extra}))
 
     def admin(self, **extra: Any) -> AdminClient:
-        """Return an admin client, for a `with` statement.
+        """Return an admin client for a `with` block, which cancels requests and joins its thread.
 
-        Responses arrive in a librdkafka thread. A client that Python collects there ends the
-        process, and so does a response after Python's shutdown; a traceback can keep a client alive
-        until then. Leaving the `with` block cancels requests and joins the thread.
+        librdkafka calls Python in that thread: collecting the client there, or a response after
+        Python's shutdown, ends the process. A traceback can keep a client alive until then.
         """
         return AdminClient(self.config(**extra))
 
@@ -259,7 +256,6 @@ def unreachable(error: BaseException) -> bool:
     if isinstance(error, KafkaException):
         cause = _cause(error)
         return cause is not None and (cause.code() in _UNREACHABLE or cause.retriable())
-    # Corruption is permanent.
     if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
         return False
     # aiokafka raises its base class for broker errors it did not expect.
@@ -299,13 +295,12 @@ EMBEDDED_PARTITIONS = 4
 
 
 class EmbeddedCluster:
-    """librdkafka's in-process cluster: a broker without installation, for demo and quick tests.
+    """librdkafka's in-process cluster, for the demo and quick tests; its producer keeps it alive.
 
-    It enforces nothing (read_committed sees open transactions, a fenced producer's commit is
-    accepted, about 5 MiB are kept per partition), so it proves nothing about delivery. Topics
-    appear on first request, without ids. A real cluster must give ids, so a worker accepts a
-    cluster as embedded only if the process that started it supplies its cluster id
-    (`Connection.embedded`). A context manager; its producer keeps the cluster alive.
+    It enforces nothing (read_committed sees open transactions, fenced producers can commit, a
+    partition keeps about 5 MiB), so it proves nothing about delivery. Topics appear on first
+    request, without ids. A real cluster must give ids, so a worker accepts a cluster as embedded
+    only if the process that started it supplies the cluster id (`Connection.embedded`).
     """
 
     def __enter__(self) -> Self:

@@ -1,15 +1,15 @@
-"""Fetched record batches: headers are read at the fetch, records decoded in the shard's thread.
+"""Fetched record batches: the fetch reads headers, the shard's thread decodes records.
 
-aiokafka would create an object of eleven fields per record, in the consumer's thread, under the
-GIL. Here its fetcher keeps raw bytes (`RecordSet`), `ColumnRecords` reads the 61-byte batch
-headers, and the shard checks the CRC, decompresses, and finds the records in compiled loops.
-Visibility follows aiokafka's rules: aborted transactions and control batches are skipped, and
-positions move past them. aiokafka itself decodes message formats 0 and 1 (before Kafka 0.11).
+aiokafka would create an eleven-field object per record, in the consumer's thread, under the GIL.
+Here its fetcher keeps raw bytes (`RecordSet`), `ColumnRecords` reads the 61-byte batch headers, and
+the shard checks the CRC, decompresses, and finds records in compiled loops. As in aiokafka, aborted
+transactions and control batches are skipped, and positions move past them. aiokafka itself decodes
+message formats 0 and 1 (before Kafka 0.11).
 
-Only the producer bounds the decompressed size of a fetch, so it is decoded in consecutive parts of
-at most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 MiB, if that is
-more); an ordinary fetch is one part. A longer record batch is decompressed as a stream, and a
-longer record is cut, so that it is rejected as too large. At most two such buffers exist at a time.
+Only the producer bounds the decompressed size of a fetch, so the shard decodes it in parts of at
+most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 MiB, if more). It
+decompresses a longer record batch as a stream and truncates a longer record, which is then rejected
+as too large. At most two such buffers exist at a time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TABLES = read_only(crc_tables())
 # Offset, length, CRC, magic and attributes of an old-format message; format 1 adds a timestamp.
 _MESSAGE, _MESSAGE_TIME_BYTES = struct.Struct(">qiIbb"), 8
 
-#: A part, however small, costs some sixty waits for the GIL, 0.2 ms on two busy cores.
+#: Each part, however small, waits for the GIL about sixty times: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
 PART_BYTES = 32 << 20
 _BESIDE_BYTES = 1 << 20
@@ -252,10 +252,9 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[int]]:
-    """Decompress the first batches back to back; return their bytes and the end of each.
+    """Decompress the first batches; return their bytes and ends, none if the first exceeds `most`.
 
-    There are no ends if the first alone exceeds `most` bytes. Joining batches afterwards takes
-    longer than decompressing them, and holds the GIL, so the buffer size is guessed, and grows.
+    The guessed buffer grows: joining batches afterwards would take longer and hold the GIL.
     """
     data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
     ends: list[int] = []
@@ -395,13 +394,11 @@ def _no_records(batch: RecordBatch) -> CorruptRecordException:
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
-    """Fetch response of one partition, taken record batch by record batch."""
-
     next_fetch_offset: int
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over an unread response, without its iterator: a cycle that would keep the bytes."""
+        """Take over an unread response, without its iterator, a cycle that would keep the bytes."""
         if isinstance(records, cls):
             return records
         taken = cls(

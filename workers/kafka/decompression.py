@@ -57,10 +57,7 @@ def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | N
 
 
 class Stream:
-    """Decompressed record batch, read once; `at` counts the bytes read.
-
-    Every method raises CorruptRecordException if the batch is damaged or truncated.
-    """
+    """Decompressed batch, `at` bytes read; CorruptRecordException if damaged or truncated."""
 
     def __init__(self, codec: int, packed: memoryview) -> None:
         self.at = 0
@@ -109,7 +106,6 @@ class Stream:
         raise CorruptRecordException("a record batch holds a number of more than 32 bits")
 
     def _next(self, most: int) -> memoryview:
-        """Return the next bytes, at most `most`; none at the end."""
         self.more()
         part, self._rest = self._rest[:most], self._rest[most:]
         self.at += len(part)

@@ -1,7 +1,6 @@
 """This worker's shards: partition take-over, release and failures.
 
-    acquire   after an assignment: open a shard per partition (which fences its older owner) and
-              return the offsets to seek to
+    acquire   after an assignment: open a shard per partition, fencing its older owner
     feed      pass a batch to its shard; shards work in parallel, a shard's batches stay in order
     tick      every 200 ms: commits by interval, and the wall clock for shards at their log's end
     release   before a revocation is answered: give up every shard
@@ -192,7 +191,7 @@ class Handover:
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
     def claim(self, partition: Partition, batch: FetchedRecords) -> FetchedRecords | None:
-        """Return `batch` as one that waits for the partition's open shard; None without a shard."""
+        """Return `batch` with its open shard, and count it as waiting; None without a shard."""
         shard = self._open_shard(partition)
         if shard is None:
             return None

@@ -1,12 +1,11 @@
-"""A shard's lag behind its log, and log ends noted with the wall clock's time.
+"""A shard's lag behind its log, and log ends noted with wall-clock times.
 
-Lag in seconds counts from when the log first had a record that the shard has not processed; record
-timestamps do not matter, so old events do not look like lag.
+Lag in seconds counts from when the log first had a record that the shard has not processed,
+whatever the record's timestamp, so old events do not look like lag.
 
 `Ends` lets the wall clock close ticks. At every beat the event loop notes the time and the log's
-end. The clock closes ticks for that time *at that offset*: records before it are processed earlier
-and records after it later. So processing speed, which depends on the content of events, does not
-decide in which tick another event counts.
+end, and the shard closes ticks for that time *at that offset*. So processing speed, which depends
+on the content of events, does not decide in which tick another event counts.
 """
 
 from collections import deque
@@ -24,9 +23,8 @@ class End(NamedTuple):
 
 
 class Ends(deque[End]):
-    """Log ends a shard has not reached; one thread notes them, another takes them."""
+    """Log ends not yet reached. One thread notes, one takes: append, popleft and len are atomic."""
 
-    # Thread-safe: append, popleft and len of a deque are atomic.
     noted_ms: int | None = None
 
     @property
@@ -46,10 +44,9 @@ _MOST = 512
 
 
 class Reading(NamedTuple):
-    """The consumer's position in one partition.
+    """Offsets of one partition: `handed` is the end of the last batch given to the shard.
 
-    `handed` is the end of the last batch given to the shard, `position` the same past invisible
-    records, `end` the log's last stable offset at the last fetch.
+    `position` also passes invisible records; `end` is the last stable offset at the last fetch.
     """
 
     handed: int

@@ -1,14 +1,13 @@
 """Detect Kafka outages with a dedicated client, and filter the clients' repetitive log lines.
 
-    ASK_S      timeout of one request, sent every second; an answer from any broker will do
-    AWAY_S     without an answer for this long Kafka is away: logged once
-    GIVE_UP_S  away for this long the worker lets everything go, and restarts when Kafka is back
+    ASK_S      timeout of one request, sent every second; any broker may answer
+    AWAY_S     without an answer for this long, Kafka counts as away: logged once
+    GIVE_UP_S  away for this long, the worker releases everything, and restarts when Kafka is back
 
-The group session expires after ten seconds, so letting go later gives up nothing this worker still
-owns. The clients ride out a broker that restarts within that time.
-
-Every client reports every failed connection attempt. The filter drops lines that add nothing to our
-own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
+The group session expires after ten seconds, so the release gives up nothing that this worker still
+owns, and the clients survive a shorter restart of a broker. Every client logs every failed
+connection attempt; the filter drops these lines, but never a broker's refusal (password,
+authorisation). `--debug` shows all.
 """
 
 import logging

@@ -84,7 +84,7 @@ def partitions_of(data: Bytes, places: Longs, partitions: int, partitioner: str 
 
 
 class Placement:
-    """Check of which users' records belong in one partition; record keys are users in UTF-8."""
+    """Checks a record's partition against its user; record keys are users in UTF-8."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
         self._partitioner, self._partition, self._partitions = partitioner, partition, partitions

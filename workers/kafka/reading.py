@@ -65,10 +65,7 @@ def reader(
 def bounds_of(
     consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Return a log's first offset and its end for this reader.
-
-    Call `waiting`, which may raise, every second; raise after half a minute of silence.
-    """
+    """Return first offset and visible end; call `waiting`, which may raise; raise after 30 s."""
     deadline, log = time.monotonic() + _ASK_S, TopicPartition(topic, partition)
     while True:
         try:
@@ -93,8 +90,7 @@ def end_of(
 def await_commits(connection: Connection, partitions: Iterable[Partition]) -> None:
     """Wait until every transaction in these logs has ended; KafkaAway after a minute.
 
-    A commit is acknowledged before its markers are in every partition; until then readers of
-    committed records do not see it there.
+    A broker acknowledges a commit before read_committed readers see it in every partition.
     """
     with reader(connection, uncommitted=True) as consumer:
         ends = {where: bounds_of(consumer, *where)[1] for where in partitions}
@@ -121,10 +117,10 @@ def take(
     most: int = RECORDS,
     until_s: float = math.inf,
 ) -> Iterator[FetchedChunk]:
-    """Yield the records in spans of offsets, up to `most` at once, until every span has ended.
+    """Yield the records in `spans` of offsets, up to `most` at once, until every span has ended.
 
-    While nothing arrives, call `waiting`, which may raise; a minute without progress raises. Stop
-    early at `until_s` (monotonic). The caller may delete spans that it has read enough of.
+    While nothing arrives, call `waiting`, which may raise; raise after a minute without progress.
+    Stop early at `until_s` (monotonic). The caller may delete spans to end them early.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).

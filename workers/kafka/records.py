@@ -74,10 +74,7 @@ def crc32c(data: Bytes, start: int, stop: int, tables: NDArray[np.uint32]) -> np
 
 @kernel
 def first_damaged(data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.uint32]) -> int:
-    """Return the index of the first part with a wrong CRC-32C; m if there is none.
-
-    `places`, int64 (m, 2), has each part's start and stop in `data`; `tables` are `crc_tables`.
-    """
+    """Return the first row of `places`, int64 (m, 2), that fails its CRC-32C; m if none."""
     for part in range(len(places)):
         if crc32c(data, places[part, 0], places[part, 1], tables) != crcs[part]:
             return part
@@ -117,10 +114,7 @@ def _past_headers(data: Bytes, at: int, end: int) -> int:
 def _read_records(
     data: Bytes, batch: Longs, at: int, last: int, first: int, end_row: int, columns: Columns
 ) -> tuple[int, int]:
-    """Parse records into rows first..end_row-1; offsets must ascend from `last`.
-
-    Return row and place of the first invalid or incomplete record; end_row if all are valid.
-    """
+    """Fill rows from `first`; return row and place of the first bad record, or end_row if none."""
     keys, values, times, offsets = columns
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
@@ -162,15 +156,11 @@ def _read_records(
 def read_batches(data: Bytes, batches: Longs, place: Longs, columns: Columns) -> bool:
     """Parse the next n records of some batches; return whether all were found.
 
-    Nothing may follow the last record of a batch. Raise IndexError, with no rows reported, if a
-    record extends beyond the data.
-
-    Args:
-        data: uint8, the batches' uncompressed records.
-        batches: int64 (m, 6), columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime.
-        place: int64 (5,), the cursor, updated: BATCH, its records FOUND so far, place AT of the
-            next one, LAST_OFFSET, and ROWS written by this call.
-        columns: n rows, written. Offsets must ascend.
+    `data`, uint8: the batches' uncompressed records, and nothing else. `batches`, int64 (m, 6):
+    columns START to NUMBER; APPEND_MS is -1 except under LogAppendTime. `place`, int64 (5,), the
+    updated cursor: BATCH, its records FOUND so far, place AT of the next one, LAST_OFFSET, and ROWS
+    written by this call. `columns`: n rows, written; offsets must ascend. Raise IndexError, with no
+    rows reported, if a record extends beyond the data.
     """
     offsets = columns[3]
     place[ROWS] = row = 0
@@ -228,8 +218,7 @@ class Forwarded(Protocol):
 class Records:
     """Records of one partition, as spans of one buffer. Sensitive: the repr shows only a count.
 
-    The columns are as in `Columns`; `offsets` ascend. If `framed`, `data` has Kafka's record
-    layout, with headers after the value.
+    Fields are as in `Columns`; `offsets` ascend. If `framed`, headers follow each value in `data`.
     """
 
     data: NDArray[np.uint8]
@@ -354,11 +343,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedRecords:
-    """Undecoded record batches of one partition, on their way to the shard's thread.
+    """Undecoded record batches of one partition; `number` is their approximate record count.
 
-    `start` and `end` are as in `Batch`, `number` is approximate. `parts`, called in the shard's
-    thread with the longest value to read, yields consecutive decoded batches; a far longer record
-    comes truncated, but still longer. It raises CorruptRecordException.
+    `parts`, called in the shard's thread with the longest value to read, yields decoded batches; it
+    truncates a far longer value, but not to within that limit. It raises CorruptRecordException.
     """
 
     start: int

@@ -1,11 +1,9 @@
-"""One partition of one stage: its transactions, offset and state, used by its own thread only.
+"""One partition of one stage: transactions, offset and state. Synchronous, independent of Faust.
 
-    open       fence the older owner, read the state to its end, `restore`
-    feed       records in, in order; `process` decides when to `transact`
-    transact   messages and state changes in one Kafka transaction, then the local copy
-    close      drop everything; the next owner reads uncommitted records again
-
-A shard is synchronous and independent of Faust: a test may call its methods directly.
+open       fence the older owner, read the state to its end, `restore`
+feed       records in, in order; `process` decides when to `transact`
+transact   messages and state changes in one Kafka transaction, then the local copy
+close      drop everything; the next owner reads uncommitted records again
 """
 
 import asyncio
@@ -51,7 +49,7 @@ class Shard:
     """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
     stage = "shard"
-    #: Longest value it reads, in bytes; a far longer one comes cut.
+    #: Longest value to read, in bytes; far longer ones are truncated.
     longest_value = MESSAGE_BYTES
 
     def __init__(self, assignment: Assignment) -> None:
@@ -66,9 +64,9 @@ class Shard:
         self.ends = Ends()
         #: Begin or last progress of the current work; None while idle.
         self.busy_since_s: float | None = None
-        #: When it last committed, or was opened (monotonic); 0 before.
+        #: Time of the last commit, or of the opening (monotonic); 0 before.
         self.last_commit_s = 0.0
-        #: What taking over took, and the records of state that it read.
+        #: Seconds spent on fencing and on loading the state, and the state records read.
         self.fence_s = self.load_s = 0.0
         self.loaded_records = 0
         self._failed = False
@@ -92,14 +90,13 @@ class Shard:
         """Act on `end.now_ms`: exactly the records in the log at that time have been processed."""
 
     def idle(self) -> None:
-        """Commit by interval; called about every 200 ms, whatever the backlog."""
+        """Commit by interval; called about every 200 ms, even with a backlog."""
 
     def open(self) -> None:
-        """Take the partition over: fence the older owner, read the state to its end, restore.
+        """Fence the older owner, read the state to its end, restore.
 
-        Raises Fenced if an even newer owner intervened, KafkaAway if an open transaction hides the
-        end of the state, KafkaException if the broker became unreachable, ShardClosed if the shard
-        was given up, and StateRefused from `restore`.
+        Raises Fenced (a newer owner intervened), KafkaAway (an open transaction hides the end of
+        the state), KafkaException (no broker), ShardClosed (given up), StateRefused (`restore`).
         """
         log, started = self.store.changelog.log, time.perf_counter()
         self.transactions.take_over()
@@ -215,7 +212,7 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self) -> None:
-        """Close in the shard's thread, skipping queued work; wait for it, but not for ever."""
+        """Close in the shard's thread, skipping queued work; wait at most `_CLOSE_S`."""
         self.closed = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)

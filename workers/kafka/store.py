@@ -1,10 +1,10 @@
 """A shard's state on local disk: a RocksDB copy of one partition of a compacted changelog topic.
 
-The changelog in Kafka is authoritative; the copy avoids reading all of it at every start. One
-RocksDB batch writes the changes and the changelog position they reach, after the Kafka transaction
-was committed, so the copy may be behind the changelog but never ahead of it. A copy that cannot be
-trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read
-again. If the disk fails, the state moves to memory, and the store retries the disk later.
+The changelog is authoritative; the copy avoids reading all of it at every start. After the Kafka
+commit, one RocksDB batch writes the changes and the changelog position they reach, so the copy may
+be behind the changelog but never ahead of it. A copy that is damaged, of another topic, or too old
+to have seen every deletion is read again. If the disk fails, the state moves to memory, and the
+store retries the disk later.
 
     key in RocksDB          value
     b"m"                    changelog identity, position, time of the last write as JSON
@@ -48,7 +48,7 @@ class Changelog(msgspec.Struct, frozen=True):
 
 
 class Meta(Changelog, frozen=True, kw_only=True):
-    """What a copy holds: a changelog's state at `offset`, written at `written_s` (wall clock)."""
+    """A copy's content: a changelog's state at `offset`, written at `written_s` (wall clock)."""
 
     offset: int
     written_s: float
@@ -321,10 +321,7 @@ class Store:
             return not any(changes for changes, _ in self._changes(consumer, start, high, waiting))
 
     def _check_id(self, connection: Connection) -> None:
-        """Refuse a changelog that was re-created since this process read its id.
-
-        It has lost what was published, and continuing under the old id would reuse the same noise.
-        """
+        """Refuse a re-created changelog: its state is gone, and its old id repeats the noise."""
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
             raise StateRefused(

@@ -10,17 +10,17 @@ topic                        partitions        cleanup   retention   contents
 <name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 
-(1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count never changes,
-since users are hashed onto partitions. Every transaction that writes it ends with records of that
-day in every partition (agents/rekey.py), so retention counts from when records were written.
+(1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count never changes: it
+determines each user's partition. Every transaction that writes it ends with records of that day in
+every partition (agents/rekey.py), so retention counts from when records were written.
 
 All but the events topics need record batches of 1,000,000 bytes: see runtime/sizes.py. Snapshots
 carry their tick's timestamp, so a finite retention would delete those of an old stream immediately.
 
-Noise is derived from topic ids (`mechanisms/identity.py`). If a re-created topic had the same id,
-it would get the same noise over other data, and the difference of the two published results would
-be exact. So the worker refuses a cluster without ids (Kafka before 2.8, KIP-516), and state made
-without them. Only the embedded cluster has none: it ends with the demo, and so does its key.
+Noise is derived from topic ids (`mechanisms/identity.py`). A re-created topic with the same id
+would get the same noise over other data, and the difference of the published results would be
+exact. So the worker refuses clusters without ids (Kafka before 2.8, KIP-516) and state made without
+them, except on the embedded cluster, which ends with the demo, as does its key.
 """
 
 import time
@@ -76,7 +76,6 @@ CONTRIBUTIONS, SNAPSHOTS, REJECTS = "contributions", "snapshots", "dead letters"
 REKEY_STATE = "state of rekeying"
 CONTRIBUTE_STATE, RELEASE_STATE = "state of stage 1", "state of stage 2"
 BY_USER_RETENTION_MS = 7 * 86_400_000
-#: Partitions of a new events topic, unless configured.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
@@ -132,8 +131,8 @@ def plan_topics(
     """Return every topic the worker needs, in the order of the module's table.
 
     Existing topics take precedence. `events_partitions` applies to every missing events topic,
-    unless existing state was made for other numbers. `owners` and `user_partitions` (with `rekey`)
-    default to the numbers of an earlier start, else to that of the events.
+    unless existing state has other counts. `owners` and `user_partitions` (with `rekey`) default
+    to the counts of an earlier start, else of the events.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     by_user, rekey_state = rekey_topics(name)

@@ -48,13 +48,12 @@ _CALL_S = 1.0
 _AGAIN_S = 0.05
 # Log a warning after this wait: Kafka is up (`kafka/outages.py`) but does not complete the call.
 _LONG_S = 20.0
-# Restart with a new client after this long without progress: a client that a recovering broker
-# reported no brokers to may believe it for minutes (seen).
+# Without progress for this long, restart with a new client: after a recovering broker reported no
+# brokers, a client may believe it for minutes (seen).
 _STUCK_S = 60.0
 # librdkafka's wait before it retries a request, give or take 20 % (`rd_kafka_broker_buf_retry`).
 _RETRY_BACKOFF_MS = 1_000
-# A commit this soon after the last delivery sent EndTxn once: a second one follows after 0.8 s at
-# the earliest. A commit usually takes 10 ms.
+# A commit answered faster sent one EndTxn: a retry follows after 0.8 s or more (usual: 10 ms).
 _SENT_ONCE_S = 0.5 * _RETRY_BACKOFF_MS / 1000
 # Must exceed the longest commit: a tick of ten million new items is about 700 MB, 140 s at 5 MB/s.
 # A new owner ends the open transaction at once. The broker allows 15 minutes by default.
@@ -99,8 +98,8 @@ class Transactions:
     def renew(self) -> None:
         """Begin a new epoch if an EndTxn may still be in flight.
 
-        Call this early: the longer ago the last commit, the likelier a newer owner, which it would
-        fence. Raise Fenced if one has committed; KafkaAway and ShardClosed as in `run`.
+        Call this early: it would also fence a newer owner, likelier the longer ago the last commit.
+        Raise Fenced if one has committed; KafkaAway and ShardClosed as in `run`.
         """
         if self._state is not State.TAINTED:
             return
@@ -173,19 +172,15 @@ class Transactions:
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
+        `changes` are keys and values of the state partition (None deletes); later ones win.
+        `forwarded` records are sent first, unreported: `messages` must have one for every partition
+        of their topic, or a partition that takes none would look like a slow one.
+
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
         exists (not committed); KafkaException if it cannot be committed (too large, not
-        authorised). The outcome is unknown after ShardClosed (the next owner reads it from the
-        changelog) and KafkaAway (the broker timed the transaction out, or a minute passed without
-        progress).
-
-        Args:
-            changes: keys of the state partition and new values (None deletes); later ones win.
-            forwarded: records sent before the messages. `messages` must have one for every
-                partition of their topic: only messages are reported, and a partition that takes
-                none must not look like a slow one.
-
-        A message longer than any encoder produces is refused: a last line of defence.
+        authorised); MessageTooLong for a defective encoder. The outcome is unknown after
+        ShardClosed (the next owner reads it from the changelog) and KafkaAway (the broker timed the
+        transaction out, or a minute passed without progress).
         """
         states = [Outgoing(*self._state_log, key, value) for key, value in changes]
         for message in chain(messages, states):

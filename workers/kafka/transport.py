@@ -1,15 +1,14 @@
 """Faust transport `quietcount`: agents receive a partition's fetched records as `FetchedRecords`.
 
-Faust's consumer thread runs aiokafka and takes fetched record batches; the main thread runs Faust
-and the hand-over; every shard decodes records in its own thread. These rules prevent lost and
-duplicate records:
+The consumer thread runs aiokafka and takes fetched record batches; the main thread runs Faust and
+the hand-over; shards decode in their own threads. These rules prevent lost and duplicate records:
 
 - Every assignment and revocation raises the consumer's *epoch*; `seek_all` passes it to the
-  consumer thread. A fetch of an older epoch is dropped: the seek that follows reads it again.
+  consumer thread. A fetch of an older epoch is dropped: the next seek reads it again.
 - A batch starts where the previous one ended; a shard refuses any other batch. `_drain` never
   awaits, so a fetch's epoch and positions are exact.
-- aiokafka's position must be where this thread left it. Otherwise the broker no longer had that
-  position, and the records in between were never counted: `StateRefused`.
+- If aiokafka's position is not where this thread left it, the broker no longer had that position,
+  and the records in between were never counted: `StateRefused`.
 - Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the
   group's offsets are for lag tools.
 """
@@ -65,8 +64,6 @@ class Fetched(dict[TP, FetchedRecords]):
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """aiokafka's thread, which tracks where the next batch of every partition starts."""
-
     consumer: Consumer
 
     def __post_init__(self) -> None:
@@ -79,7 +76,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._consumed: dict[Partition, int] = {}
 
     async def on_start(self) -> None:
-        """Start aiokafka's consumer; without a broker, make the hand-over let go, and wait."""
+        """Start aiokafka's consumer; if no broker answers, tell the hand-over to stop."""
         try:
             await super().on_start()
         except ConsumerError as exc:
@@ -310,8 +307,6 @@ class QuietcountApp(faust.App):
 
 
 class Consumer(driver.Consumer):
-    """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
-
     epoch = 0
     all_have_room = True
 
@@ -331,17 +326,14 @@ class Consumer(driver.Consumer):
         return cast(ConsumerThread, self._thread)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Release all shards before the group learns of it; heartbeats continue meanwhile."""
+        """Release all shards before answering the group; heartbeats continue meanwhile."""
         self.epoch += 1
         self.stop_flow()  # Faust skips this when the old assignment was empty
         await self.handover.release()
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over the assigned partitions; Faust calls this after each assignment, flow stopped.
-
-        Faust stops waiting after `broker_request_timeout`; the epoch then holds records back.
-        """
+        """Take over the new assignment; if Faust stops waiting, the epoch holds records back."""
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
         await asyncio.shield(self._acquiring)
@@ -523,7 +515,7 @@ def create_app(
 
 
 class _Worker(faust.Worker):
-    #: A signal requested the shutdown.
+    #: Whether a signal requested the shutdown.
     told = False
 
     @Service.task

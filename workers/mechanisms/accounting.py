@@ -24,9 +24,8 @@ from msgspec import Meta
 
 NotNegative = Annotated[float, Meta(ge=0)]
 _DIGITS = 9
-# Relative margins: rho_of uses the wide one, epsilon_of the narrow one, so that
-# epsilon_of(rho_of(e, d), d) <= e for every e of at most nine digits
-# (d ln(epsilon) / d ln(rho) is at least 1/2).
+# Relative margins, wide in rho_of and narrow in epsilon_of: epsilon_of(rho_of(e, d), d) <= e for
+# every e of at most nine digits (d ln(epsilon) / d ln(rho) is at least 1/2).
 _WIDE_MARGIN = 1e-10
 _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
@@ -36,18 +35,14 @@ _LARGEST_DELTA = 0.5  # in a configuration
 
 @dataclass(frozen=True, slots=True)
 class PrivacyCost:
-    """The cost of one epoch to one event or user, charged `times` epochs.
-
-    `failures` are named parts of delta, such as ("discovery", 1e-9); the rest of delta converts
-    rho. `pure`: epsilon holds without converting rho.
-    """
+    """The cost of one epoch to one event or user, charged `times` epochs."""
 
     rho: float
     epsilon: float
     delta: float
     _: KW_ONLY
-    failures: tuple[tuple[str, float], ...] = ()
-    pure: bool = False
+    failures: tuple[tuple[str, float], ...] = ()  # named parts of delta; the rest converts rho
+    pure: bool = False  # epsilon holds without converting rho
     times: int = 1
 
 
@@ -100,12 +95,9 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
     For noise on counts, only cells whose true value differs between neighbours matter, so TV grows
     neither with items nor with ticks. TV' covers the tests that an item of one event must fail to
     stay hidden. Their chance was bounded under the ideal distribution, so TV' grows with the number
-    of tests (docs/decisions/0009-derivations.md, 8).
-
-    Args:
-        max_items: D0.
-        tv: TV, `Counter.tv`, over all cells of one item.
-        tests_tv: TV', `Counter.test_tv` times the tests of one item; 0 for a known domain.
+    of tests (docs/decisions/0009-derivations.md, 8). `max_items` is D0; `tv` is TV, `Counter.tv`
+    over all cells of one item; `tests_tv` is TV', `Counter.test_tv` times the tests of one item,
+    0 for a known domain.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
@@ -120,7 +112,7 @@ REMEDY = "a smaller epsilon or rho"
 def check_sampler_delta(
     delta: float, epsilon: float, true: float, share: float, otherwise: str = REMEDY
 ) -> None:
-    """Raise `ValueError` if the samplers' share of delta is less than `true`, what they need."""
+    """Raise `ValueError` if the samplers' share of delta is below the required `true`."""
     if true <= delta * share:
         return
     least = true / share

@@ -47,8 +47,7 @@ class Budgeted(Mechanism):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for the content of one event, over all ticks of an epoch together.
-
-    A constructor calibrates the noise to `_budget`, and ends with `_promise`.
+    Constructors calibrate the noise to `_budget` and end with `_promise`.
     """
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
@@ -57,7 +56,6 @@ class Budgeted(Mechanism):
 
     @property
     def delta_discovery(self) -> float:
-        """Return the part of delta for discovery, 0 for a known domain."""
         return dict(self._budget.failures).get("discovery", 0.0)
 
     def _promise(
@@ -69,13 +67,8 @@ class Budgeted(Mechanism):
         tests_tv: float = 0.0,
         otherwise: str = REMEDY,
     ) -> None:
-        """Set the cost after the noise is calibrated; `ValueError` if delta is too small.
-
-        `spent` is the noise's rho, possibly rounded to a little above the requested one. `tv`,
-        `times` (D0) and `tests_tv` are as in `sampler_delta`, `otherwise` as in
-        `check_sampler_delta`.
-        """
+        """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
         own = self._budget
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
         check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
-        self._cost = replace(own, rho=min(own.rho, spent))
+        self._cost = replace(own, rho=min(own.rho, spent))  # `spent` is rounded up

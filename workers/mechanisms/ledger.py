@@ -91,10 +91,7 @@ A = TypeVar("A", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """One message's contributions to one tick of one lane, as columns of equal length.
-
-    A (stream key, label) pair occurs at most once, so that adding is one indexed `+=`.
-    """
+    """One message's columns for one tick of one lane; each (stream key, label) pair occurs once."""
 
     keys: tuple[str, ...]  # distinct
     key_of_row: Codes  # index into `keys`
@@ -124,12 +121,7 @@ def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
 
 
 class Ledger:
-    """The rows of one histogram, epoch and owner partition. Sensitive: its repr shows no counts.
-
-    The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`,
-    `newly_shown` and `clean_rows` track changes since `clean`, so that only changed blocks are
-    written.
-    """
+    """Sensitive rows of one histogram, epoch and owner partition; the mechanism updates them."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -140,6 +132,7 @@ class Ledger:
         self._ends: NDArray[Any] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
+        # Rows changed since `clean`.
         self.touched: list[Rows] = []
         self.newly_shown: list[Rows] = []
         self.clean_rows = 0
@@ -164,10 +157,7 @@ class Ledger:
         return self._shown[: self.n]
 
     def shown_to(self, tick: int) -> Shown:
-        """Return `shown`, wide enough for `tick`.
-
-        Four bytes suffice for 68 years of one-second ticks, but for only 25 days of ticks of 1 ms.
-        """
+        """Return `shown`, wide enough for `tick`: 4 bytes last 25 days at 1 ms ticks."""
         if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
         return self.shown
@@ -191,7 +181,7 @@ class Ledger:
         return self._index.find(tags, self._tags)
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
-        """Append rows with new, distinct tags, and return their numbers."""
+        """Append rows with new, distinct tags; return their numbers."""
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         end = start + len(labels.text)
@@ -210,11 +200,7 @@ class Ledger:
         return np.arange(first, n, dtype=np.int64)
 
     def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
-        """Add one message's columns for one tick to the counts.
-
-        `key_index` holds the index of every stream key, -1 for a key not served. Without
-        `add_rows`, new items are left out.
-        """
+        """Add one message's columns to the counts; without `add_rows`, skip new items."""
         key_of_row, tags = contributions.key_of_row, contributions.tags
         counts = contributions.counts
         served = None

@@ -27,15 +27,12 @@ from workers.runtime.frozen import Frozen
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The m rows published at one tick, with noisy counts, of standard deviation `sd`.
-
-    Public once rows are replaced by labels. `threshold` is None where the domain is known.
-    """
+    """Noisy counts of m rows at one tick, of sd `sd`; public once labels replace the rows."""
 
     rows: Rows  # ascending
     counts: Longs
     sd: float
-    threshold: int | None
+    threshold: int | None  # None for a known domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +48,18 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The query answers published at one tick.
+    """The query answers published at one tick."""
 
-    `of_key` holds JSON-able fields by stream key index: {"query": "max", "value": 12}. `sd` is None
-    where it is not one number.
-    """
-
-    of_key: Mapping[int, Mapping[str, object]]
-    sd: float | None
+    of_key: Mapping[int, Mapping[str, object]]  # JSON-able: {"query": "max", "value": 12}
+    sd: float | None  # None where it is not one number
 
 
 class State:
-    """The ledger of one histogram and epoch, plus any further mechanism state (sensitive).
-
-    Subclasses return further changed state as blocks of bytes whose names begin with "m".
-    `key_tags` holds one tag per stream key, of a label that no item can have, for the noise of a
-    whole stream key. The caller maintains it, also across restarts.
-    """
+    """The ledger of one histogram and epoch, plus any further mechanism state (sensitive)."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
+        # For noise shared by a stream key: one tag each, of no item's label. The caller keeps it.
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
@@ -78,7 +67,7 @@ class State:
             self.ledger.merge(part, key_index, add_rows=add_rows)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """Return the further blocks changed since the last commit: (name, versioned bytes)."""
+        """Return further blocks changed since the last commit: ("m...", versioned bytes)."""
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
@@ -99,22 +88,14 @@ class Differences(Protocol):
     """A mechanism whose running counts can be subtracted across ticks."""
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return the sd of the difference between an item's published counts at two ticks.
-
-        `since` is before t; 0 is the epoch's start, where every count is 0, without noise.
-        """
+        """Return the sd of a count's change from `since` < t; 0: epoch start, exact zero counts."""
 
 
 class Mechanism(Frozen):
-    """Base class of mechanisms: configuration, domain, guarantee, cost.
-
-    A constructor sets `_cost`, and `_threshold` if it is the same at every tick. `law` is the
-    distribution of the counts' noise: "gaussian" or "laplace"; "logistic" where the noise decides
-    picks, "sum" where answers derive from noisy sums.
-    """
+    """Base class of mechanisms; a constructor sets `_cost`, and `_threshold` if it is constant."""
 
     kind: str
-    law = "gaussian"
+    law = "gaussian"  # or "laplace"; "logistic": selects top-k items; "sum": from noisy sums
     config: HistogramConfig
     _cost: PrivacyCost
     _threshold: int | None = None
@@ -150,7 +131,6 @@ class Mechanism(Frozen):
         }
 
     def _parameters(self) -> Mapping[str, object]:
-        """Return the parameters that only this mechanism has."""
         raise NotImplementedError
 
     def sd(self, t: int) -> float:
@@ -181,18 +161,14 @@ class Mechanism(Frozen):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items | Answers]:
-        """Add the contributions of tick t of the epoch, from 1, and release.
-
-        Consumes the state of tick t - 1. Raises `HorizonExceeded` for t outside 1..horizon.
-        """
+        """Release tick t (from 1) of the epoch; consumes the state. Raises `HorizonExceeded`."""
         raise NotImplementedError
 
     def ticks_of_item(self) -> int:
         """Return the most ticks in which one protected unit may contribute to an item.
 
-        An event contributes in one tick; a user's contribution, at most Dinf, may come in as many
-        parts. Where ticks are released separately, every part is tested for discovery and gets its
-        own noise.
+        An event contributes in one tick, a user in up to Dinf. If ticks are released separately,
+        each part is tested for discovery and gets separate noise.
         """
         if self._unit == "event":
             return 1

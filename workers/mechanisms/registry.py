@@ -51,11 +51,10 @@ PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive
 def protects_users(config: HistogramConfig) -> bool:
     """Return whether the analysis covers a user with items in different ticks (mechanisms.md 7).
 
-    It does where the cost is a sum over the items touched: a user with m items in an epoch, each
-    counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf, and
-    discovery is charged for every tick that may hold a part of an item (`ticks_of_item`).
-    It does not where an event is charged once per release, whatever it touches (picks of a top k,
-    thresholds that all counts share): such a user takes part in up to m releases.
+    It does if the cost is a sum over the items touched: a user with m items in an epoch, each
+    counted at most Dinf times, costs the same as one event with m items of Dinf, and discovery is
+    charged for every tick that may hold part of an item (`ticks_of_item`). It does not if an event
+    is charged once per release (top-k picks, shared thresholds): the user enters up to m releases.
     """
     algorithm = config.algorithm if isinstance(config, one_shot.MetaConfig) else config.mechanism
     return algorithm in PER_ITEM
@@ -69,10 +68,7 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """Return the complete, frozen mechanism, which many threads step.
-
-    Raises `ValueError`, naming the setting, if the budget cannot be met.
-    """
+    """Build the frozen, thread-safe mechanism; `ValueError` names an unaffordable setting."""
     mechanism = _BUILT_BY[type(config)](in_events(config, unit), unit)
     check_frozen(mechanism, mechanism.kind)
     return mechanism

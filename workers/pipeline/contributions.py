@@ -1,23 +1,20 @@
 """Messages of the contributions topic: from a commit of a source partition to an owner partition.
 
 A message is versioned MessagePack, with whole columns as byte strings. It holds exact data and
-stays with the operator.
+stays with the operator. Histograms with the same *lane* (tick grid and bounds) share contributions.
 
     header    version, source, sequence number (per source and owner, gapless), page of pages, the
-              source's resume offset, watermark (ms: no later event of this source is put into a
-              tick that ends at or before it), first (ms, or none)
-    sections  one for each (lane, tick) that the commit touched: stream keys with their number of
-              rows, then for all rows label lengths (uint16), labels end to end, counts
-              (uint8/16/32/64, the narrowest that holds the largest), tags (16 bytes)
+              source's resume offset, watermark (ms; on the last page; this source puts no later
+              event into a tick that ends at or before it), first (ms, or none)
+    sections  one for each (lane, tick) of the commit: stream keys with their number of rows, then
+              label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that
+              holds the largest) and tags (16 bytes) of all rows
     key       fingerprint of the root key that made the tags
 
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header and key take
 1 + 8 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a key its text,
 its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Nothing is escaped.
 Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
-
-Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
-counts only on the last page.
 """
 
 from collections.abc import Iterator, Sequence
@@ -176,10 +173,10 @@ def messages(
     key: bytes,
     max_bytes: int | None = VALUE_BYTES,
 ) -> list[Message]:
-    """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
+    """Return a commit's messages to one owner: at least one, each at most `max_bytes` long.
 
-    `sequence` numbers the first one, `offset` is where the source is read on after this commit,
-    `watermark` and `first` (the first event's) are in ms since 1970, or None.
+    `sequence` numbers the first, `offset` is where the source resumes after this commit,
+    `watermark` and `first` (the first event's time) are in ms since 1970.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     pages: list[list[Section]] = [[]]

@@ -77,10 +77,7 @@ def histograms(
     owner: int,
     owners: int,
 ) -> list[Kind]:
-    """Return the histograms of one owner partition, before their first tick.
-
-    `stream` names the internal topics and their incarnations.
-    """
+    """Return one owner partition's histograms; `stream` names internal topics and incarnations."""
     return [
         kind(
             config,
@@ -97,10 +94,7 @@ def histograms(
 
 
 def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
-    """Return the settings that decide which events and items count, for the mechanism id.
-
-    Newer settings are left out at their defaults, so that existing ids do not change.
-    """
+    """Return the mechanism id's counting settings, without newer defaults, to keep existing ids."""
     events, view = settings.events, view_of(settings.events, config)
     counted: dict[str, object] = {
         "topic": events.topics.identity,

@@ -1,10 +1,10 @@
 """Stage 1 without Kafka: turns events of one source partition into messages for the owners.
 
-The watermark W gives its position in event time (`watermark.py`). An event goes into the tick of
-its own time if that is open, else into the open tick that holds W. So its tick depends on the
-partition's order and on the ticks closed before it, never on where a batch or commit ended. For
-events re-keyed by user (`rekey.py`), the order and W of their origin partition have decided this
-already: late events carry their time, and marks advance W here.
+The watermark W is the position in event time (`watermark.py`). An event goes into the tick of its
+own time if that is open, else into the open tick that holds W. So its tick depends only on the
+partition's order and the ticks already closed, never on where a batch or commit ended. For events
+re-keyed by user (`rekey.py`), the origin partition's order and W decide: late events carry their
+time, and marks advance W here.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ class Intake(Watermark):
     ) -> Longs:
         """Count a batch in order; return indices of events too far behind to count, (k,).
 
-        `read_ms` is as in `pass_by`. `came_late` (n,) is, for re-keyed events, the watermark that
-        they came behind, or less than their times; these events do not move the watermark.
+        `read_ms` is as in `pass_by`. `came_late` (n,) holds re-keyed events' origin watermarks, or
+        less than their times; those events do not move the watermark here.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
@@ -135,11 +135,10 @@ class Intake(Watermark):
     def commit(
         self, *, source: int, sequences: list[int], offset: int, max_bytes: int | None = VALUE_BYTES
     ) -> list[tuple[int, Message]]:
-        """Return the (owner partition, message) pairs of a commit, and reset the tallies.
+        """Return a commit's (owner partition, message) pairs; reset tallies, advance `sequences`.
 
-        If a tick has closed, every owner gets a message, which carries the watermark; otherwise
-        only the owners with contributions do. `sequences` are the next numbers by owner, advanced
-        here.
+        If a tick has closed, every owner gets a message, which carries the watermark; else only
+        owners with contributions do. `sequences` are by owner.
         """
         owners = len(sequences)
         shares, closes = self._shares.of(self._tallies.take(), owners), self.closes()

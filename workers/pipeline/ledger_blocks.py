@@ -1,26 +1,25 @@
 """Key-value pairs of the changelog for one histogram and epoch: ledger blocks and stream keys.
 
-The ledger's columns are stored in blocks of 1,024 rows:
+The ledger's columns are stored in blocks of 1,024 rows; every value begins with its version.
+Numbers are little-endian, in the narrowest unsigned width that holds them.
 
     L<block>         tags, stream key indices, lengths, text    written when rows are added
     L<block>.<part>  rows that do not fit in the part before    as above; parts from 1
     C<block>         counts                                     written when a tick changed one
     S<block>         first tick at which each row was shown     written when a row is first shown
 
-A tick writes the blocks that it touched; recovery reads blocks, never single items. Every value
-begins with its version. Numbers are little-endian, in the narrowest unsigned width that holds them.
-
-1,024 labels of 1,024 bytes take 1,071,108 bytes, above every broker's default message limit, so a
-part of labels holds as many rows as fit. Rows are only ever appended: a part followed by another
-records that, never changes and is never orphaned. Counts take at most 8,196 bytes a block.
+A tick writes the blocks that it touched; recovery reads blocks, never single items. 1,024 labels of
+1,024 bytes take 1,071,108 bytes, above every broker's default message limit, so a part of labels
+holds as many rows as fit. Rows are only appended: a part with a successor records that, never
+changes and is never orphaned. Counts take at most 8,196 bytes a block.
 
 A value too long for one message is split into pages. One that shrinks leaves unused pages behind.
 
     <name>          the value; or, if too long, {"pages": n}
     <name>.<page>   slices of it, from 0, written in the same transaction and before <name>
 
-The stream keys of a histogram are stored as JSON with the tick from which each is served, below
-6,200 bytes a key (1,024 bytes, which JSON makes 6,144, tick and brackets):
+Stream keys are stored as JSON with the tick from which each is served, below 6,200 bytes a key
+(1,024 bytes, which JSON makes 6,144, tick and brackets):
 
     keys/<block>          the first of the block's 1,024 keys, as many as a message holds
     keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
@@ -129,7 +128,6 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
-    """Return the ledger that `changes` wrote; see `Loading`."""
     loading = Loading()
     for name, value in blocks:
         loading.take(name, value)
@@ -137,10 +135,7 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """Ledger being read back.
-
-    Raise StateRefused if a block is missing, damaged or of another version.
-    """
+    """Ledger being read back; raises StateRefused for a missing, damaged or foreign block."""
 
     def __init__(self) -> None:
         self._columns = Ledger()
@@ -243,7 +238,7 @@ def _encode_numbers(kind: str, blocks: Longs, column: Longs | Codes) -> Iterator
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
-    """Write number blocks to a column, which `column` returns wide enough for a given number."""
+    """Write number blocks to a column; `column` returns it wide enough for a given number."""
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS

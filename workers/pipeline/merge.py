@@ -1,13 +1,11 @@
 """Stage 2 without Kafka: merges contributions of one owner partition into snapshots.
 
-A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of
-every source partition has reached its end. Until then its contributions wait, in memory up to a
-limit, then in an unlinked file. Every message is checked against the chain of its source: gapless
-sequence numbers, and nothing for a tick that the source had closed. If stage 1 lost events or
-counted them twice, the release stops instead of publishing them.
-
-If the disk is full or fails, contributions stay in memory: to stop reading would keep out those
-that complete the ticks. If spilled data cannot be read, the worker restarts.
+A pure function of its topic: no clock, no randomness. A tick is complete when every source
+partition's watermark has reached its end. Until then its contributions wait, in memory up to a
+limit, then in an unlinked file. If the disk fails, they stay in memory, because pausing would keep
+out those that complete the ticks; if spilled data cannot be read, the worker restarts. Every
+message must continue its source's chain: gapless sequence numbers, and no tick that the source had
+closed. So if stage 1 loses or duplicates events, the release stops instead of publishing them.
 """
 
 import logging
@@ -132,7 +130,7 @@ class Waiting:
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
-# Of a transaction in a backlog.
+# Per transaction in a backlog.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20
 TICKS_IN_A_ROW = 32
@@ -143,9 +141,9 @@ Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 
 
 class ReleaseProgress(msgspec.Struct, kw_only=True):
-    """Progress of one owner partition; stored with every release.
+    """Progress of an owner partition, stored with every release.
 
-    Messages before `position` were seen. Reading resumes at `offset`, earlier while sections wait.
+    `position` follows the messages seen; reading resumes at `offset`, earlier while sections wait.
     """
 
     version: int
@@ -204,10 +202,7 @@ class Merge:
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:
-        """Take a decoded message, and keep its sections until their ticks are complete.
-
-        Raise StateRefused if it breaks its source's chain or its tags were made with another key.
-        """
+        """Keep a message's sections; raise StateRefused for a broken chain or another tag key."""
         if message.key != self._key.fingerprint:
             raise StateRefused(
                 f"contributions offset {offset}: written with another key than the key file holds: give every worker "
@@ -259,10 +254,8 @@ class Merge:
         """Release complete ticks in order, until none is left or a limit is passed.
 
         Nothing returned may be published before `changes` and `progress` are durable with it.
-
-        With `by_lane`, several ticks of a lane are released in a row, while its rows are in the
-        processor's caches, unless epochs are charged before their first tick; else ticks are
-        released in the order of their ends.
+        `by_lane` releases a lane's ticks in a row, while its rows are in the processor's caches,
+        unless epochs are charged before their first tick; else ticks are ordered by end.
         """
         released = Released(0, [])
         complete = self.complete_ms
@@ -385,8 +378,7 @@ class Merge:
     ) -> None:
         """Resume from the stored state, which `check` accepts.
 
-        A generation that ends here may have published up to `begin_ms` (None: the stored
-        watermarks); its replacement begins after that.
+        Ended generations may have published up to `begin_ms` (None: the stored watermarks).
         """
         self.check(progress)
         self.watermarks, self._firsts = progress.watermarks, progress.firsts
@@ -397,8 +389,7 @@ class Merge:
             if life is not None and life.generation == histogram.config.generation:
                 histogram.restore(life, items(histogram.prefix.encode()))
                 continue
-            # A histogram that replaces none begins where the state is; so does every owner until
-            # one has committed.
+            # Without a predecessor, or before any owner has committed, begin where the state is.
             replaces = begin_ms is not None and _used(progress, histogram.name)
             if life is not None:
                 self._retire(histogram.name, life, items, begin_ms)

@@ -1,9 +1,8 @@
 """Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
 
-Only progress records are read; their only exact datum is an offset. `read_tails` reads uncommitted
-ones: an epoch that another worker was about to commit counts as charged, and every acknowledged
-commit is seen. (A commit returns before its marker is in every partition, so a reader of committed
-records could miss it.)
+A progress record's only exact datum is an offset. `read_tails` reads uncommitted records: it counts
+epochs that another worker was about to commit, and misses no acknowledged commit. (A commit returns
+before its marker is in every partition, so read-committed could miss it.)
 """
 
 from collections.abc import Callable, Iterable
@@ -47,8 +46,7 @@ def complete_ms(
     return min(known) if len(known) == len(marks) else None
 
 
-# The progress record ends every transaction, so few records are read at first, then more from
-# further back.
+# The progress record ends every transaction: read few records first, then more from further back.
 NEWEST = 16
 _FURTHER_BACK = 16
 
@@ -56,10 +54,10 @@ _FURTHER_BACK = 16
 def read_states(
     connection: Connection, worker: str, say: Callable[[str], object] = lambda _: None
 ) -> list[ReleaseProgress | None] | None:
-    """Return the progress of every owner partition, None for those that have released nothing.
+    """Return each owner's progress, None before its first release; None without a state topic.
 
-    Return None if the state topic does not exist. Raise SettingsError if no broker answers,
-    StateRefused if another version wrote it, KafkaException if it cannot be read.
+    Raise SettingsError if no broker answers, StateRefused if another version wrote it,
+    KafkaException if it cannot be read.
     """
     topic = internal_topics(worker)[2]
     existing = describe(connection, [topic])
@@ -77,10 +75,7 @@ def read_states(
 def read_tails(
     connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
-    """Return the newest progress of every partition that has one.
-
-    Raise StateRefused if another version wrote it, KafkaException if it cannot be read.
-    """
+    """Return the newest progress of partitions that have one; raises as `read_states` does."""
     if not (wanted := list(partitions)):
         return {}
     with reader(connection, uncommitted=True) as consumer:

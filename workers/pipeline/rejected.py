@@ -12,7 +12,7 @@ REJECT_HEADERS_BYTES_MAX = 16_384
 # Prefix of the names of the record's own headers.
 OWN = "header."
 TRUNCATED = "truncated"
-# In place of a reason: the record says which rejects of its partition were sent back.
+# In place of a reason: the record names the rejects of its partition that were sent back.
 RETRIED = "retried"
 # Header of a record that was sent back: topic, partition and offset at which it was rejected.
 RETRY = "retry"
@@ -21,10 +21,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Rejected(NamedTuple):
-    """A reject as stored in the rejects topic; its position is the original record's. Sensitive.
-
-    `truncated`: part of the record is missing, so it cannot be sent back.
-    """
+    """A stored reject, at its record's position; if `truncated`, parts are missing. Sensitive."""
 
     reason: str
     topic: str
@@ -52,10 +49,10 @@ def rejected(
 ) -> Outgoing:
     """Return the reject of a record, without those parts that are too long to send.
 
-    Bound: the key has at most 90,000 bytes; topic, partition, offset and time together 420, with
-    the names of the headers; the record's own headers (`further`; None: left out) 16,384, their
-    names included. A reason quotes one field name of at most 1,000 characters, 10 bytes each when
-    escaped. The value takes the remaining room, and at most 900,000 bytes.
+    Bound: the key has at most 90,000 bytes; topic, partition, offset and time 420 with header
+    names; the record's own headers (`further`; None: left out) 16,384 with names. A reason quotes
+    one field name of at most 1,000 characters, 10 bytes each when escaped. The value takes the
+    rest, at most 900,000 bytes.
     """
     origin, partition, offset = source
     headers: list[tuple[str, bytes | None]] = [

@@ -1,15 +1,15 @@
 """Markers that re-keyed events carry about their origin, and how stage 1 uses them.
 
     record   key: the user; value, time and headers unchanged. If needed, our header comes first:
-             8 bytes, the time it counts at if that is later than its own (big endian, -1: its
-             own); then 1 and the record's original key, or 0. Keys are sent only where a
-             record key is a stream key: each costs as much as sending a record
+             8 bytes, the time it counts at if later than its own (big endian, -1: its own); then
+             1 and the record's original key, or 0. Keys are sent only where a record key is a
+             stream key: each costs as much as sending a record
     mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
 
-Every commit of the re-keying stage ends with a mark in each partition: all earlier events of this
-origin are there, and no later one counts before `watermark`. So the watermark of a source partition
-is the minimum over its origins, however their records interleave. Marks of an origin are numbered:
-if one is missing or repeated, so are events, and processing stops. Reasons: decisions/0014.
+Every re-keying commit ends with a mark in each partition: all earlier events of this origin are
+there, and no later one counts before `watermark`. So a source partition's watermark is the minimum
+over its origins, however their records interleave. Marks of an origin are numbered: if one is
+missing or repeated, so are events, and processing stops. Reasons: decisions/0014.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,7 @@ _NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KE
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Progress of re-keying one partition of the events topics, number `origin` of `of`.
-
-    `sequence` numbers its commits from 0. `watermark` is in ms since 1970.
-    """
+    """Re-keying progress of origin `origin` of `of`; `sequence` from 0, `watermark` in Unix ms."""
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
     of: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
@@ -67,10 +64,7 @@ class Origins:
     def take(
         self, records: Records, part: range, rejects: Sequence[Reject], place: object
     ) -> list[Reject]:
-        """Take the marks in part of a batch; return the rejects that are not marks.
-
-        Raise StateRefused if a mark is missing, repeated, or has another number of origins.
-        """
+        """Take marks, return other rejects; StateRefused if one is missing, repeated or foreign."""
         marks: set[int] = set()
         without = np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
         for row in (part.start + without).tolist():
@@ -116,10 +110,9 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
 
 
 def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
-    """Restore the original keys of records, and return the earliest time at which each counts.
+    """Restore original keys, except of marks; return the earliest times at which records count.
 
-    Marks keep their keys. Times are NO_TIME where a record counts at its own. With `user_is_key`,
-    no key was replaced.
+    A time is NO_TIME where a record counts at its own. With `user_is_key`, no key was replaced.
     """
     keys, marks = np.full((len(records), 2), -1), np.full(len(records), NO_TIME)
     if records.framed:

@@ -1,25 +1,26 @@
 """Snapshots: a tick's release as the JSON that consumers read. Equal releases give equal bytes.
 
 Items come largest first, ties by label. To sort them, an item is one number made of its stream key,
-count and *rank*, the label's place by name among all labels shown in the epoch.
+count and *rank*: the label's place by name among all labels shown in the epoch.
 
 A snapshot too long for one message is split into pages by the JSON bytes of one list: `items`,
-`labels`, `value` or `answers`. Everything else is the same on every page, and
-`joined(parts(fields)) == fields`. An answer may continue on the next page, which repeats its query.
+`labels`, `value` or `answers`. All pages repeat the other fields, and a continued answer its query;
+`joined(parts(fields)) == fields`.
 
-Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
-1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: a page
-has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000
-bytes.
+Bound: labels and stream keys have at most 1,024 bytes, and JSON makes at most six characters of a
+byte. So a page without its items has fewer than 9,000 bytes, an item fewer than 6,200, and edges
+and quantiles add fewer than 30,000: a page has room for more than a hundred items.
 
-Windows. For each window a snapshot states the standard deviation of an item's count at tick t minus
-its count `ticks` before, both as published. It follows from the settings and t alone, so it costs
-no privacy. Two snapshots share noise, which cancels: taken as independent, their errors would give
-an error bar three times too long over one tick (`haar`), less over longer windows. Where the epoch
-is younger than a window, `ticks` is `tick`: before its start every count is 0 without noise.
+Windows. For each window a snapshot states the standard deviation of an item's published count at
+tick t minus the one `ticks` before. It follows from the settings and t alone, so it costs no
+privacy. Two snapshots share noise, which cancels: error bars that assume independence would be
+three times too long over one tick (`haar`), less over longer windows. In an epoch younger than a
+window, `ticks` is `tick`: before its start every count is 0 without noise.
 
 Numbers. Quantiles and their intervals are post-processing of the released counts, the public edges
-and the public sd of the noise. They cost no privacy, and every reader can recompute them.
+and the public sd of the noise: they cost no privacy, and every reader can recompute them. They are
+sums, products and square roots of doubles in a fixed order, rounded at the end: the same bytes on
+every machine.
 
     c_j, C_k    released count of bucket j = 0..n; sum of c_0 .. c_k, the count below edge k
     N, sd       sum of all c_j; standard deviation of each one's noise, independent between buckets
@@ -30,18 +31,12 @@ two edges where it crosses 0 it is linear, as if the bucket were filled evenly. 
 where the sums of the fitted values are least, and its value there is the largest mean that ends on
 the left, the smallest that begins on the right (the max-min form of isotonic regression).
 
-Interval. It spans the x at which G(x) = 0 is not rejected, at 95 %, the first to the last. At the
-fraction f of bucket b the noise of G is a sum of independent ones, of weight 1 - q below, f - q in
-the bucket, -q above:
-
-    V = sd^2 (b (1 - q)^2 + (f - q)^2 + (n - b) q^2)
-
-and x is rejected where |G| > 1.96 sqrt(V). With counts c + z, z normal, this is exact at the x that
-the same computation finds in the counts without noise. The interval is open (None) below where the
-quantile may lie under the first edge, above where it may lie beyond the last.
-
-Numbers are sums, products and square roots of doubles in a fixed order, rounded at the end: the
-same bytes on every machine.
+Interval. It spans all x at which G(x) = 0 is not rejected at 95 %: |G| <= 1.96 sqrt(V). At the
+fraction f of bucket b, the noise of G is a sum of independent terms, with weight 1 - q below, f - q
+in the bucket, -q above: V = sd^2 (b (1 - q)^2 + (f - q)^2 + (n - b) q^2). With counts c + z, z
+normal, this is exact at the x that the same computation finds in the counts without noise. The
+interval is open (None) below where the quantile may lie under the first edge, above where it may
+lie beyond the last.
 """
 
 from bisect import bisect_left
@@ -76,7 +71,7 @@ class LabelCache:
         self.names: list[str] = []  # by rank
         self.rank: Longs = np.full(1024, -1)  # by row; -1: not met
         self._by_rank: Longs = np.empty(0, dtype=np.int64)  # the row of each rank
-        # A label's JSON with an item's opening bracket and a comma, and by row its place there.
+        # JSON of each label with an item's opening bracket and a comma; by row, its place there.
         self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
@@ -120,10 +115,8 @@ class LabelCache:
         self._lengths[rows] = lengths
 
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
-        """Return the items (rows (n,), counts (n,)) of each stream key as JSON, in snapshot order.
-
-        None: counts are too far apart to pack an item into one number.
-        """
+        """Return JSON items by key from `rows`, `counts` (n,), sorted; None if packing
+        overflows."""
         from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
 
@@ -195,7 +188,6 @@ class Numeric(Frozen):
         return edge if bucket == EDGE else self._at(bucket, fraction) if bucket > 0 else None
 
     def _at(self, bucket: int, fraction: float) -> float:
-        # To 6 significant digits of the bucket's width.
         low, high = self.edges[bucket - 1], self.edges[bucket]
         found = low * (1 - fraction) + high * fraction
         return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
@@ -205,10 +197,7 @@ SD_DIGITS = 4  # rounded like every other sd in a snapshot
 
 
 class Windows:
-    """Windows of one histogram, for one thread. A backtest passes its own mechanism.
-
-    Raise TypeError if windows are configured and the mechanism's counts cannot be subtracted.
-    """
+    """Windows of one histogram, for one thread; TypeError if its counts cannot be subtracted."""
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
@@ -237,10 +226,7 @@ LISTS = ("items", "labels", "value", "answers")
 
 
 def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
-    """Split fields into parts whose list takes at most `room` bytes of JSON.
-
-    `room` is at least twice the bytes of the longest label in JSON.
-    """
+    """Split a list into parts of at most `room` JSON bytes: at least twice the longest label's."""
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
         return [dict(fields)]

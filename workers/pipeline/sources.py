@@ -1,8 +1,8 @@
 """Source partitions of a worker: every partition of every events topic, in one numbering.
 
-They are numbered from 0, by topic name and then by partition. The number is the partition of stage
-1's state, part of its transactional id and directory, and the source of its messages. A worker's
-first commit fixes the set: another one would give other partitions the same numbers.
+Numbers run from 0, by topic name and then by partition. They identify stage 1's state partition,
+transactional id, directory and message source, so a worker's first commit fixes the set: another
+set would renumber partitions.
 """
 
 from collections.abc import Iterator
@@ -39,10 +39,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The events topics, in order.
-
-    `plain`: the settings name one topic, so no other set is possible; else the set is stored.
-    """
+    """The events topics, in order; `plain`: one topic is named, so the set need not be stored."""
 
     topics: tuple[SourceTopic, ...]
     plain: bool = True

@@ -1,30 +1,27 @@
-"""Per-user bounds on the items that count, where users are protected. No Kafka, no clock.
+"""Per-user bounds on counted items, where users are protected. No Kafka, no clock.
 
-In each epoch of a lane a user's first `max_items_per_user` distinct (stream key, item) pairs count,
-each at most `max_count` times in total, in the order of the source partition. The rule reads only
-that user's own events, so one user moves at most m pairs by at most `max_count` each, whatever
-ticks they fall in. All events of a user must lie in one source partition: `kafka/placement.py`
-rejects the others, so a producer that spreads them loses events and never weakens the promise.
+In each epoch of a lane, a user's first `max_items_per_user` distinct (stream key, item) pairs
+count, each at most `max_count` times, in source partition order. The rule reads only that user's
+events, so one user moves at most m pairs by at most `max_count` each, whatever ticks they fall in.
+All events of a user must lie in one source partition: `kafka/placement.py` rejects the others, so a
+producer that spreads them loses events but never weakens the guarantee.
 
-Each epoch has two open-addressing tables in memory, users and their pairs, exact except for digest
-collisions. A user is a 128-bit digest, numbered by appearance. A pair is a user's number and a
-64-bit digest of (stream key, label), compared within that user only. Two colliding pairs of a user
-count as one: a count may be too low, the promise holds, and no user can change another's count.
+Each epoch has two open-addressing tables in memory, of users and of pairs: slots (4 bytes each,
+half of them free) hold the numbers of append-only entries. A user is a 128-bit digest; a pair is a
+user number and a 64-bit digest of (stream key, label), compared within that user only. Two
+colliding pairs of a user count as one: a count may be too low, the guarantee holds, and no user can
+change another's count.
 
-    slots     entry number at an entry's hash or the next free slot; 4 bytes each, half of them free
-    entries   columns in order of appearance: never moved, never removed
-
-59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. Nearly every look-up waits for memory, so
-a branch-free loop first guesses the entries of a block of events: the processor requests them all
-at once (20 M events of 10 M users: 140 ns an event instead of 210). Marks avoid a cache miss at
+59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. Memory latency bounds look-ups, so a
+branch-free loop first guesses the entries of a block of events, and the processor fetches them in
+parallel (20 M events of 10 M users: 140 ns an event instead of 210). Marks avoid a cache miss at
 every slot passed (100 ns a new pair instead of 160).
 
-Every commit stores its new entries, in the order in which they counted, as blocks. A block is
-rewritten with the rows that follow until it has TAIL_ROWS rows, so small commits leave few blocks.
+Every commit stores its new entries in counting order. The last block is rewritten until it has
+TAIL_ROWS rows, so small commits leave few blocks. Integers are big endian except `added`.
 
-    b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
-    block: version (1), n (4, big endian), users (16 each), pairs (8 each),
-           added (4 each, little endian)
+    name    b"U", lane (8 bytes), epoch (8), sequence (8)
+    block   version (1), n (4), users (16 each), pairs (8 each), added (4 each)
 """
 
 import secrets
@@ -85,11 +82,8 @@ class Batch(NamedTuple):
 
 @kernel_part
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
-    """Return a hash of two words.
-
-    Users choose their names, and digests of names have no key: without a secret seed, an attacker
-    could collect names that share one slot, and every look-up would walk past them.
-    """
+    """Hash two words; without the secret seed, attackers could collect names that share one
+    slot."""
     mixed = first ^ seed
     mixed = (mixed ^ (mixed >> _32)) * _FIRST
     mixed = (mixed ^ (mixed >> _29) ^ second) * _SECOND
@@ -124,7 +118,6 @@ def pair_slot(
     owner: int,
     pair: np.uint64,
 ) -> int:
-    """Return the slot of a user's pair with this hash, or the free slot for it."""
     mask, own = len(slots) - 1, mark(hashed)
     at = np.int64(hashed >> _32) & mask
     # Marks are contiguous, so entries of other pairs, scattered in memory, are rarely read.
@@ -137,17 +130,16 @@ def pair_slot(
 
 @kernel
 def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
-    """Number users of `events` (k,) from `at` on until the table is full; return how many are done.
+    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the next `at`.
 
-    Changes the table and writes `owners` (n,), each event's user number. Skips events without rows.
+    Skips events without rows.
     """
-    # Unpacked because passing the table to a function counts a reference to each of its arrays,
-    # which tripled the cost of an event.
+    # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
     users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        # Guess the number in each user's first slot; -1 if the user is new, or further on.
+        # Guess the number in each user's first slot; -1: new, or in a later slot.
         for event in block:
             hashed = spread(users[event, 0], users[event, 1], seed)
             owners[event] = slots[np.int64(hashed >> _32) & mask]
@@ -183,10 +175,9 @@ def count_pairs(
     numbers: Codes,
     counted: Longs,
 ) -> int:
-    """Count the rows of `events` from `at` on until the table is full; return how many are done.
+    """Count rows of `events[at:]` in `counted` (m,) until the table is full; return the next `at`.
 
-    `bounds` are the maximum pairs per user and count per pair; `owners` come from `number_users`.
-    `numbers` (m,) is scratch. Writes `counted` (m,) where a row counts.
+    `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch.
     """
     used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
     of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
@@ -194,7 +185,6 @@ def count_pairs(
     (most, max_count), mask = bounds, len(slots) - 1
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        # Guess the number in each pair's first slot; -1 if the pair is new, or further on.
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 hashed = spread(pairs[row], np.uint64(owners[event]), seed)
@@ -301,7 +291,7 @@ _NO_ROWS: Rows = read_only(np.empty(0, _ROW))
 
 
 class UserEpoch:
-    """Table of one epoch of one lane, and its entries not yet stored. Sensitive."""
+    """Table of one (lane, epoch), and its entries not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
@@ -460,8 +450,6 @@ FORGOTTEN_BYTES_AT_ONCE = 64 << 20
 
 
 class Stored(Protocol):
-    """Committed state: a shard's store, or nothing."""
-
     def get(self, key: bytes) -> bytes | None: ...
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
@@ -485,9 +473,9 @@ class Users:
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
 
     def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
-        """Return how much of each row counts, (m,), in event order, and charge it to the user.
+        """Charge rows to users in event order; return the amounts that count, (m,).
 
-        `lane` bounds users; `epochs` (n > 0,) are the events', -1 where an event is skipped.
+        `epochs` (n > 0,) are the events', -1 to skip one.
         """
         counted, order = (
             np.zeros(len(batch.pairs), dtype=np.int64),
@@ -495,7 +483,7 @@ class Users:
         )
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
             epoch = int(epochs[events[0]])
-            # Users of expired epochs are forgotten; their ticks are closed, nothing counts there.
+            # Expired epochs are forgotten: their ticks are closed, so nothing counts there.
             if epoch >= self._oldest[lane]:
                 self._of(lane, epoch).take(events, batch, counted)
         return counted

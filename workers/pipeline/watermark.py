@@ -2,14 +2,14 @@
 
 The *watermark* W is the largest of
 
-    event time seen - grace     but an event dated after the wall clock when it is read counts as
+    event time seen - grace     at most the wall clock at the read: an event dated later counts as
                                 dated then, so a wrong clock never closes other users' ticks
     wall clock - grace          at the offset where the log ended at that time (`kafka/offsets.py`)
-    the first event's time      likewise at most the wall clock, and late enough that no more than
-                                BACKLOG_TICKS_MAX ticks are to be published
+    the first event's time      likewise at most the wall clock, and late enough to publish no more
+                                than BACKLOG_TICKS_MAX ticks
 
-A tick is closed when it ends at or before W. An event counts at its own time or at W, whichever is
-later; if that is more than `max_behind` after its own time, it is rejected.
+A tick that ends at or before W is closed. An event counts at the later of its own time and W; if
+that is more than `max_behind` after its own time, it is rejected.
 """
 
 import logging
@@ -124,10 +124,7 @@ class Watermark:
         return mark is not None and (before is None or self._closed_between(before, mark) > 0)
 
     def close_due(self) -> bool:
-        """Return whether a tick has closed and is to be committed now.
-
-        In a backlog, closes that follow each other faster than `apart_s` share a transaction.
-        """
+        """Return whether to commit a closed tick now; a backlog's commits are `apart_s` apart."""
         soon = time.monotonic() - self._closed_s < self._apart_s
         return not (soon and is_behind(self.watermark, self._grace)) and self.closes()
 

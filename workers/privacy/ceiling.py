@@ -1,19 +1,18 @@
 """The ceiling: the most that one event or user may lose in any period.
 
-    period   a length of time: no window of that length, wherever it lies, may hold more. "epoch":
-             the windows are the epochs of all histograms that have begun
+    period   a length of time: the limit holds for every window of that length. "epoch": the windows
+             are the epochs of all histograms that have begun
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
-             stream key per key field; the costliest of each count
+             stream key per key field; the costliest of each counts
 
 All charges are composed in zCDP and converted once, at `max_delta`. They come from the progress
 that each owner partition stores with its snapshots, ended generations and histograms included. An
-epoch is charged in full once it is reserved, before its first tick. Anything unknown counts as
-charged: an ended generation up to the moment it ended, however little of it was stored, because the
-state may be an older copy.
-
-`check_ceiling` refuses settings that exceed their own ceiling, and suggests what would fit.
+epoch is charged in full once it is reserved, before its first tick. Unknown epochs count as
+charged: an ended generation pays up to the moment it ended, however little of it was stored,
+because the state may be an older copy. `check_ceiling` refuses settings that exceed their own
+ceiling.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def generations_of(
 ) -> Iterator[StoredGeneration]:
     """Yield every generation, the retired ones first; raise StateRefused as in `grid_of`."""
     configs = () if settings is None else settings.histograms
-    # The state does not store the stream keys: those of a retired generation are not known.
+    # The state does not store stream keys, so those of a retired generation are unknown.
     served = {(config.name, config.generation): config.keys for config in configs}
     retired = len(progress.retired)
     for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
@@ -130,7 +129,6 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 
 
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
-    """Return charged epochs of a generation, with the first and last among them; may be empty."""
     if life.first is None:
         return []
     ticks = [] if life.next is None or life.next <= life.first else [life.first, life.next - 1]
@@ -158,7 +156,7 @@ Counts = tuple[int, ...]
 class FullestWindow(NamedTuple):
     """Charges in [begin, end), ms, for the event or user that pays most, at the ceiling's delta.
 
-    Without a window they are a bound over all. `epsilon` is None if there is no guarantee.
+    Without a window they are an upper bound. `epsilon` is None if there is no guarantee.
     """
 
     begin: int | None
@@ -169,8 +167,6 @@ class FullestWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The limit in the settings; `period_ms` is None for an epoch."""
-
     unit: str
     epsilon: float
     delta: float
@@ -195,7 +191,7 @@ class Ceiling:
     def epsilon_of(self, charges: Sequence[Charge], counts: Sequence[int]) -> float | None:
         """Return the worst event's or user's epsilon at the ceiling's delta; None: no guarantee.
 
-        Of the epochs of a charge in `counts`, a user pays for all, an event for one.
+        A user pays for all epochs of a charge in `counts`, an event for one.
         """
         paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
         if any(charge.unit != self.unit for charge, _ in paid):
@@ -213,7 +209,7 @@ class Ceiling:
     ) -> FullestWindow:
         """Return the window with the largest loss among those that touch [begin, end).
 
-        Unless the window must be `named`, an upper bound within the ceiling is enough.
+        Unless it must be `named`, an upper bound within the ceiling is enough.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
@@ -289,7 +285,7 @@ def _windows(
         yield begin, end
         for charge in charges:
             epochs = charge.within(begin, end)
-            # Epochs between the first and the last lie within [begin, end), which holds no less.
+            # [begin, end) contains all epochs between the first and the last, so they hold no more.
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
@@ -297,7 +293,7 @@ def _windows(
     for charge in charges:
         if charge.epoch_ms is None:
             continue
-        # Moving a window on until its first epoch is about to leave loses no epoch.
+        # Moving a window forward until its first epoch is about to leave loses no epoch.
         for epoch in charge.within(begin - period_ms + 1, end):
             last = charge.span(epoch)[1] - 1
             if begin - period_ms < last < end:
@@ -426,7 +422,7 @@ def _fitting_epsilons(
     configs: Sequence[HistogramConfig],
 ) -> list[float] | None:
     """Return epsilons that meet the ceiling, with every rho reduced in the same ratio."""
-    # Assume that the parts of delta scale with it: an estimate, verified by building.
+    # Assume that the parts of delta scale with it; building the mechanisms verifies the estimate.
     costs = [
         _at(one.cost, config.delta / one.cost.delta)
         for one, config in zip(charges, configs, strict=True)

@@ -1,9 +1,9 @@
 """Ceiling enforcement for one owner partition: nothing that would exceed the ceiling is published.
 
-The partition's own charges are in its progress; those of other partitions, and of other workers
-that count the same events, are read from their state topics. A renamed worker counts the events
-topic from its beginning, so charges under the old name count too. So does every other worker with a
-state that this principal may read, unless `privacy.uncounted_workers` lists it.
+The partition's own charges are in its progress; those of other partitions and workers on the same
+events are in their state topics. A renamed worker counts the events topic from its beginning, so
+charges under the old name count too, as does every other worker with a state that this principal
+may read, unless `privacy.uncounted_workers` lists it.
 """
 
 import logging
@@ -120,7 +120,6 @@ def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) ->
 
 
 def _gone(error: KafkaException) -> bool:
-    """Return whether a topic was deleted after it was listed."""
     unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
     return error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, *unknown)
 
@@ -146,7 +145,7 @@ class CeilingGuard:
         Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
         if others are unreadable.
         """
-        # Must precede reading the state: published epochs are charged there by now.
+        # Must precede reading the state, which by then includes the charges of published epochs.
         published = None if self._looked else self._published()
         tails = read_tails(self._connection, self._partitions)
         if published is not None and not tails:

@@ -4,15 +4,15 @@ Limits and their sources (docs/decisions/0017-words-and-people.md):
 
     epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
     epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
-    epsilon <= 20    above, next to nothing is promised (the largest of the deployments there)
-    delta <= 1e-5    above, they warn: of n events n delta may be protected by nothing, and a topic
-                     of a hundred thousand events is a small one
-    delta < 0.01     from there on a promise counts as none (a choice)
+    epsilon <= 20    above, the guarantee is almost void (the largest of the deployments there)
+    delta <= 1e-5    above, they warn: n delta of n events may be unprotected, and a topic of a
+                     hundred thousand events is a small one
+    delta < 0.01     at or above, the guarantee counts as none (a choice)
 
 Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess between
 equally likely presence and absence, 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015:
 both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Rounding never overstates
-the guarantee. `dashboard/page/promise.js` writes the same text, compared by test_page_words.py.
+it. `dashboard/page/promise.js` writes the same text, compared by test_page_words.py.
 """
 
 import math
@@ -30,7 +30,7 @@ Grade = Literal["little", "some", "weak", "void", "none"]
 _LARGE = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 # Floating-point error of a division; far below the three digits written.
 _SLACK = 1e-9
-# From here on, e^epsilon is written as a power of ten.
+# From here on, write e^epsilon as a power of ten.
 _NAMED_BELOW = math.log(1e18)
 
 
@@ -45,12 +45,11 @@ def grade(epsilon: float | None, delta: float) -> Grade:
 
 
 def is_void(epsilon: float | None, delta: float) -> bool:
-    """Return whether a guarantee counts as none: "void" in tables."""
     return grade(epsilon, delta) in ("void", "none")
 
 
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
-    """Return the end of a sentence about an observer of everything, who asks `whether`."""
+    """Return the end of a sentence about what someone who sees everything learns of `whether`."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
     if delta <= DELTA_WARNED:

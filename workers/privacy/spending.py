@@ -1,26 +1,25 @@
 """Privacy spending of a worker: per histogram, generation and epoch, in total, and under a ceiling.
 
-`Budget` is the object that `budget --json` prints (docs/budget.md). Field names are an interface:
-fields may be added but not changed; a figure that does not apply is null. Nothing here is learned
-from events: snapshots state ticks, ids and costs as well. The source is a worker's release state:
-identity, cost and published ticks of every generation, also of those that have left the settings.
-Reading it takes no key and no exact counts. An epoch is charged in full from its first tick,
-whatever later ticks show: mechanisms that answer until their budget is used up lose the rest at its
-end.
+`budget --json` prints a `Budget` (docs/budget.md). Field names are an interface: fields may be
+added but not changed; a figure that does not apply is null. The source is a worker's release state:
+identity, cost and published ticks of every generation, also of those no longer in the settings.
+Reading it needs no key and no exact counts, and it reveals nothing about events: snapshots state
+ticks, ids and costs as well. An epoch is charged in full from its first tick; mechanisms that
+answer until their budget is used up lose the rest at its end.
 
-Total for one event. The worker assigns an event one time (late events count in the tick that was
-open), the same for all histograms. So the event lies in one tick and one epoch of each generation
-that published at that time, and has one stream key and one owner partition. The total is therefore
-the largest, over stream keys and times, of the composed cost of the generations that counted it.
+Total for one event. The worker assigns an event one time (late events count in the open tick), the
+same for all histograms. So the event lies in one tick and one epoch of each generation that
+published at that time, and has one stream key and one owner partition. The total is therefore the
+largest, over stream keys and times, of the composed cost of the generations that counted it.
 Generations of one histogram overlap in time only if the width or start of their ticks changed; a
 running one has no end. If histograms take the stream key from different fields, the event has one
 key per field and all of them count. All totals are converted at one delta, the largest sum that any
 of them needs, so the stated epsilon holds for every event.
 
 Total for one user, who may appear in every epoch with every key: all epochs of all generations add
-up. A generation that protected another unit has no figure for this one, so no total is stated: a
-user has many events; conversely, removing one event of a user lets other pairs count, so a promise
-to users is none to events at the same cost.
+up. No total is stated if a generation protected another unit: a user has many events; conversely,
+removing one event of a user lets other pairs count, so a guarantee for users is none for events at
+the same cost.
 """
 
 import math
@@ -131,10 +130,9 @@ class NextEpoch(Record, frozen=True, kw_only=True):
 
 
 class Left(Record, frozen=True, kw_only=True):
-    """The ceiling, and its unspent part.
+    """The ceiling, and the `rho_left` that still fits into the fullest period.
 
-    `begins`, `ends` and `epsilon` are of the fullest period that touches the newest epochs;
-    `rho_left` still fits into it.
+    `begins`, `ends`, `epsilon` describe that period, among those that touch the newest epochs.
     """
 
     max_epsilon: float
@@ -249,10 +247,7 @@ _CHOICES_MAX = 4_096
 def total_of(
     entries: Sequence[Entry], settings: Settings, owners: int
 ) -> tuple[Total | None, tuple[Counted, ...]]:
-    """Return the total, and the generations with a unit other than that in the settings.
-
-    The total is None if there are any, or nothing was published.
-    """
+    """Return the total, None if empty or of mixed units, and the generations of another unit."""
     unit = settings.privacy.unit
     published = [entry for entry in entries if entry.pieces]
     unlike = [entry for entry in published if entry.life.unit != unit]
@@ -409,13 +404,12 @@ def left_of(
 
 
 def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow) -> float:
-    """Return the rho that still fits, rounded down."""
     low, high = 0.0, 1e4
     if not ceiling.holds(held.epsilon):
         return 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        # Known only as zCDP, so it has no useful epsilon of its own.
+        # Known only as zCDP, so it has no useful pure epsilon.
         more = PrivacyCost(middle, 1e9, 0.0)
         if ceiling.holds(epsilon_at([*paid, more], ceiling.delta)):
             low = middle

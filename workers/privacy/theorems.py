@@ -131,9 +131,8 @@ _NORMAL = NormalDist()
 class Data:
     """Assumptions about the data. Privacy does not depend on them.
 
-    `items`: occurring labels of an unknown domain. `value`: largest watched value (order statistics
-    without a bound). `weight`: sum of an epoch's counts (sketches). `ticks`: number considered if
-    the horizon is unbounded.
+    `items`: occurring labels of an unknown domain. `value`: largest watched value (unbounded order
+    statistics). `weight`: sum of an epoch's counts (sketches). `ticks`: for unbounded horizons.
     """
 
     items: int = 1_000
@@ -586,7 +585,7 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return every accuracy bound of a configuration, the main one first.
 
-    Order statistics fail with `config.beta`, all others with `beta`. Raise ValueError for a beta
+    Order statistics fail with `config.beta`, others with `beta`. Raise ValueError for a beta
     outside (0, 1) or a budget that cannot be met.
     """
     if not 0 < beta < 1:
@@ -704,10 +703,7 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
 
 
 def printed_of(mechanism: Mechanism, noise: Noise, conversion: float) -> Iterator[Printed]:
-    """Yield every figure that a paper states differently.
-
-    `conversion` is the part of delta that converts rho into epsilon, 0 if none.
-    """
+    """Yield figures that papers state differently; `conversion`: the delta converting rho, or 0."""
     if conversion > 0:
         yield from _printed_conversion(mechanism, conversion)
     if isinstance(mechanism, KnownBase | UnkBase) and mechanism.config.horizon_ticks is not None:

@@ -1,10 +1,9 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
-A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge` is
-that cost with the histogram, stream keys and epochs that it belongs to; `sharing` decides which
-charges one event pays. Streams may react to published results, so all of this is adaptive
-composition. A cost's `failures` are the named parts of its delta (discovery, numerical); the rest
-of delta converts rho.
+A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
+adds its histogram, stream keys and epochs; `sharing` decides which charges one event pays. Streams
+may react to published results, so all of this is adaptive composition. A cost's `failures` are the
+named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
 costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some have a pure
@@ -14,25 +13,24 @@ the figures in its snapshots. All sums are exact and rounded up once.
 Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
 histograms that serve it: the total is that of the costliest key. If histograms take the key from
 different fields, the event has one key per field, and all histograms count. A user may come with
-every key, so all count; each bounds a user's items over all its keys together. Epochs of a
-histogram do not add up for one event, which lies in one of them; generations and new worker names
-do.
+every key, so all count; each bounds a user's items over all its keys together. Generations and new
+worker names add up for one event; a histogram's epochs do not, since it lies in one of them.
 
-Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs.
-Every mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more,
-except for a failure of probability p (an item that is present only because of this event is shown),
-the outputs are rho-zCDP apart. For k = `events` (docs/decisions/0017-words-and-people.md proves it)
-and p the failures other than "numerical":
+Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs. Every
+mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more, except
+for a failure of probability p (an item that is present only because of this event is shown), the
+outputs are rho-zCDP apart. For k = `events` (docs/decisions/0017-words-and-people.md proves it) and
+p the failures other than "numerical":
 
-    k^2 rho      zCDP: shifts of noise, and lengths of intervals of losses, add up to k times one's
+    k^2 rho      zCDP: shifts of noise, and lengths of intervals of losses, grow k times
     p_k          failures: sum over i < k of g(i), g(0) = p,
                  g(i) = min over integers a >= 2 of exp((a - 1) i^2 rho - (1 - 1/a) ln(1/p))
     sampling     k times one event's, times (1 + e^epsilon_k) / (1 + e^epsilon)
 
 g(i) bounds p after a shift by i events: the Renyi divergence of an order bounds how a rare output
 grows. It is far below p e^(i epsilon), which group privacy of (epsilon, delta) gives. Epochs have
-fresh noise: over e epochs all three are taken e times. Delta is that of the settings with the
-failures grown; the part that converts rho is the same.
+fresh noise, so e epochs multiply all three by e. Delta is that of the settings with the failures
+grown; the part that converts rho is the same.
 """
 
 import math
@@ -133,22 +131,22 @@ _epsilon_of = memoized(maxsize=1 << 12)(epsilon_of)
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
-# Epsilon may be pure and delta sampling error only; a snapshot does not say so.
+# Epsilon may be pure and delta sampling error only; a snapshot does not state which.
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
 
 def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None, float]:
     """Return (epsilon, delta) for a person with `events` events (or user ids) in every epoch.
 
-    At least one cost; all of them count every event. Without a guarantee the result is (None, 1).
-    One event and one epoch give the figures of `compose`. Raise ValueError if events is below 1.
+    All `costs`, at least one, count every event. Return (None, 1) without a guarantee, the figures
+    of `compose` for one event and epoch. Raise ValueError if `events` is below 1.
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
     if events == 1 and all(cost.times == 1 for cost in costs):
         found = compose(costs)
         return found.epsilon, found.delta
-    # The pure ones summed and the others composed, or all composed.
+    # Sum the pure ones and compose the others, or compose all.
     epsilon, delta = _composed_events([cost for cost in costs if not cost.pure], events)
     pure = [cost for cost in costs if cost.pure]
     failures = sum(cost.times * _failures(cost, events, cost.epsilon * events) for cost in pure)
@@ -180,7 +178,7 @@ def group_failure(probability: float, rho: float, events: int) -> float:
 def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
     """Return the cost that a snapshot states, with the parts of delta.
 
-    The delta that the conversion does not need counts as failures: the mechanism's own figure, or
+    The delta beyond what the conversion needs counts as failures: the mechanism's own figure, or
     slightly more. If epsilon may be pure, all of it counts as sampling error too.
     """
     if delta <= 0:
@@ -243,7 +241,7 @@ def _grown(probability: float, rho: float) -> float:
     unlikely = -math.log(probability)
     best = math.sqrt(unlikely / rho) if rho > 0 else math.inf
     if not best < 1e15:
-        # The order would exceed all floats; its bound is p but for the margin.
+        # Keeps the order a float; the bound is p up to the margin.
         best = 1e15
     orders = {max(2, math.floor(best)), max(2, math.ceil(best))}
     exponent = min((order - 1) * rho - (1 - 1 / order) * unlikely for order in orders)
@@ -358,7 +356,7 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
     epsilons, deltas = zip(*(group_loss(group, events) for group in groups), strict=True)
     delta = max(deltas)
     if events > 1 and len(groups) > 1:
-        # One group's part of delta converts in a mixture, and failures are at most the largest.
+        # A mixture converts one group's part of delta, and its failures are at most the largest.
         converted = [converting(group) for group in groups]
         failures = max(one - part for one, part in zip(deltas, converted, strict=True))
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
@@ -403,7 +401,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
     if charges[0].unit != "event" or len({charge.key for charge in charges}) > 1:
         return _together(charges, None)
-    # A set of charges is named after the first declared key that it serves.
+    # Name a set of charges after the first declared key that it serves.
     unknown, *declared = sharing(charges)
     keys: dict[frozenset[int], str | None] = {}
     for key, serving in (*declared, unknown):

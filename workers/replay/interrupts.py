@@ -24,7 +24,7 @@ HEEDED: dict[signal.Signals, Any] = {
 class Interrupts:
     """Context in which Ctrl-C raises KeyboardInterrupt, except within `held`; contexts nest.
 
-    `pressed` is the first signal, or None; after a second (`insisted`), nothing more is to be done.
+    `pressed` is the first signal, or None; after a second (`insisted`), callers do nothing more.
     """
 
     _active: ClassVar[Interrupts | None] = None

@@ -103,14 +103,10 @@ class Rejected(NamedTuple):
 class Summary:
     """Totals of a replay. Exact.
 
-    Attributes:
-        events: valid events within the time range.
-        late: those of them dated further back than `grace` allows.
-        outside: events outside the time range.
-        rejects: other records, by reason; `first_rejects` are the first hundred.
-        ticks: released ticks of all histograms together.
-        position, total: progress in the source, and its length (None: unknown).
-        partial: stopped before the end: released ticks are whole, the others are missing.
+    `late` are `events` (valid, within the time range) dated further back than `grace` allows;
+    `outside` lie outside the range; `rejects` are by reason, `first_rejects` the first hundred.
+    `ticks` counts released ticks of all histograms; `position` is progress in the source and
+    `total` its length (None: unknown). `partial`: stopped before the end, with whole ticks only.
     """
 
     events: int = 0
@@ -167,13 +163,11 @@ class Offline:
         after_tick: Callable[[Summary], object] = lambda summary: None,
         merge: Merging | None = None,
     ) -> None:
-        """Args:
-        histograms: fresh, of any settings with the `[events]` of `settings`.
-        source: of the batches that `add` takes.
-        may_stop: called between released ticks; may raise KeyboardInterrupt.
-        after_tick: called after every tick of a lane; if it raises, `write` does not get the
-            ticks of the last few seconds.
-        merge: receives the contributions; None: a local `ReplayMerge`.
+        """Take fresh histograms of any settings with the `[events]` of `settings`.
+
+        `may_stop`, called between released ticks, may raise KeyboardInterrupt. `after_tick` follows
+        every tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
+        `merge` receives the contributions (None: a local `ReplayMerge`).
         """
         self.histograms, self.summary = histograms, Summary(total=source.total)
         self._source, self._until, self._write = source, source.until_ms, write
@@ -275,14 +269,9 @@ def replay(
     """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
     Ctrl-C waits for whole batches, and the rest of an `Interrupts` context around this call becomes
-    one step (`Interrupts.hold`).
-
-    Args:
-        progress: called after every batch.
-        histograms: fresh; None: those of `settings`.
-        merge: see `Offline`.
-        after_tick: called after every tick of a lane, and the only place where a batch may be left
-            by KeyboardInterrupt; None: it may be left between released ticks.
+    one step (`Interrupts.hold`). `progress` is called after every batch, `after_tick` after every
+    tick of a lane: only there may KeyboardInterrupt leave a batch (None: between released ticks).
+    `histograms` are fresh (None: those of `settings`); `merge` as in `Offline`.
     """
     histograms = histograms or fresh_histograms(settings, key)
     with Interrupts() as interrupts, few_collections():

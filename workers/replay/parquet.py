@@ -659,7 +659,6 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
 
 
 def _rows_with(wrong: Bools, lengths: Longs) -> Bools | None:
-    """Return the rows, of these lengths, with any wrong value; None: none."""
     places = np.flatnonzero(wrong)
     if not len(places):
         return None

@@ -42,14 +42,11 @@ def ahead(pieces: Iterator[T]) -> Generator[T]:
 class EventBatch:
     """Events that were read together.
 
-    Attributes:
-        rejects: (number of the line, row or offset; reason) of every rejected record.
-        position: progress in the whole source, in the unit of `Source.total`.
-        late: events dated further back than `grace` allows, counted in the open tick.
-        outside: events left out because they are before a topic's time range.
-        beyond: events dated after the range; they are also in `events`, since they close ticks.
-        came_late: of re-keyed events, as `Intake.add` takes it; None for others.
-        watermark: of the partition after this batch; None: not stated.
+    `rejects` holds the line, row or offset and the reason of every rejected record; `position` is
+    in the unit of `Source.total`. `late` counts events dated further back than `grace` allows,
+    counted in the open tick; `outside` those before a topic's time range; `beyond` those after it,
+    which are also in `events` since they close ticks. `came_late` is as in `Intake.add` (None: not
+    re-keyed); `watermark` is the partition's after this batch (None: not stated).
     """
 
     partition: int
@@ -66,11 +63,9 @@ class EventBatch:
 class Source:
     """Base class of sources of events; those of one partition are in the worker's order.
 
-    Attributes:
-        places: names of the partitions in messages; empty if there is nothing to distinguish.
-        total: the final `EventBatch.position`; None if unknown.
-        word: unit of the reject numbers: "line", "row" or "offset".
-        until_ms: no tick that ends later is published; None: no limit.
+    `places` names the partitions in messages (empty: nothing to distinguish); `total` is the final
+    `EventBatch.position`, or None; `word` is the unit of reject numbers: "line", "row" or "offset".
+    No tick that ends after `until_ms` is published (None: no limit).
     """
 
     name: str
@@ -106,7 +101,6 @@ class FileSource(Source):
         return EventBatch(0, events, rejects, position)
 
     def _check_order(self, times: Longs, numbers: Longs) -> None:
-        """Refuse the first event that is too far back."""
         # Fast path: times are usually sorted.
         if (times[1:] >= times[:-1]).all() and times[0] >= self._latest:
             self._latest = int(times[-1])

@@ -7,8 +7,7 @@ follows the origins' markers (`pipeline/rekey_markers.py`), as in the worker.
 A time range is in event time. From: earlier events are left out, and not even read if record times
 allow it (an event is at most `max_ahead` ahead of its record, otherwise the worker rejected it).
 To: the last ticks are those that end by then. A partition is read until its watermark reaches that
-time, because nothing later can count in such a tick, so the published ticks are the worker's,
-including everything that came late.
+time. Nothing later can count in these ticks, so they equal the worker's, late events included.
 """
 
 import time

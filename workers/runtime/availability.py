@@ -1,8 +1,4 @@
-"""Outages of Kafka: one log line at the start, one at the end, and figures in between.
-
-Detection is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed); the state is
-shared, so that every outage is logged once.
-"""
+"""Kafka's outages, shared by all detectors: each is logged once at its start and at its end."""
 
 import logging
 import time

@@ -40,7 +40,7 @@ class Fenced(QuietcountError):
 
 
 class MessageTooLong(QuietcountError):
-    """Attempt to send a message longer than brokers accept: a defect, whatever the data."""
+    """Attempt to send a message longer than brokers accept: always a defect."""
 
 
 class HorizonExceeded(QuietcountError):

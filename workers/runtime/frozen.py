@@ -3,11 +3,9 @@
 The threads of all owner partitions step one mechanism and share its tables and counters. (Two
 threads once appended to a table that grew on first use, and every later pick read wrong weights.)
 
-    Frozen     base of shared objects: attributes are checked after the outermost constructor, and
-               cannot be set or deleted from then on
+    Frozen     base of shared objects: the outermost constructor checks and freezes attributes
     memoized   replaces functools.cache and lru_cache: the shared results are checked
-    shared     `class Own(Base, shared=False)`: one thread owns an instance; shared objects may not
-               hold it
+    shared     `class Own(Base, shared=False)`: one thread owns it; shared objects may not hold it
     thawed     a mutable copy, owned by one thread
 
 Allowed are numbers, texts, bytes, dates, classes; tuples and frozensets of allowed objects;
@@ -46,8 +44,6 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 class _Sealing(type):
-    """Metaclass that seals instances when the outermost constructor returns."""
-
     _shared: bool
 
     def __new__(
@@ -136,10 +132,7 @@ class Memoized(Protocol[P, T_co]):
 
 
 def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
-    """Cache a pure function's last `maxsize` results (None: all) for all threads.
-
-    Concurrent calls with equal arguments may compute twice; the results are equal.
-    """
+    """Cache a pure function's last `maxsize` results (None: all); threads may compute one twice."""
 
     def decorate(function: Callable[P, T]) -> Memoized[P, T]:
         @functools.wraps(function)
@@ -165,7 +158,6 @@ def thawed(value: T) -> T:
 
 
 def _fields_of_frozen(value: Any) -> Sequence[str] | None:
-    """Return the names of a frozen record's fields; None for any other object."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__ if value.__struct_config__.frozen else None
     if not is_dataclass(value):

@@ -1,9 +1,8 @@
 """Serialize short GIL-bound work; no thread holds the lock while waiting for Kafka.
 
-Releasing a tick, or encoding a commit, takes a hundred short compiled steps with some Python in
-between. Two threads at once switch the GIL at every step, each time to a cold cache: together they
-use up to three times the CPU time of one after the other. Long steps run without the GIL, in
-parallel, and need no lock.
+Releasing a tick or encoding a commit takes a hundred short compiled steps with Python in between.
+Two threads switch the GIL, to a cold cache, at every step: up to three times the CPU time of one
+after the other. Long steps run without the GIL, in parallel, and need no lock.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ partition that may go away are read on every scrape (`agents/monitor.py`). Label
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
 are exact, so they are for the operator only.
 
-`RejectRate` logs when nearly all of a topic's relevant records over a minute (at least `LEAST`) are
-rejected, and when that ends: at a far lower share, so that it does not flap, or after `QUIET_S`
-without records.
+`RejectRate` logs when nearly all of a topic's relevant records in a minute (`LEAST` or more) are
+rejected, and when that ends: at a far lower share, against flapping, or `QUIET_S` after the last.
 """
 
 import collections

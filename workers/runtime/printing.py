@@ -110,10 +110,7 @@ class _Patient(Console):
 
 
 class ProgressLine:
-    """One changing line on a terminal, occasional plain lines elsewhere.
-
-    On stderr, so that stdout holds only the command's output.
-    """
+    """On stderr: one changing line on a terminal, otherwise occasional plain lines."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _Patient(stderr=True, highlight=False)

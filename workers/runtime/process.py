@@ -32,11 +32,10 @@ def keep_freed_memory() -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Exclude this process, which may hold keys, exact counts and passwords, from core dumps.
+    """Exclude this process (keys, exact counts, passwords) from core dumps; OSError if refused.
 
     Piped dumps (systemd-coredump, apport) ignore the size limit, so on Linux the process is also
-    not dumpable. A forked child inherits both, an executed program only the limit. Raise OSError
-    if the system refuses.
+    not dumpable. A forked child inherits both, an executed program only the limit.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform.startswith("linux"):

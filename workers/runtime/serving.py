@@ -37,8 +37,6 @@ def url_of(host: str, listener: socket.socket) -> str:
 
 
 class InThread:
-    """Server in its own thread, for the duration of a `with` block."""
-
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
         self._loop: asyncio.AbstractEventLoop | None = None

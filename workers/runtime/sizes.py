@@ -29,10 +29,7 @@ TOPIC_BYTES = 1_048_588
 
 
 def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of consecutive parts of at most `capacity` bytes; no size is above it.
-
-    Parts are filled greedily, so appending elements changes the last part only.
-    """
+    """Split `sizes`, each up to `capacity`, into (start, stop); appending changes only the last."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     found, start, taken = [], 0, 0
     while start < len(ends):

@@ -32,10 +32,9 @@ def format_duration(duration_ms: int) -> str:
 
 
 def count_ticks(values: dict[str, Any], where: str) -> None:
-    """Replace durations with numbers of ticks in a histogram's `values`.
+    """Replace durations in a histogram's `values` by numbers of ticks.
 
-    Other values stay, as does everything if the tick itself is invalid: later checks report those.
-    Raises ValueError, beginning with `where`, for a duration that is not a whole number of ticks.
+    Raises ValueError, prefixed by `where`, if not whole; later checks report other invalid values.
     """
     tick_ms = 0
     with suppress(ValueError):

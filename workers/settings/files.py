@@ -1,7 +1,4 @@
-"""Files and secrets named in a settings file: the key, domains, and Kafka client secrets.
-
-Messages here never show the content of a key, a secret or a client setting.
-"""
+"""Files and secrets that the settings name. Messages never show a key, secret or client value."""
 
 import os
 import stat
@@ -126,8 +123,7 @@ def read_domain(path: Path) -> list[str]:
 def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
     """Set a histogram's declared domain and buckets in its settings, `values`.
 
-    `required`: whether the mechanism must have a domain; None: it has none. A ValueError begins
-    with `where`.
+    `required`: the mechanism needs a domain; None: it has none. ValueErrors begin with `where`.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):
@@ -153,10 +149,7 @@ def declare(values: dict[str, Any], required: bool | None, where: str, base: Pat
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:
-    """Return [kafka.client] in librdkafka's form: strings by dotted name (tables, in TOML).
-
-    Raises SettingsError for a name that the worker sets, a secret written out, or a wrong value.
-    """
+    """Flatten [kafka.client] to dotted names; SettingsError for reserved names, literal secrets."""
     if not isinstance(table, dict):
         raise SettingsError("kafka.client: must be a section, [kafka.client]")
     return dict(_client(table, "", base))

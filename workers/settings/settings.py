@@ -53,7 +53,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def one(self) -> bool:
-        """Whether this is a single topic, whatever topics the cluster has."""
+        """Whether this names exactly one topic; an expression does not."""
         return len(self.names) == 1
 
     @property
@@ -146,8 +146,6 @@ def _name_in_file(attribute: str) -> str:
 
 
 class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
-    """A section of the settings file, named after its class."""
-
     def where(self) -> str:
         return type(self).__name__.removesuffix("Settings").lower() + "."
 
@@ -373,17 +371,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def contributions_topic(self) -> str:
-        """Messages from stage 1 to stage 2: one partition per owner."""
         return internal_topics(self.worker.name)[0]
 
     @property
     def contribute_state_topic(self) -> str:
-        """State of stage 1: one partition per source partition, compacted."""
         return internal_topics(self.worker.name)[1]
 
     @property
     def release_state_topic(self) -> str:
-        """State of stage 2: one partition per owner, compacted."""
         return internal_topics(self.worker.name)[2]
 
     @property
@@ -392,12 +387,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user_topic(self) -> str:
-        """Events re-keyed by user; only with `privacy.rekey`."""
         return rekey_topics(self.worker.name)[0]
 
     @property
     def rekey_state_topic(self) -> str:
-        """State of the re-keying stage: one partition per partition of the events topics."""
         return rekey_topics(self.worker.name)[1]
 
     @property
@@ -564,10 +557,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
-    """Check a parsed document with file names relative to `base`; messages do not name the file.
-
-    Raises ValueError if a section or field is wrong, SettingsError if a file it names is.
-    """
+    """Check a document; ValueError for a wrong section or field, SettingsError for a wrong file."""
     _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram"))
     history_of(document.get("dashboard", {}), base)  # the dashboard's, and checked for it here too
     for name, record in _SECTIONS.items():

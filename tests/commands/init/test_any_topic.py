@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.commands.init.topics import (
@@ -91,6 +91,8 @@ def accepted(found: Settings, sample: Sample) -> int:
 
 @settings(max_examples=250)
 @given(topics(), st.sampled_from(ANSWERS))
+# Of an amount this large no counter would draw the noise.
+@example([(None, {"id": [{"A": "zqv0", "id": {"qty": 3_001}}]})], ANSWERS[0])
 def test_a_file_loads_and_accepts_what_it_says(
     keyed: list[tuple[str | None, Json]], answers: Answers
 ) -> None:

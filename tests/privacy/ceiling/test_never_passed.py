@@ -1,7 +1,6 @@
 """Worker topics never exceed the ceiling in any period, on a real broker.
 
-Each test publishes days until the worker refuses. Four days of one histogram are exactly what any
-three days may touch.
+Four days of one histogram are exactly what any three days may touch.
 """
 
 import re

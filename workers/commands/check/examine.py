@@ -115,14 +115,11 @@ class ThresholdEstimate(NamedTuple):
 class Expected:
     """Expected results of a histogram's ticks.
 
-    Attributes:
-        counts: whether counts are published, with noise of this sd.
-        sd_first, sd_worst: after the first tick and at its worst.
-        last: the epoch's last tick, or that of the first year.
-        largest, median: expected counts of the sampled items in a tick; 0 without items.
-        items: number of (stream key, item) pairs in the sample.
-        passing: after the first tick and at the horizon; empty if no threshold applies.
-        declared: share of the contributions in the declared domain; None without a domain.
+    `counts`: whether counts are published, with noise `sd_first` after the first tick and
+    `sd_worst` at worst. `last` is the epoch's last tick, or that of the first year; `largest` and
+    `median` are expected counts of the sampled items in a tick (0 without items); `items` counts
+    pairs of stream key and item; `passing` is after the first tick and at the horizon (empty: no
+    threshold); `declared` is the share of contributions in the domain, if any.
     """
 
     counts: bool
@@ -187,10 +184,7 @@ def _passing(
 
 
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the count to which every item's threshold is added.
-
-    It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
-    """
+    """Return each item's base for its threshold: 0, or with `kbar` the key's (kbar+1)-th count."""
     kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
     by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
@@ -214,10 +208,8 @@ class Nearest(NamedTuple):
 class RejectReason:
     """Records rejected for one reason.
 
-    Attributes:
-        example: the first of them. Exact.
-        absent: the field that the reason names, if none of them has it.
-        empty: how many of them `missing = "empty"` would accept, as events without items.
+    `example` is the first of them, exact; `absent` the named field if none has it; `empty` how many
+    `missing = "empty"` would accept, as events without items.
     """
 
     reason: str
@@ -254,15 +246,11 @@ class UserContributions(NamedTuple):
 class HistogramFindings:
     """A histogram's view of the sample.
 
-    Attributes:
-        looked_at: events that its `where` matches.
-        keys, served: stream keys in them, and how many of these it serves.
-        unserved, early: events of other keys, or dated before its start; neither counts below.
-        items: per event, compared with max_items.
-        amounts: per item in an event, compared with max_count.
-        of_users: None if events are protected.
-        absent: its own paths that no record has.
-        expected: None if the sample gives no rate.
+    `where` matches `looked_at` events, with `keys` stream keys, of which it serves `served`.
+    `unserved` (other keys) and `early` (before its start) events do not count below. `items` per
+    event compares with max_items, `amounts` per item in an event with max_count. `of_users` is None
+    if events are protected, `expected` if the sample gives no rate; no record has the paths in
+    `absent`.
     """
 
     config: HistogramConfig

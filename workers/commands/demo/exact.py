@@ -73,11 +73,9 @@ class Row(NamedTuple):
 class Board:
     """Snapshot with its exact counts.
 
-    Attributes:
-        tick: its number in its epoch.
-        threshold: what a private count had to exceed to be shown first; None: all are shown.
-        rows: as published, largest private count first.
-        hidden: number of labels that occurred and are not shown. Exact.
+    `tick` is its number in its epoch; a private count must exceed `threshold` to be shown first
+    (None: all are shown); `rows` are as published, largest private count first; `hidden` is the
+    exact number of labels that occurred and are not shown.
     """
 
     tick: int

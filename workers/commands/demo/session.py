@@ -406,8 +406,8 @@ def run_demo(
     """Run the demo until Ctrl-C or for `seconds`; remove everything it started.
 
     `rate` is events per second. `bootstrap` None is an embedded Kafka, `port` None the dashboard's
-    own, or any free one if that is taken. `picture` receives the last view as SVG.
-    Return 0, or the exit code for a worker that failed.
+    own, or any free one if that is taken. `picture` receives the last view as SVG. Return 0, or the
+    exit code of a failed worker.
     """
     with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
         return Session(rate, bootstrap, picture, port).run(stop)

@@ -41,11 +41,9 @@ PICTURE_SIZE = (120, 34)
 class Scene:
     """Everything to draw.
 
-    Attributes:
-        discovered, declared: histogram drawn large, with bars, and as a small table.
-        simulated, year: date of the newest event, and how often the data was started.
-        sent, speed: events so far, and measured events per second.
-        now_ms: wall clock, for the age of the boards.
+    `discovered` is drawn large, with bars, `declared` as a small table. `simulated` is the date of
+    the newest event, `year` how often the data was started, `sent` the events so far, `speed` the
+    measured events per second, `now_ms` the wall clock, for the age of the boards.
     """
 
     boards: Mapping[tuple[str, str], Board]

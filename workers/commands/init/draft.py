@@ -24,7 +24,10 @@ _TRIED = 12
 # If fewer events have items, a field may identify those that do.
 _SOME = 0.98
 _MOST_ITEMS = 0.99
-_ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
+_ITEMS_MAX = 10_000
+ITEMS_PER_USER = 10
+# Of max_items times the square of max_count; with more, a counter refuses to draw the noise.
+_PRODUCT_MAX = 7_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -185,7 +188,8 @@ class SampleGuesses:
         per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
         counts = sorted(count for _, _, view in seen for count in _amounts(view).values())
         max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), _COUNT_MAX)
+        most = math.isqrt(_PRODUCT_MAX // (max_items if user is None else ITEMS_PER_USER))
+        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), most)
         pairs: Counter[tuple[str, str]] = Counter()
         for place, _, view in seen:
             name = view.key

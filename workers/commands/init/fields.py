@@ -72,10 +72,8 @@ class Form(StrEnum):
 class Field:
     """Contents of the records at one path. Sensitive: the repr shows no content.
 
-    Attributes:
-        records: those with a value other than null.
-        values: occurrences by label, for texts, whole numbers, booleans and an object's names.
-        column: value by the record's place; for ONE only.
+    `records` have a value other than null; `values` counts labels: texts, whole numbers, booleans
+    and an object's names; `column` has the value by the record's place, for ONE only.
     """
 
     path: Path
@@ -257,7 +255,6 @@ class _Survey:
                 found.column[self._place] = value
 
     def _path(self, where: Steps) -> Path | None:
-        """Return the path; None if a settings file cannot name it."""
         if where not in self._paths:
             path = Path(*where)
             try:

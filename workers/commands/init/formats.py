@@ -41,10 +41,7 @@ class DecodedSample:
 
 
 def decode_sample(values: Sequence[bytes | None], access: Access | None = None) -> DecodedSample:
-    """Decode the values of a sample; `access` is to the registry of their schemas, if any.
-
-    Raises CannotGuess: the format is unknown, or there are no objects.
-    """
+    """Decode a sample, with a registry if any; raise CannotGuess without format or objects."""
     number = sum(value is not None for value in values)
     if not number:
         empty = "all sampled records are without a value"

@@ -392,7 +392,6 @@ def _is_prose(field: Field) -> bool:
 
 
 def _counts_up(field: Field) -> bool:
-    """Return whether a number is a serial number or a time."""
     if not field.whole or len(field.numbers) < 3:
         return False
     up = sum(second > first for first, second in pairwise(field.numbers))

@@ -6,7 +6,7 @@ if events are rare.
 
 from typing import NamedTuple
 
-from workers.commands.init.draft import Draft
+from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import about
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import build
@@ -15,7 +15,6 @@ from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON, DELTA = 1.0, 1e-9
 # Of one user in an epoch; a sample cannot tell.
-ITEMS_PER_USER = 10
 _TICKS = (
     *((tick_ms, DAY_MS) for tick_ms in (10_000, 60_000, 300_000, 900_000, 3_600_000)),
     (6 * 3_600_000, 7 * DAY_MS),

@@ -47,10 +47,7 @@ class TimeCandidate:
 def times_of(
     fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
 ) -> list[TimeCandidate]:
-    """Return the candidates for the event time, likeliest first.
-
-    `logged` is Kafka's timestamp by record, ms since 1970.
-    """
+    """Return candidates, likeliest first; `logged` has Kafka's timestamps by record, in ms."""
     found = [_time(field, partitions, logged, now_ms) for field in fields]
     likely = [time for time in found if time is not None and time.score > 0]
     return sorted(likely, key=lambda time: (-time.score, str(time.field.path)))

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from workers.commands.init.draft import Draft
+from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import Form, percent
-from workers.commands.init.tick_choice import DELTA, EPSILON, ITEMS_PER_USER, TickChoice
+from workers.commands.init.tick_choice import DELTA, EPSILON, TickChoice
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.runtime.printing import many
 from workers.settings.durations import format_duration

@@ -1,7 +1,7 @@
 """Reads the histogram topics into the history, from the beginning or the stored positions.
 
-It has its own consumer, so that viewers never wait for the disk. The topic itself is the queue:
-unstored records are read again. Like the feed, it joins no group.
+A separate consumer, so that viewers never wait for the disk; it joins no group. The topic is the
+queue: unstored records are read again.
 """
 
 import logging
@@ -68,12 +68,7 @@ class Follower:
         return round(done / ends, 3) if ends else 0.0
 
     def step(self) -> None:
-        """Read and store the records of one poll.
-
-        Raises:
-            KafkaException: no broker answers, or it refuses; call again later.
-            duckdb.Error: the file has failed.
-        """
+        """Read and store one poll; KafkaException: retry later; duckdb.Error: the file failed."""
         if time.monotonic() >= self._topics_at:
             self._assign()
             self._topics_at = time.monotonic() + TOPICS_S

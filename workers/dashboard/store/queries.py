@@ -1,12 +1,10 @@
 """Queries on the history: a stream over time, its epochs, one tick, as JSON or as a file.
 
-Files are CSV or Parquet, one row per item and tick. DuckDB writes the whole file next to the
-history. It is unlinked when it is opened, so nothing remains however the process ends. Only
-complete files are sent, with a Content-Length.
+DuckDB writes a file (CSV or Parquet, a row per item and tick) next to the history. It is unlinked
+when opened, so nothing remains however the process ends; only complete files are sent.
 
-Row selection: rows of a stream are removed from a level in the order of their places. So the first
-places that remain in `ticks` and in `quarters` split the stream into one part per level, and no
-tick is found twice.
+Rows of a stream are removed from a level in the order of their places. So the first places that
+remain in `ticks` and in `quarters` split the stream into one part per level, without overlap.
 """
 
 from __future__ import annotations
@@ -50,10 +48,8 @@ class Range(NamedTuple):
 class StoredRange(NamedTuple):
     """Location of a stream's ticks; a place is 0 if nothing was removed from a level.
 
-    Attributes:
-        newest: place of the newest tick, which is in `ticks` only.
-        first_ms, last_ms: `end` of the oldest and the newest stored tick.
-        ticks_ms, quarters_ms: `end` from which on all ticks, or all of the level, are stored.
+    `newest` is the place of the newest tick, in `ticks` only; `first_ms` and `last_ms` the oldest
+    and newest `end` stored; `ticks_ms` and `quarters_ms` the `end` from which a level is complete.
     """
 
     stream: int
@@ -134,10 +130,7 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
 def is_complete(
     cursor: Database, where: StoredRange, asked: HistoryQuery | EpochsQuery, reading: float | None
 ) -> bool:
-    """Return whether no tick of a range is still unread or was removed before it was read.
-
-    Within a stream ticks arrive in order: nothing before the newest is unread.
-    """
+    """Return whether all ticks of a range were read; a stream's ticks arrive in order."""
     begin, end = asked.range
     if reading is not None and (end is None or end > where.last_ms):
         return False
@@ -200,12 +193,9 @@ def history_file(
     format: Format,
     path: Path,
 ) -> BinaryIO:
-    """Return an open file with the answer; `path` is that of the history.
+    """Return an open file with the answer, written next to the history at `path`.
 
-    Raises:
-        NotStored: no such stream.
-        AnswerTooLarge: more than `ROWS` rows.
-        duckdb.Error: it could not be written.
+    Raises `NotStored`, `AnswerTooLarge` (more than `ROWS` rows) or duckdb.Error.
     """
     where = locate(cursor, asked.stream)
     complete = is_complete(cursor, where, asked, reading)
@@ -317,12 +307,7 @@ def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_
 
 
 def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> bytes:
-    """Return the answer to /api/history.
-
-    Raises:
-        NotStored: no such stream.
-        AnswerTooLarge: more than `CELLS` counts.
-    """
+    """Answer /api/history; raise `NotStored`, or `AnswerTooLarge` for more than `CELLS` counts."""
     where = locate(cursor, asked.stream)
     heads = _heads(
         cursor, f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"

@@ -1,7 +1,7 @@
 """The history of one dashboard: one thread fills its file, and a few threads answer queries.
 
-File errors cost the history, never the dashboard: the state gives the reason, queries are refused
-with it, and opening the file is retried until it succeeds.
+After a file error the dashboard runs on without history: its state and refused queries give the
+reason, and opening the file is retried until it succeeds.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class QueryFailed(Exception):
 
 
 class Store:
-    """One history. `state` is replaced, never mutated; the filling thread runs `_run`.
+    """One history, filled by `_run`; `state` is replaced, never mutated.
 
     `reading` is the fraction of the topics that has been read, None once all has.
     """
@@ -106,10 +106,7 @@ class Store:
             shutil.rmtree(self._path.parent, ignore_errors=True)
 
     async def ask(self, question: Query[T]) -> T:
-        """Return the answer of a query, which is a function of a read cursor.
-
-        Raises QueryFailed: there is no history, too many queries wait, or it took too long.
-        """
+        """Run a query on a read cursor; QueryFailed: no history, too many queries, or too slow."""
         if self._asking >= THREADS + WAITING:
             raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
         self._asking += 1

@@ -1,31 +1,26 @@
 """Writes snapshots into the history, sorts new rows, and thins old ones.
 
-A batch and the positions behind it are written in one transaction, so a crash loses nothing and
-stores nothing twice. Repeated snapshots are skipped: within a series ticks only ascend. Age counts
-from a histogram's newest tick, never from the wall clock: an old topic keeps the rows that its
-settings ask for, and an idle one loses nothing.
+A batch and its positions are written in one transaction, so a crash loses and repeats nothing.
+Ticks ascend within a series, so repeated snapshots are skipped. Age counts from a histogram's
+newest tick, not the wall clock: old topics keep the configured retention, and idle ones lose
+nothing.
 
-The tables, in one DuckDB file:
+Tables, in one DuckDB file:
 
-    meta        version of these tables
+    meta        schema version
     positions   where to resume in each partition, and the id of its topic
-    gaps        records removed from a partition unread: ends of ticks, between two times
+    gaps        unread records removed from a partition: ends of ticks, between two times
     streams     histogram and stream key
     series      common fields of all snapshots of one `id`
     labels      labels by number
     kept        first place that remains in a thinned level, by stream
 
-and for each level the tables LEVEL_heads and LEVEL_counts, the same again with `_new`, and views
-over both with `_all`:
-
-    ticks       every tick
-    quarters    the last tick of each quarter of an hour of each series
-    epochs      the last tick of each series
-
-A tick enters `quarters` and `epochs` once a later one shows that it was the last. `place` numbers
-the snapshots in the order of arrival. New rows go to `_new`, where the rows of a tick are adjacent.
-Once there are many, they are sorted by stream, item and place into the other table, where the rows
-of one item of one stream are adjacent: about a byte per count, and queries read little else.
+Each level also has tables LEVEL_heads and LEVEL_counts, the same with `_new`, and views over both
+with `_all`. The levels are `ticks` (every tick), `quarters` (the last tick of each quarter of an
+hour of each series) and `epochs` (the last tick of each series). A tick enters the last two once a
+later one arrives. `place` numbers snapshots in arrival order. In `_new`, the rows of a tick are
+adjacent. Once there are many, they are sorted by (stream, item, place) into the other table, where
+the rows of an item are adjacent: about a byte per count, and queries read little else.
 """
 
 from __future__ import annotations
@@ -75,12 +70,7 @@ class VersionMismatch(Exception):
 
 
 def connect(path: Path) -> Database:
-    """Open a file, and create its tables if it is new.
-
-    Raises:
-        duckdb.Error: it cannot be opened: no such directory, no permission, in use, full.
-        VersionMismatch: its tables have another version.
-    """
+    """Open or create a file; raise duckdb.Error if that fails, VersionMismatch for old tables."""
     spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
     # Never load extensions, whatever a query needs.
     extensions = {f"auto{verb}_known_extensions": "false" for verb in ("install", "load")}
@@ -117,7 +107,7 @@ def _prepare(database: Database) -> None:
 def first(
     database: Database, question: str, values: Sequence[object] = ()
 ) -> tuple[Any, ...] | None:
-    """Return the first row of a result read to its end, so that another query may follow."""
+    """Return a result's first row after reading all of it, so that another query may follow."""
     rows = database.execute(question, list(values)).fetchall()
     return rows[0] if rows else None
 
@@ -142,11 +132,10 @@ def settle(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW)
 
 
 def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]) -> None:
-    """Remove rows of `ticks` and `quarters` that are past their retention.
+    """Remove rows past their retention from `ticks` and `quarters`, except each stream's newest.
 
-    The newest row of each stream stays, whatever its age. Of the rows before it, the next level
-    already has the last of each quarter of an hour and of each epoch. `ends` has the `end` of the
-    newest tick of each histogram, ms; `keep_ms` the retention by level.
+    The next level already has the last of each quarter of an hour and of each epoch. `ends` is the
+    newest tick's `end` by histogram, ms; `keep_ms` the retention by level.
     """
     for level, keep in keep_ms.items():
         since = np.array([end - keep for end in ends.values()], np.int64)
@@ -224,7 +213,7 @@ class _Rows:
 
 
 class Writer:
-    """Adds to an open file; called by one thread. Do not reuse after an error."""
+    """Adds to an open file; called by one thread. After an error, open the file again."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -257,10 +246,7 @@ class Writer:
         return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
 
     def note_gap(self, histogram: str, part: int) -> None:
-        """Record that records of a partition were removed before they were read.
-
-        They may have the same tick as the newest one read, for other keys.
-        """
+        """Record that unread records of a partition were removed."""
         self._db.execute(
             "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams using (stream) "
             "where histogram = ? and part = ?",
@@ -273,8 +259,7 @@ class Writer:
     ) -> int:
         """Store snapshots, in partition order, with positions; return the number of new ones.
 
-        Raises:
-            duckdb.Error: nothing was stored, or the outcome is unknown: open the file again.
+        After duckdb.Error, nothing was stored, or the outcome is unknown.
         """
         rows = _Rows()
         for one in arrived:
@@ -306,7 +291,7 @@ class Writer:
         self._newest[stream] = _Newest(place, series, quarter)
         histogram, end = snapshot.histogram, snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
-        # The removed records may have the same tick for other keys: up to its end.
+        # Removed records may have the newest tick that was read, for other keys: up to its end.
         rows.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))

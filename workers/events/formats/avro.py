@@ -1,9 +1,8 @@
 """Avro format: the scanner's program and input, and the general reader of one record.
 
-A writer's schema and the wanted paths are compiled into a program for `avro_scanner`. With a
-reader's schema, paths use its names and its defaults become constants of the program. Where
-resolution requires more than that, the program declines. Logical types are ignored: a timestamp is
-the number as written.
+Compiles a writer's schema and the wanted paths into a program for `avro_scanner`. With a reader's
+schema, paths use its names and its defaults become constants; the program declines what requires
+any other resolution. Logical types are ignored: a timestamp is the number as written.
 """
 
 import io
@@ -72,7 +71,7 @@ _PROMOTED = MappingProxyType(
 
 
 class Unsure(Exception):
-    """A case that schema resolution here does not cover; fastavro decides record by record."""
+    """Schema resolution here does not cover this; fastavro decides record by record."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,7 @@ class AvroSchema:
 
 
 def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """Parse a schema in JSON and the referenced schemas, dependencies first.
-
-    Raises ValueError if it is invalid; the message shows none of its content.
-    """
+    """Parse a JSON schema and its references, dependencies first; ValueError shows no content."""
     names: dict[str, Any] = {}
     try:
         for reference in references:
@@ -169,7 +165,7 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
 
 
 def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Return the reader's field for each of the writer's, None if dropped; and the reader's others.
+    """Return the reader's field, or None, for each of the writer's; and the reader's other fields.
 
     Raises Unsure if two fields would become the same one.
     """
@@ -210,7 +206,7 @@ class AvroProgram(Program):
         self._constants: list[Row] = []
 
     def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
-        """Add a schema; return its start row, another that only checks every byte, and the fit."""
+        """Add a schema; return its start row, a row that only checks every byte, and the fit."""
         fit, read = Fit(self.tree), None if reader is None else reader.text
         root = _Walk(self, fit, writer, reader).place(writer.text, read, self.tree)
         return root, _Walk(self, Fit(UNWANTED), writer).place(writer.text, None, UNWANTED), fit
@@ -246,7 +242,7 @@ class AvroProgram(Program):
 
 
 class _Walk:
-    """A walk of one schema along one tree. Every type at every place gets one row."""
+    """A walk of one schema along one tree: one row for each type at each node."""
 
     def __init__(
         self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None = None
@@ -254,7 +250,7 @@ class _Walk:
         self._program, self._fit, self._writer = program, fit, writer
         self._reader = writer if reader is None else reader
         self._made: dict[tuple[int, int, int], int] = {}
-        # Keeps objects alive while `_made` has their ids as keys.
+        # Keeps objects alive: `_made` has their ids as keys.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
@@ -462,17 +458,14 @@ def read_reader_schema(path: pathlib.Path, tree: Node) -> AvroSchema:
 
 
 class AvroFormat(SchemaFormat[AvroProgram]):
-    """The writer schemas of records read by one thread.
-
-    `reader` defines the names in `tree`; None means every record's own schema.
-    """
+    """Writer schemas, for one thread. `reader`, or if None the writer, has the names in `tree`."""
 
     names_messages = False
 
     def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
         super().__init__(AvroProgram(tree))
         self._reader = reader
-        # By number: the writer's schema, and the program row that only checks every byte.
+        # By number: the writer's schema, and the row that only checks every byte.
         self._writers: list[tuple[AvroSchema, int]] = []
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
@@ -496,8 +489,8 @@ class AvroFormat(SchemaFormat[AvroProgram]):
     def decode(self, number: int, payload: bytes) -> Any:
         """Return a record as Python objects; raise ValueError with the reject reason.
 
-        The scanner checks every byte first: fastavro would allocate memory for 2^62 nulls, recurse
-        without limit, and ignore trailing bytes.
+        Scans every byte first: fastavro would allocate memory for 2^62 nulls, recurse without
+        limit, and ignore trailing bytes.
         """
         (writer, whole), reader = self._writers[number], self._reader
         stack = np.empty((NESTED_MAX, ops.FRAME), dtype=np.int64)

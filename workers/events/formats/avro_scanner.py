@@ -1,7 +1,6 @@
 """Compiled scanner that writes the event log (`events.log`) of Avro records.
 
-A writer's schema and the wanted paths become a program (`events.formats.avro`): a row for
-every type at every place, int64 (rows, 6):
+The program (`events.formats.avro`) has a row for every type at every node, int64 (rows, 6):
 
     OP      the type
     SLOT    log slot of the value; negative if none
@@ -12,9 +11,9 @@ every type at every place, int64 (rows, 6):
             constant: first row in `constants`, and number of rows
     C, D    map on a wanted path: first entry in `names`, and number of names; 0 if not opened
 
-Every byte is checked, including unwanted values: numbers are in their shortest form, text is UTF-8,
-blocks have their stated length, and no bytes are left over. Texts that are in no record (enum
-symbols, field names, defaults) follow the records in `data`, from `base` on.
+Every byte is checked, even in unwanted values: shortest form of numbers, UTF-8, stated lengths of
+blocks, no trailing bytes. The program's texts (enum symbols, field names, defaults) follow the
+records in `data`, from `base` on.
 """
 
 from typing import NamedTuple
@@ -47,8 +46,7 @@ CHILDREN_MAX = 60
 class Program(NamedTuple):
     """All schemas of a thread: `rows` as in the module, `parts` the rows of records and unions.
 
-    `names`, int64 (n, 3), has start and stop in the program's texts, and a row; `constants`, int64
-    (n, 4), has log rows with such starts and stops.
+    `names`, int64 (n, 3), has start and stop in the texts, and a row; `constants`, log rows.
     """
 
     rows: Longs
@@ -58,10 +56,7 @@ class Program(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """A batch and its program; `data` has the records, then from `base` on the program's texts.
-
-    `stack`, int64 (depth, 6), is scratch; deeper records are declined.
-    """
+    """A batch and its program. `stack`, int64 (depth, 6), is scratch; declines deeper records."""
 
     data: Bytes
     base: int
@@ -223,8 +218,8 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
 def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
     """Scan records from `begin` on until the log is full; return where to resume, or n.
 
-    `roots` has the program's row for each record, DECLINED to skip it. The log rows of each record,
-    or DECLINED, are written to `number`.
+    `roots` has the program's row for each record, DECLINED to skip it. Writes the log rows of each
+    record, or DECLINED, to `number`.
     """
     used = 0
     for i in range(begin, len(values)):

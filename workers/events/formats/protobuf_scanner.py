@@ -1,7 +1,7 @@
 """Compiled scanner that writes the event log (`events.log`) of Protobuf messages.
 
-A schema and the wanted paths become a program (`events.formats.protobuf`). A message type
-at a place is a row of `messages`, int64 (n, 5):
+The program (`events.formats.protobuf`) has a row of `messages`, int64 (n, 5), for each message type
+at each node:
 
     FIRST, N      first row in `fields`, sorted by number, and number of rows
     MODE          CLOSED; STRICT: an unknown field declines; DECLINES
@@ -22,8 +22,8 @@ A field is a row of `fields`, int64 (n, 10):
 A row of `missing`, int64 (n, 6), is a log row for a field that a message lacks: BIT and STATE, one
 of which is -1, slot, kind, start and stop.
 
-Every byte is checked, including unwanted values. Input that a decoder would normalize (numbers in a
-long form, a wanted field twice, lists in pieces) is declined to it.
+Every byte is checked, even in unwanted values. Declines what a decoder would normalize: numbers in
+a long form, a wanted field twice, lists in pieces.
 """
 
 from typing import NamedTuple
@@ -64,10 +64,9 @@ BITS_MAX = 60
 
 
 class Program(NamedTuple):
-    """All message types of a thread; `messages`, `fields` and `missing` as in the module.
+    """All message types of a thread; see the module for `messages`, `fields` and `missing`.
 
-    `names` is int64 (n, 3): start and stop in the program's texts, and the number of an enum value
-    or the slot of a map entry's value.
+    `names`, int64 (n, 3): start and stop in the texts, and enum number or slot of a map value.
     """
 
     messages: Longs
@@ -79,8 +78,7 @@ class Program(NamedTuple):
 class Scan(NamedTuple):
     """A batch and its program; `data` has the records, then from `base` on the program's texts.
 
-    `stack`, int64 (depth, 4), and `lists`, int64 (states, 3), are scratch; deeper messages are
-    declined.
+    Scratch: `stack`, int64 (depth, 4), deeper messages are declined; `lists`, int64 (states, 3).
     """
 
     data: Bytes

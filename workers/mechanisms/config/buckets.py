@@ -1,14 +1,14 @@
 """Buckets: a declared domain of half-open intervals, for numeric items.
 
-Bucket 0 of n edges is below the first, bucket n is the last edge and above; bucket k holds the
-numbers from edge k - 1 up to, but not including, edge k.
+Of n edges, bucket 0 is below the first, bucket n at or above the last, and bucket k is [edge k - 1,
+edge k).
 
     buckets = [0, 10, 50, 100]                          "<0" "[0,10)" "[10,50)" "[50,100)" ">=100"
     buckets = { from = 0, to = 500, count = 20 }        20 intervals of one width
     buckets = { from = 1, to = 1000, count = 9, scale = "log" }   of one ratio
 
-Edges are public and computed in decimal arithmetic, which is the same on every machine. Inner edges
-between `from` and `to` are rounded to 6 significant digits (of the width, if constant).
+Edges are public, and decimal arithmetic gives the same ones on every machine. Inner edges between
+`from` and `to` are rounded to 6 significant digits (of the width, if constant).
 """
 
 import itertools
@@ -114,7 +114,6 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 
 
 def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
-    """Yield inner edges of equal width, to 6 significant digits of that width."""
     # As written: 0.1 is a tenth here, not the nearest double.
     low, high = Decimal(repr(first)), Decimal(repr(last))
     span = _EXACT.subtract(high, low)
@@ -126,7 +125,6 @@ def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
 
 
 def _log(first: float, last: float, count: int) -> Iterator[Decimal]:
-    """Yield inner edges of equal ratio, to 6 significant digits."""
     low, high = Decimal(repr(first)), Decimal(repr(last))
     ratio = _EXACT.ln(_EXACT.divide(high, low))
     for i in range(1, count):

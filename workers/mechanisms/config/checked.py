@@ -1,7 +1,6 @@
 """Records that validate every field against its annotation when created.
 
-An annotation (`Meta`) states type, range and, unless it is a `Literal`, the allowed values in
-words, for the error message.
+An annotation (`Meta`) states type, range and, except for a `Literal`, the error's allowed values.
 """
 
 import itertools
@@ -22,10 +21,10 @@ def whole(least: int, most: int) -> Meta:
 
 
 class Rule(NamedTuple):
-    """The check of one field.
+    """The check of one field; `probe` is a record with that field.
 
-    `probe` is a record with one field: given a bare annotation, msgspec hashes it at every call, in
-    Python, and drops exceptions raised there: it lost a Ctrl-C 5 times in 83.
+    With a bare annotation, msgspec hashes it in Python at every call and drops exceptions raised
+    there: it lost a Ctrl-C 5 times in 83.
     """
 
     attribute: str
@@ -42,8 +41,6 @@ class Rule(NamedTuple):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record that validates every field when created."""
-
     def __post_init__(self) -> None:
         for rule in rules(type(self)):
             value = getattr(self, rule.attribute)

@@ -1,7 +1,7 @@
 """The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
 
-Every field states its type, its range and, in words, the allowed values. Instances are validated
-when created, from any source, so every instance is valid. Nothing learned from data enters here.
+Every field states its type, range and allowed values, and every instance is validated on creation.
+Nothing learned from data enters here.
 """
 
 import math
@@ -78,8 +78,8 @@ _EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as
 class Lane(NamedTuple):
     """Settings relevant to stage 1; histograms with equal lanes share one set of contributions.
 
-    `max_items_per_user` bounds a user's (stream key, item) pairs in each epoch of `horizon` ticks
-    (None: in the only epoch); without users both are None. `view` "" is the view of `[events]`.
+    `max_items_per_user` bounds a user's (stream key, item) pairs per epoch of `horizon` ticks
+    (None: one epoch); without users both are None. `view` "" is that of `[events]`.
     """
 
     tick_ms: int
@@ -162,7 +162,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def start_ms(self) -> int:
-        """Return the start of tick 1, ms since 1970."""
         return 0 if self.start is None else (self.start - EPOCH) // timedelta(milliseconds=1)
 
     @property
@@ -213,7 +212,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def declared(self) -> Sequence[str]:
-        """Return the labels of the declared domain; empty where it is unknown."""
         return getattr(self, "domain", None) or ()
 
     @property
@@ -291,11 +289,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """Items of an unknown domain, which appear once their noisy count passes a threshold.
-
-    `threshold` spreads the probability of showing one event's item over the ticks; with "every",
-    only multiples of `every` show new items.
-    """
+    """Items of an unknown domain above a noisy threshold; `every` n tests at n, 2n, ... only."""
 
     threshold: Literal["per_tick", "constant", "every"] = "per_tick"
     every: Annotated[int, Meta(ge=1, le=2**30, description=_EVERY)] | None = None

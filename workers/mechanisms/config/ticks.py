@@ -1,7 +1,7 @@
 """Ticks and epochs: whole-number arithmetic between event time, global ticks and ticks of an epoch.
 
-A *global tick* counts from 1 at `start_ms` without end; an epoch is `horizon` of them, and ticks
-are numbered from 1 in each epoch. Tick g covers the times
+A *global tick* counts from 1 at `start_ms` without end; an epoch is `horizon` of them, its ticks
+numbered from 1. Tick g covers the times
 start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 """
 
@@ -22,7 +22,6 @@ class TickGrid:
         return self.start_ms + (tick - 1) * self.tick_ms
 
     def end(self, tick: int) -> int:
-        """Return the first ms after a global tick."""
         return self.start_ms + tick * self.tick_ms
 
     def split(self, tick: int) -> tuple[int, int]:

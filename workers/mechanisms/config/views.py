@@ -1,13 +1,12 @@
 """Views: the fields of an event that a histogram reads, and the combined shape for a worker.
 
-Histograms with equal settings share a view. Settings that no event can satisfy, and a path through
-the items of another view, which scanners open, are refused here with the location of the mistake.
+Histograms with equal settings share a view. This module rejects, with the location, settings that
+no event can satisfy and paths through another view's items, which scanners open.
 
-Paths: `order.lines[].sku` is the steps order, lines, sku; lines is a list. A name that contains a
-dot, a bracket, a quote or white space, or begins with $, is quoted as in JSON: `order."shop.name"`.
-`[]` means every element of a list; a path has it at most once.
-
-Conditions select the events of a histogram, and all must hold:
+Paths: `order.lines[].sku` has the steps order, lines, sku. `[]`, at most once in a path, means
+every element of the list `lines`. A name with a dot, a bracket, a quote, white space or a leading $
+is quoted as in JSON: `order."shop.name"`. Conditions select the events of a histogram; all must
+hold:
 
     where = [{ field = "type", in = ["purchase", "refund"] }, { field = "order.total", min = 10 }]
 
@@ -118,11 +117,7 @@ _VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
 class Condition(
     msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True
 ):
-    """One condition on a field, the path of one value: at least one test, all of which must hold.
-
-    `in_` and `not_in` test its label form, `min` and `max` (inclusive) a number, `exists` whether
-    it is there and not null.
-    """
+    """Tests on one value, all required; `min` and `max` are inclusive, `exists` means not null."""
 
     field: str
     in_: tuple[str, ...] | None = None
@@ -204,8 +199,6 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The fields that one histogram reads."""
-
     key: Path | str  # of the stream key; "$key": the record key; "$all": one key for all events
     # Of a label, a list of labels or an object of counts; with `[]`, of a label in each element.
     items: Path
@@ -214,7 +207,6 @@ class View:
     edges: tuple[float, ...] | None = None  # of buckets for a number at `items`; None: labels
 
     def paths(self) -> dict[str, Path]:
-        """Return the paths required in an event, by setting name."""
         named = {"key": self.key, "items": self.items, "count": self.count}
         return {name: path for name, path in named.items() if isinstance(path, Path)}
 

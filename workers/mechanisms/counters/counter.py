@@ -1,20 +1,19 @@
 """Choice of a counter, and the base class of mechanisms with one counter per item.
 
 A counter gives the noise of one item's running sum at every tick. It is stateless: the noise of
-(item, t) is a function of the key, so an item first seen at t0 gets the counter that ran from tick
-1. It must: a fresh counter at t0 would show when the item came, and t0 is data.
+(item, t) is a function of the key, so every item uses the counter that started at tick 1. A counter
+that started when the item first occurred would reveal that tick, which is data.
 
-A counter's cost is for an event that changes one count by one (neighbours: the content of one event
+A counter's cost covers an event that changes one count by one (neighbours: the content of one event
 emptied, or the reverse). An event touches at most D0 items by at most Dinf, so every item's counter
-gets rho / (D0 Dinf^2) (000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at
-different ticks: it then shifts the counter by sum a_i times the shift of a count of one at that
-tick, at most Dinf times the longest such shift, and costs no more. The samplers' distance counts
-twice: in the noise on counts, and in every discovery test, because a test's bound assumes the ideal
-noise.
+gets rho / (D0 Dinf^2) (000 Alg. 2 and 3). Parts a_1 + ... <= Dinf of a user's item at different
+ticks shift the counter by at most Dinf times the longest unit shift and cost no more. The samplers'
+distance counts twice: in the noise on counts, and in every discovery test, because a test's bound
+assumes the ideal noise.
 
-Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' baseline) and `sqrt`
-(three quarters of the error of `haar`, with O(T) state and time per item: for the few items of a
-declared domain, over at most 2^16 ticks).
+Kinds: `haar` (default: half the error of `tree`), `tree` (the papers' baseline), `sqrt` (three
+quarters of the error of `haar`, O(T) state and time per item: for declared domains of few items, at
+most 2^16 ticks).
 """
 
 import math
@@ -42,10 +41,7 @@ def make_counter(
     radix: int | None = None,
     end_share: float | None = None,
 ) -> Counter:
-    """Return a counter calibrated to cost at most rho_item; see its class for the arguments.
-
-    Equal arguments share one object, so histograms of equal budgets share its cached ticks.
-    """
+    """Return a counter that costs at most rho_item; equal arguments share its cached ticks."""
     if kind != "tree" and radix is not None:
         raise ValueError(f"radix = {radix}: only counter 'tree' has one")
     if kind != "haar" and end_share is not None:
@@ -79,9 +75,8 @@ class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
     Guarantee: as `Budgeted`, also on streams that react to released values (integer orders), if
-    counts come from `_counter` and discoveries cost at most `delta_discovery`.
-
-    `discovers` says whether items of an unknown domain are shown, tested every `every` ticks.
+    counts come from `_counter` and discoveries, tested every `every` ticks, cost at most
+    `delta_discovery`.
     """
 
     def __init__(

@@ -1,37 +1,35 @@
 """The haar counter, the default: running sums through noisy Haar coefficients.
 
-What: `2^h >= T` ticks. Every level j = 1..h has, for every block v of 2^j ticks, the integer
-statistic `D_v = (count in its left half) - (count in its right half)`; on top is the total `S`.
-Each gets integer Gaussian noise once, and every running sum combines them, one coefficient a level.
+What: `2^h >= T` ticks. Every block v of 2^j ticks, j = 1..h, has the integer statistic
+`D_v = (count in its left half) - (count in its right half)`; `S` is the total. Each gets integer
+Gaussian noise once, and every running sum combines them, one coefficient a level.
 Why: about half the error of the tree, no state, and any tick can be computed alone.
 
     Symbol      Here
     h           `_levels`
-    o           `offset`, ticks before tick 1 that are part of the tree and hold no event: 0, or
-                2^h - T where an end_share is given
+    o           `offset`, empty tree ticks before tick 1: 0, or 2^h - T with an end_share
     p           t + o, the place of tick t in the tree
     m_j         p mod 2^j
     c_j         min(m_j, 2^j - m_j) / 2^j, with c_0 = p / 2^h for S (level 0)
     a_j         c_j 2^h, an integer (for S: p); `_cells_at`
-    w_j         weight of level j; sigma_j^2 = s2 / w_j; bounded horizons: 1, and 2 for S; with an
-                end_share e: e for S, and (1 - e) / h for each level
+    w_j         weight of level j; sigma_j^2 = s2 / w_j; bounded horizons: 1, and 2 for S; with
+                end_share e: (1 - e) / h, and e for S
 
     release(t) = h_t + sum_j c_j Z_v_j(t) + c_0 Z_0,   v_j(t) = floor(p / 2^j)
 
 The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but
-c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). Any share e above
-2 / (h + 2) is taken from the levels.
+c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). A share e above
+2 / (h + 2) reduces the levels' shares.
 
-Sensitivity: an event in tick s changes, in each level, the one D_v of the block that holds s, by
-one, and S by one, wherever the tree begins.
+Sensitivity: an event in tick s changes by one S and, in each level, the D_v of the block with s.
 Guarantee: neighbours differ in one event; rho = sum_j 1/(2 sigma_j^2) for each item it changes by
 one, for all releases together, at every integer Renyi order a >= 2, also when the stream reacts to
 earlier releases: the shift z -> z - C e_t between the two worlds is an integer vector, so given the
 releases the two are a discrete Gaussian on a coset and its shift by a vector of that coset's
 lattice.
 
-Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. S is noised too, as it
-must be; its coefficient is below 2^-10, so a weight of 2^-10 leaves it without influence.
+Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. S needs noise too, but
+its coefficient is below 2^-10, so a weight of 2^-10 has no visible effect.
 """
 
 from collections.abc import Iterator
@@ -76,10 +74,7 @@ class Plan(NamedTuple):
 
 
 class HaarCounter(LevelCounter):
-    """Counter of Haar coefficients; see the module.
-
-    `end_share` is the last tick's share of rho_item, above 0 and below 1.
-    """
+    """Counter of Haar coefficients; `end_share` in (0, 1) is the last tick's share of rho_item."""
 
     kind = "haar"
 
@@ -169,8 +164,7 @@ class HaarCounter(LevelCounter):
 
         A group with top p holds the integer sum_j n_j 2^(p - j) Z_j over its levels, n_j = c_j 2^j.
         Its size is bounded by n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j. A group closes
-        before that bound exceeds 2^61, which leaves as much again for the carry and the rounding
-        constant.
+        before that bound exceeds 2^61; the carry and the rounding constant need as much again.
         """
         groups: list[tuple[int, tuple[int, ...]]] = []
         levels: list[int] = []
@@ -226,10 +220,7 @@ def _plans(counter: HaarCounter, ticks: range) -> tuple[Plan, ...]:
 
 
 class HaarColumns(LevelColumns):
-    """The noise of every level's current node, in blocks of CHUNK_ROWS rows.
-
-    A node of level j lasts 2^j ticks: one tick draws about one new cell per row.
-    """
+    """Noise of each level's current node, in chunks; a tick draws about one new cell per row."""
 
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
@@ -249,7 +240,7 @@ class HaarColumns(LevelColumns):
             filled = self._filled[level] if self._cells[level] == cell else 0
             if filled < rows:
                 due.append((cell, filled))
-                # Unset until this call succeeds, so that a failure leaves no wrong state.
+                # Unset until this call succeeds: a failure leaves no wrong state.
                 self._cells[level] = None
         out = np.empty(rows, dtype=np.int64)
         # Chunks stay in the cache for all levels.

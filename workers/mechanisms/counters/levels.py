@@ -2,27 +2,24 @@
 
     Symbol          Here
     T               `horizon`, ticks; None is unbounded
-    rho_item        zCDP cost, over all releases, of one unit of change of one item's count at one
-                    tick
+    rho_item        zCDP cost of all releases per unit of change of an item's count at a tick
     c_j, sigma_j^2  `cells(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
                     Z_j ~ N_Z(0, sigma_j^2)
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the
                     cells one event changes
     a_v             `_cells_at(t)`: the coefficient of cell v's noise at t times `_denominator`, D
-    K               `test_tv`: the same distance for one test of the noise at one tick against a
-                    threshold
+    K               `test_tv`: the same distance for one threshold test of one tick's noise
     x               `reach`: an upper bound on every |Z| that a table can give
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D; tick 0 has no noise. Noise at t is a
 multiple of g / D, g the greatest common divisor of D and all a_v(t), so rounding adds
-(1 - (g / D)^2) / 12, counted for both ticks as if independent of the rest.
-
-Noise tables are built on first draw and shared by all threads; a counter's cost needs none.
+(1 - (g / D)^2) / 12, counted for both ticks as if independent of the rest. Noise tables are built
+on first draw and shared by all threads; a counter's cost needs none.
 
 A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian with
 proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2). Each of its 2 x + 1
-values is off by at most a unit of 2^-128, and the omitted mass is at most 2^-180.
+values is off by at most 2^-128, and the omitted mass is at most 2^-180.
 """
 
 import math
@@ -57,11 +54,7 @@ class NoiseColumns(Noise, Protocol):
 
 
 def tick_block(t: int, last_tick: int) -> range:
-    """Return the range of ticks around t to compute at once.
-
-    A threshold takes 150 us alone, between other work that fills the caches, and 40 us among
-    several.
-    """
+    """Return the ticks to compute with t: a threshold takes 150 us alone, 40 us in a batch."""
     first = t - t % _TOGETHER
     return range(max(first, 1), min(first + _TOGETHER, last_tick + 1))
 
@@ -72,16 +65,15 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
 
 
 class Counter(Frozen):
-    """A counter's public parameters and noise.
+    """A counter's public parameters and noise; ticks outside the horizon raise `HorizonExceeded`.
 
-    Every tick outside the horizon raises `HorizonExceeded`. `rho_item` is what the rounded
-    variances cost: at most the requested one. `test_tv` bounds how much likelier the sampled noise
-    exceeds a threshold at one tick than the ideal noise: a sum over the cells that a tick adds,
-    since with all other cells fixed a threshold on the sum is one on a single cell, whatever its
-    coefficient.
+    `rho_item` is the cost of the rounded variances, at most the requested one. `test_tv` bounds how
+    much likelier the sampled noise exceeds a threshold at one tick than the ideal noise: a sum over
+    the cells that a tick adds. With all other cells fixed, a threshold on the sum is a threshold on
+    one cell, whatever its coefficient.
     """
 
-    kind: ClassVar[str]  # its name in the settings
+    kind: ClassVar[str]
     integral: ClassVar[bool] = False  # whether the noise is an integer at every tick
     horizon: int | None
     rho_item: float
@@ -101,17 +93,14 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return the standard deviation of the published integer at t minus that at `since`.
-
-        `since` is an earlier tick, or 0: before the first tick there is no noise.
-        """
+        """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
         raise NotImplementedError
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
         """Return (c_j, sigma_j^2) of every cell with a non-zero coefficient at t: the noise's law.
 
-        A cell is one independent discrete Gaussian, the same at every tick: the noise of two ticks
-        has covariance sum c_j c'_j sigma_j^2.
+        A cell is one independent discrete Gaussian, the same at every tick: the noise of two
+        ticks has covariance sum c_j c'_j sigma_j^2.
         """
         d = self._denominator
         return {
@@ -154,7 +143,7 @@ class Counter(Frozen):
         }
 
     def _shape(self) -> dict[str, object]:
-        """Return the parameters that determine which cells a tick adds, and their variances."""
+        """Return the parameters that determine a tick's cells and their variances."""
         raise NotImplementedError
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
@@ -166,8 +155,6 @@ class Counter(Frozen):
 
 
 class LevelCounter(Counter):
-    """Base class of the counters whose cells have one noise variance per level."""
-
     def __init__(self, horizon: int | None, rho_item: float) -> None:
         check_rho_item(rho_item)
         self.horizon, self._last_tick = horizon, last_tick_of(horizon)

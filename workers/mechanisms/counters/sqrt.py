@@ -3,8 +3,8 @@
 What: for the few always-on counters of a declared domain. With x the counts per tick of one item,
 `y = C x + z` is made private, C an integer lower triangular Toeplitz matrix and z integer Gaussian
 noise; the running sums are A C^-1 y, A the matrix of all prefix sums.
-Why: within 12 % of the best error any such mechanism has; but O(T) state and time per item and
-tick, so T is at most 2^16.
+Why: within 12 % of the best error of any such mechanism; O(T) state and time per item and tick, so
+T is at most 2^16.
 
     Symbol      Here
     T           `horizon`
@@ -19,16 +19,15 @@ tick, so T is at most 2^16.
     release(t) = h_t + sum_{s <= t} v_s + round(sum_{s <= t} g_(t-s) r_s),
                  g in the last sum as the integers of `_inverse`
 
-The inverse of an integer matrix is not integer, and rounding it first would leave an error that is
-no function of y. The split keeps everything exact: A C^-1 z = A v + A C^-1 r, with A v integer.
+Rounding the non-integer C^-1 first would leave an error that is not a function of y. The split is
+exact: A C^-1 z = A v + A C^-1 r, with A v integer.
 Sensitivity: an event in tick s adds to y column s of C, of norm at most ||c||, an integer vector.
 Guarantee: neighbours differ in one event; rho = ||c||^2 / (2 sigma^2) for each item it changes by
 one, for all releases together. The split is equivariant: z + C w gives v + w and the same r, for
 every integer w. So the release is a function of y = C x + z alone (split y instead: v + x and r),
 and rounding g and the last sum is post-processing. At integer Renyi orders the bound also holds for
 streams that react to earlier releases: the shift z -> z - C e_s is an integer vector (see `haar`).
-Exactness: the sums are taken in float64 as whole numbers below 2^53 (`_check_exact`), where every
-order of addition gives the same result.
+Exactness: the sums use float64 whole numbers below 2^53 (`_check_exact`), exact in any order.
 
 Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay,
 "Almost Tight Error Bounds on Differentially Private Continual Counting" (the factorization); the
@@ -56,7 +55,7 @@ SQRT_VERSION = 1
 LEVEL = 1 << 8
 # F: rounding of g affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
 _INVERSE_BITS = 28
-# A table of 0.9 million thresholds, built in about 2 s; a smaller b has a smaller one.
+# A table of 0.9 million thresholds, built in about 2 s.
 _LARGEST_SIGMA_SQUARED = 1 << 30
 _EXACT = 1 << 53
 _BLOCK_TICKS = 64
@@ -134,10 +133,7 @@ class SqrtCounter(Counter):
 
 
 class SqrtColumns:
-    """v and r of every row up to the last requested tick; a tick costs O(t) per row.
-
-    A new row, and any row after a restart, starts at tick 1: 2^31 multiplications at t = 2^16.
-    """
+    """v and r of every row: O(t) per row and tick; a new row at t = 2^16: 2^31 multiplications."""
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
         self._counter, self._stream = counter, stream
@@ -231,8 +227,8 @@ def _check_exact(bound: float) -> None:
 def _calibrate(horizon: int, rho_item: Fraction) -> tuple[int, Fraction]:
     """Return b and sigma^2: c as fine as the error needs, coarser if a table would be too large.
 
-    To first order, rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with
-    2^b >= 2 sqrt(T) less than one part in forty-eight.
+    Rounding c adds T/12 to sum g_k^2 (first order, in units of 4^b): under 1/48 if 2^b >= 2
+    sqrt(T).
     """
     bits = (horizon.bit_length() + 1) // 2 + 1
     while True:

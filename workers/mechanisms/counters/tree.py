@@ -47,10 +47,7 @@ UNBOUNDED_RADIX = 5
 
 
 class TreeCounter(LevelCounter):
-    """Counter of base-r blocks; see the module.
-
-    `radix` is at least 2; None takes r*, or 5 if unbounded.
-    """
+    """Counter of base-r blocks; `radix` is at least 2, None for r* (5 if unbounded)."""
 
     kind = "tree"
     integral = True
@@ -98,11 +95,7 @@ class TreeCounter(LevelCounter):
 
 
 class TreeColumns(LevelColumns):
-    """The noise, per level, of t with its lower digits set to zero.
-
-    The next tick adds one block, at the level of its lowest non-zero digit, and returns that
-    column.
-    """
+    """Level noise of t with lower digits 0; a tick adds one block, at its lowest non-0 digit."""
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
@@ -128,7 +121,8 @@ class TreeColumns(LevelColumns):
             starts.append((held, summed))
             # Rows beyond `rows` would stay at an older block, so they count as not filled.
             self._filled[level] = rows if held < rows or summed < last else held
-            # Unset until this call succeeds, so that a failure leaves no wrong state.
+            # Unset until this call succeeds: a failure leaves no wrong state.
+
             self._reached[level] = None
         out = np.empty(rows, dtype=np.int64)
         self._room = with_capacity(self._room, min(CHUNK_ROWS, rows))
@@ -209,10 +203,9 @@ def usual_radix(horizon: int | None) -> int:
 
 
 def best_radix(horizon: int, power: int = 2) -> int:
-    """Return r* = argmin (r - 1) L_r^2, the smallest one in case of a tie.
+    """Return the smallest r* = argmin (r - 1) L_r^power; `power` is 3 for a shared pure epsilon.
 
-    `power` is 3 where L levels share a pure epsilon. For a given number of digits the smallest base
-    that needs no more is the best, so only those are compared.
+    Compares only the smallest base for each number of digits, the best with that many.
     """
     candidates = []
     for number in range(1, horizon.bit_length() + 1):

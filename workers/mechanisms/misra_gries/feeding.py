@@ -1,9 +1,8 @@
 """Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in `sketch` order.
 
-A tick is fed in rounds: one of every item, then one more of every item that has a second, and so
-on; the last round takes all remaining occurrences, item by item (`feed_rest`). Only `Counters`
-carry over between rounds. A round's items are bits, 32 a word, the first one lowest: a million
-items are 125 kB, which fit the processor's nearest caches.
+Round j feeds the j-th occurrence of each item; the last round feeds all remaining occurrences, item
+by item (`feed_rest`). Only `Counters` carry over. A round's items are bits, 32 per word, lowest
+first: a million items take 125 kB, which fits the nearest caches.
 
 Decrementing all counters adds one to `lowered`: a counter is at zero where its height is `lowered`.
 Every miss needs the next one at zero, so a wheel has a list for each height up to k, and a counter
@@ -39,20 +38,15 @@ Places = NDArray[np.int32]
 class Counters(NamedTuple):
     """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
 
-    Attributes:
-        heights: (k,), a counter's count plus `lowered`.
-        ranks: (k,), distinct: `item << bits | all ones` for an item of the tick, else `number of
-            smaller items << bits | counter`; those of unused counters are above every key's.
-        slot_of: (n,), the item's counter; undefined where it has none.
-        held: (words,), a bit per item of the tick: whether a counter holds it.
-        bits: of a counter's number.
+    `ranks`, distinct: `item << bits | all ones` for an item of the tick, else `number of smaller
+    items << bits | counter`; unused counters rank above every key.
     """
 
-    heights: Integers
-    ranks: Integers
-    slot_of: Places
-    held: Bits
-    bits: int
+    heights: Integers  # (k,): count plus `lowered`
+    ranks: Integers  # (k,)
+    slot_of: Places  # (n,): the item's counter, undefined if none
+    held: Bits  # (words,): one bit per item of the tick, set if a counter holds it
+    bits: int  # width of a counter's number
 
 
 class Wheel(NamedTuple):
@@ -144,7 +138,7 @@ def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
 def replace(slot: int, item: int, counters: Counters) -> None:
     of_tick = (1 << counters.bits) - 1
     rank = counters.ranks[slot]
-    if rank & of_tick == of_tick:  # the key that gives way is of the tick too
+    if rank & of_tick == of_tick:  # the replaced key is an item of this tick too
         flip(counters.held, rank >> counters.bits)
     counters.ranks[slot] = (np.int64(item) << counters.bits) | of_tick
     counters.slot_of[item] = slot
@@ -166,8 +160,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     zeros = np.arange(k).astype(np.int32)
     lowered = turn = 0
     waiting = still_at_zero(lowered, zeros, k, heights, wheel)
-    # No calls in this loop except at a decrement: a call that passes arrays takes longer than a
-    # whole step (measured: 25 ns, 6 ns).
+    # Calls only at a decrement: passing arrays costs 25 ns, a whole step 6 ns (measured).
     for number in range(len(rounds)):
         items = rounds[number]
         whole = False  # whether everybody was lowered before in this round
@@ -281,7 +274,7 @@ def rest_of_round(
                 zeros[misses - 1] = slot
                 if ranks[slot] & of_tick == of_tick:
                     flip(held, ranks[slot] >> bits)
-                    ranks[slot] -= 1  # no key of the tick any more: it gets another one in the end
+                    ranks[slot] -= 1  # no longer a key of the tick: replaced at the end
                 continue
             lowered += 1
             begun, begun_before = (word << 5) + ones_in(low - 1) + 1, begun
@@ -320,10 +313,8 @@ def sort_arrivals(
 def assign_misses(
     items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
-    """Assign `zeros[:n]` to the first n misses among the round's items from `start` up to `stop`.
-
-    No replaced key is one of them: all came earlier in the round, or are below them.
-    """
+    """Assign `zeros[:n]` to the round's first n misses in start..stop."""
+    # No replaced key is among them: all came earlier in the round or are below them.
     _, ranks, slot_of, held, bits = counters
     of_tick = (1 << bits) - 1
     turn = 0
@@ -375,7 +366,7 @@ def take_from_wheel(lowered: int, zeros: Places, n: int, heights: Integers, whee
         if heights[slot] == lowered:
             zeros[n] = slot
             n += 1
-        else:  # it was hit meanwhile, or it is higher by a whole turn of the wheel
+        else:  # hit since, or higher by a whole turn of the wheel
             put_on_wheel(slot, heights[slot], wheel)
     return n
 
@@ -392,8 +383,8 @@ def feed_rest(
     """Feed all remaining occurrences, by ascending item; return the total number of decrements."""
     heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)
-    ends = np.full((LISTS, 2), -1, dtype=np.int32)
-    behind = np.empty(k, dtype=np.int32)
+    ends = np.full((LISTS, 2), -1, dtype=np.int32)  # first and last of a list, first -1 if empty
+    behind = np.empty(k, dtype=np.int32)  # the next in the list, or -1
     lowest = np.empty(k, dtype=np.int32)  # list 0, by rank; those before `turn` had their turn
     scratch = np.empty(k, dtype=np.int32)
     floor = lowered
@@ -437,10 +428,7 @@ def feed_rest(
 
 @kernel_inline
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
-    """Append a counter to its list, so that lists stay ordered by rank as far as they were.
-
-    `ends` (LISTS, 2): first and last of a list, first -1 if empty; `behind` (k,): the next, or -1.
-    """
+    """Append a counter to its list, preserving rank order."""
     number, apart = 0, np.uint64(heights[slot] ^ floor)
     while apart != ZERO:  # one instruction, once it is compiled; not where there is a sign
         apart >>= ONE
@@ -455,7 +443,7 @@ def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Place
 
 @kernel_part
 def raise_floor(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
-    """Return the floor, raised to the lowest counter's height if list 0 is empty."""
+    """Raise the floor to the lowest counter's height if list 0 is empty; return it."""
     number = 0  # some list is not empty
     while ends[0, 0] < 0:
         while ends[number, 0] < 0:

@@ -98,7 +98,7 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 def largest_parts(
     sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: Longs
 ) -> tuple[Rows, Longs]:
-    """Return Algorithm 3's output: places of the k largest noisy counts, and these times k + 1.
+    """Return places of the k largest noisy counts, and these times k + 1 (Algorithm 3).
 
     `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError for an undeclared item.
     """
@@ -111,7 +111,7 @@ def largest_parts(
 
 
 def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
-    """Return the places of the k largest; ties go to the lower label."""
+    """Ties go to the lower label."""
     if not k:
         return np.empty(0, dtype=np.int64)
     least = kth_largest(counts, k)
@@ -132,13 +132,10 @@ USE = 0x40
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
-    """A histogram of the frequent items in bounded memory, with `size` counters a sketch.
-
-    `release` is "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above
-    size, "pure" for a pure epsilon over a declared domain.
-    """
+    """Frequent items in bounded memory; `size` counters per sketch."""
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
+    # "pmg": events of few items; "merge": (max_items * max_count)^2 > size; "pure": pure epsilon.
     release: Literal["pmg", "merge", "pure"] = "pmg"
     domain: Domain | None = None
     counter: Literal["tree"] = "tree"
@@ -160,7 +157,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
 
 class CellNoise:
-    """The noise of the cell complete at a tick: of a counter by its tag, of all by the key's."""
+    """Noise of the cell completed at a tick: per counter by its tag, shared by the key's tag."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
         self._stream, self._table, self._tree = stream, table, tree
@@ -257,7 +254,6 @@ class MisraGries(Budgeted):
         return CellNoise(stream, self._table, self.tree)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
-        """Release the sums of noisy counts that the cells of t show, by stream key and label."""
         self._check(t)
         state, level, levels = own(SketchState, state), self.tree.over(t), self.tree.open(t)
         tick = tick_rows(contributions)

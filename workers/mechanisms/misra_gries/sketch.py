@@ -7,12 +7,12 @@ differ by one in up to k counters however many items one event has (Section 7, L
 items fed, the estimate of a true count f(x) lies in [f(x) - n/(k+1), f(x)] at every step. Counters
 never used are dummies, larger than every key, as in the paper.
 
-Order: a tick is fed in rounds, each by ascending 128-bit tag: one of every item, one more of every
-item that has a second, and so on; the last round (`ROUNDS`) takes all remaining occurrences of an
-item in a row. So the order of the pairs (item, occurrence number) is independent of the data, and
-an item added to a tick is one element inserted at its pair's place: the neighbours of Lemma 2. An
-order that depends on the stream (arrival, count, first seen, the sketch's own items first) would
-differ between neighbours. "Smallest key" is the smallest tag. Rounds are fast to feed (`feeding`).
+Order: round j feeds the j-th occurrence of each item by ascending 128-bit tag; the last round
+(`ROUNDS`) feeds all remaining occurrences of an item in a row. The order of the pairs (item,
+occurrence number) is therefore independent of the data, and an item added to a tick is one element
+inserted at its pair's place: the neighbours of Lemma 2. An order that depends on the stream
+(arrival, count, first seen, the sketch's own items first) would differ between neighbours.
+"Smallest key" is the smallest tag.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -31,16 +31,13 @@ from workers.arrays.types import Bools, Longs, Tags
 
 
 class SortedTags:
-    """The ascending order of tags (n, 2), which are kept, not copied. Secret, as tags are.
-
-    It sorts words of a tag's upper bits and its row: three fifths of `argsort`'s time (measured).
-    `rows` (n,) has the rows in that order; tags are distinct.
-    """
+    """Ascending order `rows` (n,) of distinct tags (n, 2), kept without a copy. Secret."""
 
     def __init__(self, tags: Tags) -> None:
         n = len(tags)
         self._tags = tags
         self._bits = np.uint64(max(n - 1, 1).bit_length())
+        # Sorting words of upper bits and row takes three fifths of `argsort`'s time (measured).
         uppers = tags[:, 0] >> self._bits
         uppers <<= self._bits
         uppers |= np.arange(n, dtype=np.uint64)
@@ -113,15 +110,12 @@ ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class SketchBatch:
-    """A tick's additions for one stream key: n distinct items, ascending by tag.
-
-    `rows` are their indices in `labels`, which may have others too; `counts` are above 0.
-    """
+    """One tick's n distinct items of a stream key, ascending by tag."""
 
     tags: SortedTags
     labels: Texts
-    rows: Longs
-    counts: Longs
+    rows: Longs  # indices in `labels`, which may hold other labels too
+    counts: Longs  # above 0
 
     def __repr__(self) -> str:
         return f"SketchBatch({len(self.counts)} items)"
@@ -155,9 +149,7 @@ class Sketch:
         return f"Sketch(size={self.size})"
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
-        """Run Algorithm 1 for every occurrence of every item; return the `rounds` for the next
-        sketch.
-        """
+        """Run Algorithm 1 on every occurrence; return `rounds` for the next sketch."""
         if not len(items.counts):
             return rounds
         before, known = items.tags.positions(self.tags)
@@ -208,11 +200,7 @@ def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
 
 
 class Rounds:
-    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive.
-
-    `ones` (rounds, words): the items in each round of ones, 32 a word; `items`: those left for the
-    last round, ascending; `weights`: their remaining occurrences.
-    """
+    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive."""
 
     def __init__(self, counts: Longs) -> None:
         self.n = len(counts)
@@ -222,9 +210,10 @@ class Rounds:
         for fed, items in enumerate(bits):
             items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
         left = np.flatnonzero(most == ROUNDS)
+        # (rounds, words): the items in each round of ones, 32 a word.
         self.ones: NDArray[np.uint32] = readonly_contiguous(bits.view(np.uint32))
-        self.items = readonly_contiguous(left)
-        self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))
+        self.items = readonly_contiguous(left)  # those left for the last round, ascending
+        self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))  # occurrences left
 
     def __repr__(self) -> str:
         return f"Rounds({self.n} items)"

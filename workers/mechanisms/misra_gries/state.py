@@ -1,7 +1,7 @@
 """State of the continual sketch mechanism: open sketches and released sums by stream key and level.
 
-Changed blocks are written in pages that fit a message; all pages of a block are written together,
-and page 0 states how many are valid. Every page begins with a version.
+Changed blocks are written in pages that fit a message, all pages of a block together; page 0 has
+the number of valid ones. Every page begins with a version.
 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
@@ -55,8 +55,6 @@ Cell = tuple[int, int]  # stream key's index, level
 
 
 class SketchState(State):
-    """Open sketches and released sums. Sensitive."""
-
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
@@ -225,7 +223,6 @@ def _tags(content: bytes, n: int) -> Tags:
 
 
 def _labelled(labels: Texts, counts: Longs) -> bytes:
-    """Return counts, label lengths, and the labels end to end."""
     numbers = counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes()
     return numbers + labels.text.tobytes()
 

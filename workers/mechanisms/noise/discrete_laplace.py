@@ -1,6 +1,6 @@
 """Discrete Laplace and geometric noise by exact inversion of a 128-bit cumulative table.
 
-Counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is
+On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is
 D/b-DP like the continuous one; the geometric is the integer form of one-sided (exponential) noise.
 
     b           `scale`

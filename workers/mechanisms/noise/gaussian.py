@@ -1,7 +1,5 @@
 """Discrete Gaussian noise N_Z(0, sigma^2) by exact inversion of a 128-bit cumulative table.
 
-Why the discrete Gaussian: counts stay integers, and it has the zCDP cost of the continuous one.
-
     sigma^2         `sigma_squared`: the parameter, P(x) proportional to exp(-x^2 / (2 sigma^2));
                     the variance is at most this and for sigma^2 >= 1 equal to it within 1e-6
     c_j, sigma_j^2  coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
@@ -41,9 +39,9 @@ _OUTWARD = 1 + 1e-8
 def exact_quantile(
     denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
 ) -> float | None:
-    """Return the smallest lattice point x with P(X >= x) <= delta; None if that costs too much.
+    """Return the least lattice x with P(X >= x) <= delta, or None above `WORK_MAX`.
 
-    `multiples` holds the integers c_j `denominator`, and sigma_j^2.
+    `multiples` holds pairs of c_j `denominator` (an integer) and sigma_j^2.
     """
     if delta < LEAST_DELTA or not multiples:
         return None
@@ -84,7 +82,7 @@ def _weights(s2: float, bound: int) -> Floats:
 
 
 def _add(mass: Floats, step: int, weights: Floats) -> Floats:
-    """Return probabilities of Y + step * Z from those of Y (on a lattice around 0) and Z."""
+    """Return probabilities of Y + step * Z (Y on a lattice around 0)."""
     if step == 1:
         return np.convolve(mass, weights)
     out = np.zeros(len(mass) + step * (len(weights) - 1))

@@ -105,13 +105,11 @@ def table_context() -> Context:
 
 
 def round_up_to_grid(value: Fraction, name: str) -> Fraction:
-    """Round a noise parameter up, the private side, to a grid that all machines share.
-
-    The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
-    """
+    """Round a noise parameter up (the private side) to a grid that all machines share."""
     if value <= 0:
         raise ValueError(f"{name} = {value}: must be above 0")
     steps = 1 << 16
     if value < 1:
+        # 2^-30 of the power of two below the value.
         steps = 1 << (30 + (value.denominator // value.numerator).bit_length())
     return Fraction(-(-value.numerator * steps // value.denominator), steps)

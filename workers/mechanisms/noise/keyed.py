@@ -1,8 +1,8 @@
 """Keyed noise words: a pure function of (root key, mechanism id, stream key, item, cell).
 
-What: 128 pseudorandom bits for any (item, cell) of any mechanism, identical on every repetition.
-Why: a tick that is published twice must be published with the same noise, and two mechanisms may
-never share any (`docs/guarantee.md`): the same noise under other data lets an observer subtract.
+Each (item, cell) of a mechanism gets 128 pseudorandom bits, identical on every repetition: a tick
+published twice must carry the same noise, and two mechanisms may never share any, or an observer
+could subtract it (`docs/guarantee.md`).
 
     tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label), for every mechanism
     AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id, one per mechanism
@@ -64,11 +64,7 @@ class NoiseKey(Frozen):
         return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
 
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> Tags:
-        """Return the 128-bit tags of one stream key's items (labels in UTF-8), C-contiguous.
-
-        The length before the stream key makes the encoding injective: ("a", "bc") and ("ab", "c")
-        differ.
-        """
+        """Return the 128-bit tags of a stream key's items (UTF-8 labels), C-contiguous."""
         keyed = hashlib.blake2b(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
         digests = bytearray()
         for label in labels:
@@ -97,6 +93,7 @@ class NoiseKey(Frozen):
 
 
 def _prefix(stream_key: str) -> bytes:
+    # The length makes the encoding of (key, label) injective: ("a", "bc") != ("ab", "c").
     text = stream_key.encode()
     return len(text).to_bytes(8, "little") + text
 
@@ -134,10 +131,7 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: Tags, *cells: Cell) -> Words:
-        """Return `words` of at most CHUNK_ROWS rows over all cells, one cell after the other.
-
-        The result is valid until this thread's next call.
-        """
+        """Return `words` of at most CHUNK_ROWS rows, cell by cell; valid until the next call."""
         from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)

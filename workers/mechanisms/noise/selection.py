@@ -1,9 +1,9 @@
 """Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise.
 
-What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
+Of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
 remove it, pick again, k times ("peeling"). That is the order of the k largest of
 count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
-Why: float Gumbel noise distorts the probability of rare picks, and differently on every machine.
+Float Gumbel noise would distort the probability of rare picks, differently on every machine.
 
     b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
                 neighbours move all counts one way
@@ -54,17 +54,16 @@ def gumbel_top_k_or_bottom(
     """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
     Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
-    Gumbel(scale), whichever is first. Uses one word per pick, BOTTOM included. Returns the picks
-    before BOTTOM, and whether BOTTOM was picked.
+    Gumbel(scale). Returns the picks before BOTTOM, and whether BOTTOM was picked.
     """
     return _peel(counts, bottom, scale, k, words)
 
 
 def selection_tv(candidates: int, picks: int) -> float:
-    """Return a bound on the picks' total variation distance from the law (BOTTOM a candidate).
+    """Bound the picks' total variation distance from the law (BOTTOM is a candidate).
 
-    A pick's probability is off by at most 2^-128 from splitting the word, and by less than 2^-150
-    from weights rounded or left out.
+    Splitting the word moves a pick's probability by at most 2^-128; rounded or omitted weights, by
+    less than 2^-150.
     """
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
@@ -92,7 +91,7 @@ def _peel(
 
 
 class _Groups:
-    """The remaining candidates by count, largest count first."""
+    """Remaining candidates by count, largest first."""
 
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
@@ -144,10 +143,7 @@ class _Groups:
 
 
 def kth_largest(counts: Longs, k: int) -> int:
-    """Return the k-th largest, k from 1 to len(counts).
-
-    Close counts are binned: np.partition is ten times slower if most are equal (measured).
-    """
+    """Return the k-th largest by bins; partition is ten times slower on equal counts (measured)."""
     highest, lowest = int(counts.max()), int(counts.min())
     window = 2 * len(counts)
     if highest - lowest > window:

@@ -1,8 +1,8 @@
 """One-shot releases: calibration from (rho, delta), and selection from exact histograms.
 
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
-stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
-scale b, and H = h_(kbar+1).
+stream key, by at most Dinf each, in one direction. Z is noise on a count, of variance s2 or scale
+b; H = h_(kbar+1).
 
     name               source                  cost                      shown iff
     known_gauss        000 Alg. 4              D0 Dinf^2/(2 s2)          always
@@ -22,18 +22,17 @@ scale b, and H = h_(kbar+1).
     noise   cells: hi = (use << 56) | (level << 40) | pick, lo = block
 
 Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
-(b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: no more items than that
-are among the kbar largest for one neighbour only, with ties broken by tag (equally many items of
-the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops
-ties with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one
-changed item is not among the kbar largest of both, so the noise on the threshold takes its place
-and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
-in one direction.
+(b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: at most that many items
+are among the kbar largest for one neighbour only, with ties broken by tag (the other neighbour has
+equally many such items, paired under the same noise, docs/decisions/0009); 000 Alg. 6 drops ties
+with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one changed
+item is not among the kbar largest of both, so the threshold's noise takes its place and D0 stays
+D0. (d) Dinf = 1 in the papers, scaled here: counts and H move by at most Dinf, in one direction.
 
-Quantiles: every `*_quantile` function returns the smallest integer x for which it can prove P(N >=
-x) <= delta, with N a sample or the difference of two independent ones, rounded to the private side.
-A count contributed by one event alone, at most Dinf, is shown iff Dinf + N > m; with m = Dinf + x -
-1 that has probability at most delta.
+Quantiles: every `*_quantile` function returns the smallest integer x that provably has
+P(N >= x) <= delta, N a sample or the difference of two independent ones, rounded to the private
+side. A count from one event, at most Dinf, is shown iff Dinf + N > m, for m = Dinf + x - 1 with
+probability at most delta.
 
     N                              P(N >= x)
     Gaussian N_Z(0, s2)            summed
@@ -79,9 +78,9 @@ USE_KBAR = 0x13
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The exact histograms behind one release, a row for each item. Sensitive.
+    """The exact histograms behind one release, a row per item. Sensitive.
 
-    `keys` are indices into `key_tags`; counts are above 0 where the domain is unknown.
+    `keys` are indices into `key_tags`; with an unknown domain all counts are positive.
     """
 
     tags: Tags
@@ -134,7 +133,7 @@ class OneShotNoise:
     def picks(self, use: int, place: Place, key_tag: Tags, k: int) -> list[tuple[int, int]]:
         """Return k words for a stream key's picks; word j is that of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
-        # A word is AES(tag XOR cell); the pick goes into the cell's low bits, which are 0.
+        # A word is AES(tag XOR cell); the pick fills the cell's zero low bits.
         tags[:, 0] ^= np.arange(k, dtype=np.uint64)
         return [(high, low) for high, low in self._stream.words(tags, _cell(use, place)).tolist()]
 
@@ -214,10 +213,10 @@ _OUTWARD = Fraction(1 + 1e-12)
 class Parameters:
     """Parameters besides the budget; `max_items` is D0, `max_count` Dinf.
 
-    `k`: most items shown (`PICKING`). `kbar`: number of candidates (`LIMITED`); its maximum if
-    `private`, chosen from k..kbar by the exponential mechanism (`limit_dom`). `domain`: its size
-    (`KNOWN`). `releases`: releases one item may count in, in parts of at most Dinf together: one
-    for an event, several for a user where counts are separate (`registry.PER_ITEM`).
+    `k`: most items shown (`PICKING`). `kbar`: number of candidates (`LIMITED`); if `private`, its
+    maximum, chosen from k..kbar by the exponential mechanism (`limit_dom`). `domain`: its size
+    (`KNOWN`). `releases`: most releases with parts of one item, at most Dinf together: 1 for an
+    event, several for a user where counts are separate (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -256,11 +255,10 @@ class Noisy(Frozen):
             self.threshold = self._least_threshold(p.max_count, p.releases, each)
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m: an item of at most `whole` is shown in any release with probability at most
-        delta.
+        """Return m: the releases show an item of at most `whole` with probability at most delta.
 
-        In n releases no part of it is above whole - n + 1, so with m at least that minus one plus
-        the quantile of delta / n, the parts are shown with probability at most delta together. The
+        If n releases have parts, none is above whole - n + 1. With m at least that - 1 + the
+        quantile of delta / n, they show a part with probability at most delta together. The
         quantile of the largest n covers the others, down to half of it.
         """
         found, n = 0, 1
@@ -298,10 +296,7 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown.
-
-    Half of rho is for the picks, half for the Gaussian noise on their counts, as in the papers.
-    """
+    """At most k picks (half of rho), Gaussian noise on their counts (half), as in the papers."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
@@ -373,7 +368,7 @@ class Bottom(Frozen):
     def pick(
         self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place
     ) -> tuple[Rows, bool]:
-        """Return the picked rows, in order, and whether BOTTOM ended the picks."""
+        """Return the picked rows, in order, and whether BOTTOM came."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar, above = self._p.kbar, int(self._above[-1])
         if self._p.private:

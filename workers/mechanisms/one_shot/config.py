@@ -46,8 +46,6 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
 
 
 class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
-    """A one-shot release of each tick's own contributions."""
-
     @property
     def algorithm(self) -> Name:
         return cast(Name, self.mechanism)
@@ -58,14 +56,10 @@ class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
 
 
 class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gauss"):
-    """Every item of a declared domain, with Gaussian noise."""
-
     domain: Domain
 
 
 class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gumbel"):
-    """About the k largest of a declared domain, however many items an event has."""
-
     domain: Domain
     k: Count
 
@@ -79,31 +73,21 @@ class PositiveGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="positiv
 
 
 class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
-    """Items among the kbar largest that are clearly above the next one, with Gaussian noise."""
-
     kbar: Count
 
 
 class LimitDomLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"):
-    """Items among the kbar largest that are clearly above the next one, with Laplace noise."""
-
     kbar: Count
 
 
 class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
-    """At most k of the kbar largest items above a noisy bar, however many items an event has."""
-
     k: Count
     kbar: Kbar
     kbar_max: Count | None = None
 
 
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
-    """Labels of the largest items so far, until a budget of labels or of queries is spent.
-
-    Every `every` ticks an answer has at most `k` labels; an epoch has at most l* answers
-    (`queries`) with k* `labels` together, BOTTOM counting as one.
-    """
+    """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels."""
 
     k: Count
     kbar: Kbar
@@ -124,8 +108,6 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 
 
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
-    """Running counts as sums of one-shot releases of blocks of ticks."""
-
     algorithm: Name
     counter: Literal["tree"] = "tree"
     domain: Domain | None = None

@@ -1,10 +1,10 @@
 """The one-shot mechanisms: every tick shows a one-shot release of that tick's own contributions.
 
 An event lies in one tick, and a tick's release depends on its own contributions only: ticks compose
-in parallel, and an epoch of any length costs as much as one release. A user's item may come in
-parts a_1 + ... <= Dinf in several ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together,
-and every part is tested for being shown, so discovery and samplers are charged for every release
-(`Parameters.releases`). Source: `algorithms`.
+in parallel, and an epoch of any length costs as much as one release. Parts a_1 + ... <= Dinf of a
+user's item in several ticks cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together; each may be shown,
+so discovery and samplers are charged for every release (`Parameters.releases`). Source:
+`algorithms`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,6 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 
 
 class OneShot(Budgeted):
-    """Counts per tick, by any of the one-shot algorithms."""
-
     config: OneShotConfig
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
@@ -74,9 +72,6 @@ class OneShot(Budgeted):
 
 
 def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:
-    """Return the hash of a declared domain, None without one.
-
-    For picks it depends on the order, which decides among equal counts.
-    """
+    """Return the hash of a declared domain; its order decides picks among equal counts."""
     labels = list(domain) if name in algorithms.PICKING else sorted(domain)
     return short_hash(repr(labels).encode()) if domain else None

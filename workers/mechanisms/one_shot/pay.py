@@ -1,11 +1,10 @@
 """Pay what you get: labels of the largest items, until a budget of labels or queries is spent.
 
-A query is answered with up to k labels, fewer if BOTTOM comes first or less remains of `labels`
-(k*), and charged for its picks: BOTTOM and the choice of a private kbar count too. rho = k* Dinf^2
-/ (8 b^2) with b the scale of a pick; delta_discovery is l* (`queries`) times a query's. Every
-stream key has its own budget, as an event has one stream key; when it is used up, queries are
-refused until the epoch ends. What remains is part of the state, and a function of published
-answers, so publishing it costs nothing.
+An answer has up to k labels, fewer if BOTTOM comes first or less remains of `labels` (k*). A query
+is charged for its picks, including BOTTOM and the choice of a private kbar. rho = k* Dinf^2 /
+(8 b^2) with b the scale of a pick; delta_discovery is l* (`queries`) times a query's. Every stream
+key has a separate budget, as an event has one stream key; once it is spent, queries are refused
+until the epoch ends. The remainder is stored; as a function of published answers it is public.
 
 Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); a query is `algorithms.Bottom`.
 """

@@ -4,15 +4,14 @@ It stops at the first tick with value + mu_t > threshold + tau, with one noise t
 `tau_scale`) and one mu_t (b2, `mu_scale`) per tick. Ticks that do not stop cost nothing more. It
 restarts after every stop; an event changes the values of one run only (the next begins with values
 that are already private), so all runs together cost as much as one. Neighbours: the content of one
-event emptied, or the reverse. It changes every value of a run by 0..Dinf (`reach`), all in one
-direction.
+event emptied, or the reverse; all values of a run change by 0..Dinf (`reach`) in one direction.
 
-Guarantee: with e1 = Dinf / b1 and e2 = Dinf / b2, let x be the world without the event, y the world
-with it, and q(l) the probability of stopping at l (or never). q_y(l) <= e^e2 q_x(l), because mu_l
-alone has to make up for the event; q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss
-lies in an interval of length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift
-tau upwards only, so they hold for noise on x >= 0 (`one_sided`) as for noise on all integers. As
-the papers count (any neighbours, two-sided): e1 + 2 e2, pure.
+Guarantee: with e1 = Dinf / b1 and e2 = Dinf / b2, let q_x(l) be the probability of stopping at l
+(or never) without the event, q_y(l) with it. q_y(l) <= e^e2 q_x(l), because mu_l alone makes up for
+the event; q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of
+length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only, so they
+hold for noise on x >= 0 (`one_sided`) as on all integers. As the papers count (any neighbours,
+two-sided): e1 + 2 e2, pure.
 
 Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
 bounded range; a loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding,
@@ -81,7 +80,7 @@ class AboveThreshold:
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
         """Return (low, high): a stop means value > threshold - low, else value <= threshold + high.
 
-        They fail in a run with probability `runs_beta` (tau), at a tick with `ticks_beta` (mu).
+        A run fails with probability `runs_beta` (tau), a tick with `ticks_beta` (mu).
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)

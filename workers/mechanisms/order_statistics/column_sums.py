@@ -1,9 +1,8 @@
 """Noise of column sums: of running sums (H of paper 001), and of a vector released once.
 
 After the n-th interval every column's sum is published once with the noise of a continual counter
-at its n-th step. The counter may be fed adaptively: an interval's content may depend on earlier
-publications. Neighbours: the content of one event emptied, or the reverse; it lies in one interval
-and changes D columns by at most Dinf.
+at its n-th step. Guaranteed for adaptive input: an interval may depend on earlier publications.
+Neighbours: one event emptied, or the reverse, in one interval; D columns change by at most Dinf.
 
     zCDP         a haar or tree counter with rho / (D Dinf^2) per column (`counters`)
     pure         a binary tree of L levels, every node with discrete Laplace noise of scale
@@ -64,7 +63,7 @@ class OneVector:
         return gaussian_bound(float(self.parameter), beta)
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """As `bound`, for the sum of one entry's noise over several vectors."""
+        """Bound the absolute sum of one entry's noise over `times` vectors."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum_bound(times, float(self.parameter), beta)
         return gaussian_bound(times * float(self.parameter), beta)

@@ -146,8 +146,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
 
 class SingleConfig(MaxConfig, frozen=True, kw_only=True):
-    """One query, watched through one value."""
-
     query: Annotated[Query, Meta(description=_ONE_QUERY)] = "max"
 
     def complaints(self) -> Iterator[str]:
@@ -189,9 +187,8 @@ def settle(
 ) -> PrivacyCost:
     """Return the combined cost of the parts, after their noise was rounded up.
 
-    `spent` is the rho (or pure epsilon) of each part; `tv` the total variation distance from their
-    laws of all noise covering one event's true values. Raises ValueError if delta does not cover
-    the samplers, or a part costs more than its share.
+    `spent` is each part's rho (or pure epsilon); `tv` the total variation distance from their laws
+    of all noise over one event's true values. Raises ValueError if either is too large.
     """
     over = [part for part, amount in spent.items() if amount > shares[part]]
     if over:

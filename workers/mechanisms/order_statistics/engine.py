@@ -15,11 +15,11 @@ Noise cells (column noise uses the columns' tags, all other noise the stream key
     0x35    N, per column      | segment << 8 | level of the counter's own cell     its node
     0x36    u_i                | segment         interval << 32 | i
 
-Inner level (`IntervalRule`): the noisy sums are s = h + G + N, with exact sums h, G from the start
-of the segment, and N from a continual counter H after the intervals closed so far. AboveThreshold
-compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per tick for all.
-When it stops, the interval closes: H takes its counts, s and the answers are recomputed, and the
-thresholds that were reached rise by `step`. Nothing is paid within an interval.
+Inner level (`IntervalRule`): noisy sums s = h + G + N, with exact sums h, G from the segment's
+start, and N from a continual counter H after the closed intervals. AboveThreshold compares the
+watched values g_i(s) with thresholds K_i, with one tau and one mu per tick for all. A stop closes
+the interval: H takes its counts, s and the answers are recomputed, reached thresholds rise by
+`step`.
 
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
     u_i         k > 1: noise; K_i rises iff g_i(s) + u_i > K_i - C (Algorithms 8, 12, 13, 17)
@@ -28,10 +28,10 @@ thresholds that were reached rise by `step`. Nothing is paid within an interval.
     n, e        `capacity`: intervals H has noise for, none closes after that; H's error over them
 
 Costs, once for all intervals and segments (they are disjoint in ticks): AboveThreshold; H; and for
-k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
-Error at a tick of one run, with probability 1 - beta: a tick that closes an interval publishes
-g_i(s), off by e. At any other tick g_i(h) <= K_i + high + e. The close that raised K_i had
-g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
+k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale. Error at a tick of one run, with probability
+1 - beta: a tick that closes an interval publishes g_i(s), off by e; any other has g_i(h) <= K_i +
+high + e. The close that raised K_i had g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values
+only grow. So
     k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
 and thresholds rise at most (reach + low + e) / step times (k > 1: k (reach + C + alpha_U + e) /
 step). zCDP: n is the power of two that minimizes this error; step follows from n. Pure: as printed,
@@ -40,10 +40,10 @@ for low.
 
 Outer level (`Segments`): AboveThreshold on the largest watched value of s = h + G, with threshold
 K_j = first * 2^(j - 1) in segment j = 1, 2, ... When it stops, every column gets fresh noise (s_D)
-on top of its current noise, and s is published. Within a segment the value grows only by about the
-threshold, so the inner level needs no bound known beforehand. alpha_G bounds |G_j|.
-Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
-increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
+in addition, and s is published. Within a segment the value grows only by about the threshold, so
+the inner level needs no known bound. alpha_G bounds |G_j|. Costs: AboveThreshold; and D Dinf^2 / (2
+s_D^2) rho once, or pure D Dinf / scale: the released increments s_(j+1) - s_j are a segment's exact
+counts plus fresh noise, and an event is in one segment.
 
 Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, d for D Dinf. Corrected:
 Algorithm 15 line 9 would need four times its variance for the (eps/2) it claims (an l2 norm of
@@ -54,10 +54,9 @@ alpha_DM (measured at T = 1,000: missed in 8 of 8 runs); here there are ceil(log
 In zCDP the first threshold is the power of two above low + high, since below it noise alone ends
 segments, and log2 T is no limit, because a tick may hold any number of events.
 
-Stored: block "mNNNNNNNN" (stream key index, hexadecimal), written only at a tick that ends a
-segment or closes an interval. Above the message limit (28,000 columns) it continues in
-"mNNNNNNNN.PPPP". k, d and the number of pages never change. Everything else a release depends on is
-the columns' exact counts or a function of noise words.
+Stored when a segment ends or an interval closes: block "mNNNNNNNN" (stream key index, hexadecimal),
+continued in "mNNNNNNNN.PPPP" above the message limit (28,000 columns). k, d and the number of pages
+never change. Releases depend otherwise only on exact counts and noise words.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
@@ -102,22 +101,18 @@ _BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 
 @dataclass(slots=True)
 class KeyState:
-    """State of one stream key. Sensitive.
+    """State of one stream key (sensitive)."""
 
-    `segment` and `interval` count from 1, intervals anew in every segment; `since` is the tick of
-    `shown`, 0 before the first. `gap`, `outer`, `tau` and `outer_tau` are derived when `stale`, or
-    when a run of AboveThreshold begins.
-    """
-
-    segment: int
-    interval: int
-    since: int
+    segment: int  # from 1
+    interval: int  # from 1 in each segment
+    since: int  # tick of `shown`, or 0
     thresholds: Longs
     start: Longs
     noise: Longs
     shown: Longs
     changed: bool = True
     stale: bool = True
+    # `gap` to `outer_tau` are recomputed when `stale` or when a run of AboveThreshold begins.
     gap: int = 0
     outer: int = 0
     tau: int | None = None
@@ -152,7 +147,7 @@ class KeyState:
 
 
 class MaxState(State):
-    """The columns, d rows per stream key in key order, and a `KeyState` per stream key."""
+    """Columns (d rows per stream key, in key order) and one `KeyState` per stream key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,17 +195,13 @@ MOST_INTERVALS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Public numbers of one run: of a segment, or of the epoch where there are no segments.
-
-    `error` is promised for this run's values; `spread` = e + alpha_G is the additional shortfall of
-    the sums of named labels.
-    """
+    """Public numbers of one run: a segment, or the epoch if there are no segments."""
 
     step: int
     clearance: int
     capacity: int
-    error: float
-    spread: float
+    error: float  # bounds this run's values
+    spread: float  # e + alpha_G: the extra shortfall of label sums
 
 
 class IntervalRule(Frozen):
@@ -230,7 +221,7 @@ class IntervalRule(Frozen):
 
     @property
     def tv(self) -> float:
-        """The total variation distance of the noise that covers one event's true values."""
+        """Total variation distance of the noise that covers one event's true values."""
         cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
@@ -263,7 +254,7 @@ class IntervalRule(Frozen):
         }
 
     def _counter(self, capacity: int) -> tuple[str, int, float, int | None]:
-        """Return the zCDP counter's kind, horizon, rho per column (rounded down), and radix."""
+        """Return the zCDP counter's kind, horizon, rho per column (rounded down) and radix."""
         config = self.config
         rho_item = float(self.sums / (config.most_columns * config.max_count**2))
         return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
@@ -304,10 +295,7 @@ MOST_SEGMENTS = 40
 
 
 class Segments(Frozen):
-    """Public numbers of the outer level; the last segment does not end.
-
-    `beta` is the probability that any bound below fails in an epoch.
-    """
+    """Public numbers of the outer level; any bound fails in an epoch with probability `beta`."""
 
     def __init__(self, config: MaxConfig, share: Mapping[str, Fraction], beta: float) -> None:
         reach, pure = config.max_count, config.pure
@@ -383,7 +371,7 @@ class MaxNoise:
         return "MaxNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Raise TypeError, so that exact sums are never mistaken for noisy ones."""
+        """Raise TypeError: exact sums must not pass for noisy ones."""
         closes = "its columns are noised when an interval closes"
         raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
 
@@ -473,9 +461,7 @@ class OrderStatistics(Mechanism):
         return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
     def error(self, segment: int) -> float:
-        """Bound the answers' error (for labels: their sums'), with probability 1 - beta over the
-        epoch.
-        """
+        """Bound the error of answers (labels: of their sums), probability 1 - beta an epoch."""
         if self.inner is not None:
             numbers = self.intervals(segment)
             return numbers.error + (numbers.spread if self.queries.names_labels else 0.0)

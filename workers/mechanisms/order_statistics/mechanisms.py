@@ -59,11 +59,11 @@ class Doubling(OrderStatistics):
 
 
 class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):
-    """One order statistic, with no bound on it."""
+    """One unbounded order statistic."""
 
 
 class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k"):
-    """Several order statistics, or all column sums, with no bound on them."""
+    """Several unbounded order statistics, or all column sums."""
 
 
 class TwoLevel(OrderStatistics):

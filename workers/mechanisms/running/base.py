@@ -5,10 +5,9 @@
     rho      zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
     m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
 
-The setting `threshold` decides which ticks may show a new item, and with which m_t; see
-`discovery`. Every present item is evaluated at every such tick, also those without new events:
-skipping idle items is another mechanism, which nobody has analysed. An item's noise is that of a
-counter from tick 1, whenever the item was first seen.
+The setting `threshold` decides which ticks may show a new item, and with which m_t (`discovery`).
+Every present item is evaluated at every such tick, also without new events: skipping idle items is
+another mechanism, which nobody has analysed. An item's noise is that of a counter from tick 1.
 
 Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
 threshold per tick comes from the actual standard deviation at that tick (mechanisms.md 3), not a
@@ -65,7 +64,7 @@ class UnkBase(OnCounters):
 class KnownBase(OnCounters):
     """Running counts of a declared domain, all shown at every tick; other items are never released.
 
-    No threshold is needed, since nothing depends on which items occur. Guarantee: as `Budgeted`.
+    Needs no threshold: nothing depends on which items occur. Guarantee: as `Budgeted`.
     """
 
     config: KnownBaseConfig

@@ -1,8 +1,8 @@
 """Discovery thresholds for UnkBase: the noisy count above which a tick may show a new item.
 
-An item of true count at most Dinf (one event may have brought it) is shown at tick t with
-probability at most delta_t; over all ticks and the event's D0 items that adds up to at most delta.
-Neighbours are as in `accounting`.
+An item of true count at most Dinf (one event's contribution) is shown at tick t with probability at
+most delta_t, in total at most delta over all ticks and the event's D0 items. Neighbours are as in
+`accounting`.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
@@ -13,7 +13,6 @@ Neighbours are as in `accounting`.
     X, X_t          sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
-
 
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
 so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
@@ -30,17 +29,16 @@ two bounds that hold for every sum of independent discrete Gaussians with real c
       P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
     Any u and w are valid; a small grid comes within a few per cent of the exact quantile.
 
-`ConstantDiscovery` has one threshold m for all ticks. It is valid because m is fixed before any
-data, and D0 sum_t P(X_t >= x_t) <= delta (union bound).
+`ConstantDiscovery` has one threshold m for all ticks, valid because m is fixed before any data and
+D0 sum_t P(X_t >= x_t) <= delta (union bound).
 
     m               the smallest integer with D0 sum_t tail_t(m + 1/2 - Dinf) <= delta
     tail_t(x)       the smaller of the bounds (a), (b) on P(X_t >= x)
     v_t, q_t        sum_j c_j^2 sigma_j^2 and sum_j c_j^2 at t
 
-The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a
-thousand) form a group with its largest figures, at the same computing cost for any horizon. The
-normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > 0 (Sampford 1953), within
-0.2 % of it for z > 4.
+The bounds rise with v_t, q_t and the theta of t, so ticks of nearly equal v_t (0.1 %) form a group
+with its largest figures, at the same computing cost for any horizon. The normal tail is bounded by
+Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > 0 (Sampford 1953), within 0.2 % of it for z > 4.
 
 Source: Cardoso, Rogers (000), Algorithm 3 (the union bound over ticks allows any public schedule);
 mechanisms.md 3; Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
@@ -80,7 +78,7 @@ _SUM_OUTWARD = 1 + 1e-9
 
 
 class Discovery(Frozen):
-    """The thresholds of one histogram, for counts with the noise of `counter`; see the module.
+    """The thresholds of one histogram for the noise of `counter`.
 
     `every` is n, from 1 to the horizon; None tests at every tick. Ticks outside the counter's
     horizon raise `HorizonExceeded`.
@@ -179,10 +177,7 @@ def _threshold(discovery: Discovery, t: int) -> int:
 
 @memoized(1024)
 def constants_of(numerator: int, denominator: int) -> tuple[float, ...]:
-    """Return sigma^2 and ln theta for each smoothing variance, rounded up.
-
-    Takes integers: hashing a fraction takes longer than all other work on it.
-    """
+    """Return sigma^2 and ln theta per smoothing variance, rounded up; integers hash faster."""
     v = float_up(Fraction(numerator, denominator))
     return (v, *(_log_theta(v * smoothing / (v + smoothing)) for smoothing in _SMOOTHING_VARIANCES))
 
@@ -197,10 +192,7 @@ def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, floa
 
 
 def _log_theta(variance: float) -> float:
-    """Return ln theta(v), rounded up, or infinity.
-
-    The terms after n weigh less than the n-th times 1/(1 - exp(-2 pi^2 v)).
-    """
+    """Return ln theta(v) rounded up: terms after n add at most n-th / (1 - exp(-2 pi^2 v))."""
     decay = 2 * math.pi**2 * variance * _INWARD
     if decay < 0.01:
         return math.inf
@@ -240,8 +232,6 @@ class _Noise(NamedTuple):
 
 
 class ConstantDiscovery(Discovery):
-    """One threshold for all ticks of a bounded horizon."""
-
     def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
         super().__init__(counter, max_items, max_count, delta)
         if counter.horizon is None:

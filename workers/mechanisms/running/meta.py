@@ -8,16 +8,16 @@
 
     release(t) = sum, over the cells named by t's base-r digits, of the one-shot release of h_cell
 
-The cells of t are complete by t, so the state is the open cells' histograms, one a level, and the
-sums of the released ones; not the stream, as 000 says. A cell that is never named (the last block
-of its parent) is not released. Each cell's algorithm gets rho / L_r and delta_discovery / L_r. An
-item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by the
-hidden amounts; an item shown by some cells lacks at most one threshold for every other cell.
+The cells of t are complete by t, so the state holds one open histogram a level and the sums of the
+released ones, not the stream as 000 says. A cell that is never named (the last block of its parent)
+is not released. Each cell's algorithm gets rho / L_r and delta_discovery / L_r. An item hidden in a
+cell counts as 0 there, so over an unknown domain counts are too low by the hidden amounts: at most
+one threshold per such cell for an item that some cells show.
 
 The cost of `known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace` and `limit_dom_laplace`
 grows with D0, that of `known_gumbel` and `limit_dom` with k. A user's item may be split into at
 most Dinf parts, in as many cells of a level: as with `OneShot` these cost no more rho than one of
-Dinf, and discovery and samplers are charged for each (`Parameters.releases`).
+Dinf; discovery and samplers are charged for each (`Parameters.releases`).
 
     open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of
                              lower levels; j = 1..L-1 (sensitive)
@@ -25,9 +25,9 @@ Dinf, and discovery and samplers are charged for each (`Parameters.releases`).
                              current digits; j = 0..L-1
     has[j]      bool  (n,)   whether one of those cells showed the item
 
-Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", written only when changed: a
-version byte, the number of rows (uint16), then the counts little-endian and, for noisy ones, the
-flags; no rows where all are 0.
+Blocks of rows "mo<level>/<block>" and "mn<level>/<block>" are stored when changed: a version byte,
+the number of rows (uint16), then the counts little-endian and, for noisy ones, the flags; no rows
+where all are 0.
 
 Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
@@ -156,8 +156,6 @@ class MetaState(State):
 
 
 class Meta(Budgeted):
-    """Running counts from one-shot releases."""
-
     config: MetaConfig
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
@@ -189,7 +187,7 @@ class Meta(Budgeted):
         }
 
     def cells(self, t: int) -> int:
-        """Return the number of noisy histograms added at t: the sum of its digits."""
+        """Return the number of noisy histograms added at t."""
         self._check(t)
         return self._tree.cells(t)
 
@@ -198,7 +196,7 @@ class Meta(Budgeted):
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it for an item shown by every cell of both ticks."""
+        """Return the sd of the change for an item shown by every cell of both ticks."""
         for tick in (t, since or t):
             self._check(tick)
         apart = self._tree.named(t) ^ self._tree.named(since)

@@ -13,9 +13,9 @@ Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends whi
     eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
     Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace ("paper")
 
-Tick 1 of a stream key chooses k items by the exponential mechanism. Every later tick, while
-switches are left, tests whether some item outside has count + Y above (the least published count
-inside) + eta_t + Z. If so, k items are chosen again, a switch is used, and Z is redrawn.
+Tick 1 of a stream key chooses k items by the exponential mechanism. Every later tick, until the
+switches are used, tests whether an item outside has count + Y > m + eta_t + Z, m the least
+published count inside. If so, it chooses k items again, uses a switch and redraws Z.
 
 Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
 move one way, by 0..Dinf):
@@ -25,21 +25,18 @@ move one way, by 0..Dinf):
                e_i = Dinf / b_i
 The tests: let P be the chance of stopping at a given tick, P' with the event. Larger counts stop
 earlier: P' <= e^e_2 P, from the stopping test alone; with Z moved by Dinf, every earlier test
-passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
-(Never stopping: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
-holds for geometric noise on 0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and
+passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P. (Never stopping:
+between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this holds for
+geometric noise on 0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and
 P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
 
-State of every stream key:
+State block "m<key>" per stream key: version (1 byte), 2; switches used and number of chosen items
+(uint32 each); the chosen places in the domain in the order picked (uint32 each).
 
-    block "m<key>"   version (1 byte), 2; switches used and number of chosen items (uint32 each);
-                     the chosen places in the domain in the order picked (uint32 each)
-
-Noise cells, apart from those of the counters (whose upper half stays below 2^16):
-    (0x20 << 56, t)            of a row: the noise of its test at tick t
-    (0x21 << 56, n)            of a stream key: the noise of the test's threshold after n switches
-    (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is
-                               n = 0
+Noise cells (upper halves of the counters' cells stay below 2^16):
+    (0x20 << 56, t)       of a row: the noise of its test at tick t
+    (0x21 << 56, n)       of a stream key: the noise of the test's threshold after n switches
+    (0x22 << 56 | i, n)   of a stream key: the word of pick i of choice n = 0, 1, ...
 """
 
 import math
@@ -131,7 +128,7 @@ class SparseNoise:
         return self._counter.draw(self._stream, t, tags)
 
     def chosen(self, t: int, tags: Tags, rows: Rows) -> Longs:
-        """Return the noise of some rows at tick t, from counters that started at tick 1."""
+        """Return the noise of some rows at tick t."""
         if self._columns is not None:
             return self._columns.at(t, tags)[rows]
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
@@ -152,11 +149,7 @@ _ETA = "a whole number from 0 to 2^40"
 
 
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
-    """The top k of a declared domain at every tick, for events of any number of items.
-
-    `eta` is the margin for a switch, None the module's default; `accounting` "paper" is Theorem 4
-    as printed.
-    """
+    """`eta` is the switch margin (None: eta_t); `accounting` "paper" is Theorem 4 as printed."""
 
     domain: Annotated[tuple[Label, ...], Meta(min_length=2, description=_DOMAIN)]
     top_k: Count
@@ -174,8 +167,7 @@ class SparseGumb(CounterMechanism):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
-    any number of items, over all ticks of an epoch together. `difference_sd` is for an item chosen
-    at both ticks: its counter started at tick 1.
+    any number of items, over all ticks of an epoch. `difference_sd` is for an item chosen at both.
     """
 
     config: SparseGumbConfig
@@ -212,7 +204,7 @@ class SparseGumb(CounterMechanism):
             "scales": [str(self._pick_scale), str(self._threshold_scale), str(self._test_scale)],
             "versions": [laplace.TABLE_VERSION, SELECTION_VERSION],
             "counter": self._counter.public(),
-            # In declared order: the state identifies items by their place.
+            # The order matters: the state identifies items by their place.
             "domain": short_hash(repr(self._domain).encode()),
         }
 

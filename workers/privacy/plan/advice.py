@@ -1,9 +1,9 @@
 """Advice derived from a plan's figures: when another mechanism, counter or `end_share` is better.
 
-`end_share` trades noise at other ticks of an epoch for less noise at its last tick, at the same
-cost. The recommended share is the largest one with at most a third more noise at the worst tick
-than without any, provided that the last tick then has at least a twentieth less. The settings do
-not tell whether people look at the last tick.
+`end_share` trades noise at other ticks for less noise at an epoch's last tick, at the same cost.
+The recommended share is the largest one with at most a third more noise at the worst tick than
+without any, if it takes at least a twentieth off the last tick. Only the operator knows whether the
+last tick matters.
 """
 
 import math

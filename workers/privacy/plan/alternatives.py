@@ -1,9 +1,8 @@
 """Alternatives at the same settings and budget: other counters, and other mechanisms.
 
-`noise.KINDS` lists mechanisms for the same or a similar question. Settings that another one needs
-and this histogram lacks are assumed, and named in the row. `error` bounds the error of every count
-(of an order statistic: every answer in its first segment) with probability 1 - beta, for `items`
-labels.
+`noise.KINDS` lists mechanisms for the same or a similar question. Each row names the settings
+assumed because this histogram lacks them. `error` bounds the error of every count (of an order
+statistic: every answer in its first segment) with probability 1 - beta, for `items` labels.
 """
 
 from collections.abc import Iterator
@@ -128,7 +127,7 @@ def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
     if needs_domain:
         values["domain"] = asked.domain
     if needs_domain and not asked.domain:
-        # Their noise does not depend on the list, so any list that is long enough will do.
+        # Their noise does not depend on the list, so any list that is long enough works.
         reason = "needs a list of labels: domain, domain_file or buckets"
         count = 1 + int(assumed.get("top_k") or assumed.get("k") or 1)
         values["domain"] = tuple(f"label {i}" for i in range(count))

@@ -2,10 +2,9 @@
 
 A row is an item of a stream key that has occurred (known domain: every label of every key). Labels
 have the mean size of the declared ones, else 16 bytes. Columns grow by half and noise caches double
-when full, so for n rows they hold between n and 2 n; see `_INDEX` for the tag index. On disk
-(RocksDB, and again in the changelog topic): tag, key index, length and text of the label, and count
-and first tick shown, in variable width of at most 8 and 4 bytes. Sketches publish Python objects,
-with sizes as in CPython 3.11.
+when full, so for n rows they hold between n and 2 n. On disk (RocksDB, and again in the changelog
+topic): tag, key index, length and text of the label, and count and first tick shown, in at most 8
+and 4 bytes. Sketches publish Python objects, with sizes as in CPython 3.11.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,6 @@
 """Data model of a plan: the object that `plan --json` prints, described in docs/plan.md.
 
-Field names are an interface: fields may be added but not changed. A figure that does not apply is
-null.
+Field names are an interface: fields may be added but not changed. Figures may be null.
 """
 
 from typing import Any
@@ -103,10 +102,7 @@ class Figure(Record, frozen=True):
 
 
 class Promise(Record, frozen=True):
-    """An error bound that holds with probability 1 - beta, over all of an epoch.
-
-    `bounds` and `assumes` are sentences. `printed` is None if the paper promises nothing.
-    """
+    """Error bound with probability 1 - beta over an epoch; `printed`: the paper's, if any."""
 
     name: str
     bounds: str
@@ -127,8 +123,6 @@ class Error(Record, frozen=True, kw_only=True):
 
 
 class Size(Record, frozen=True, kw_only=True):
-    """Bytes in one owner partition."""
-
     rows: int
     memory_least: int
     memory_most: int

@@ -6,22 +6,21 @@
     h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
     d_j          digits of t, as in `tree`
 
-Mean absolute error: of an integer with nearly a normal density p of standard deviation s, the sum
-of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and E|X| <= E X^2 = s^2 for any
-integers; the smaller of the two. 95 %: 1.96 s.
+Mean absolute error: the smaller of two bounds. For an integer with nearly a normal density p of
+standard deviation s, the sum of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin); for any
+integer, E|X| <= E X^2 = s^2. 95 %: 1.96 s.
 
-Laplace: q = e^(-1/b) from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), and
-P(|X| >= x) = 2 q^x / (1 + q). A sum of several (`misra_gries`, pure) is treated as one of the same
-s: its mean |n| is up to an eighth higher, its far tail lighter.
+Laplace: q = e^(-1/b) from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), and P(|X| >= x) = 2 q^x /
+(1 + q). A sum of several (`misra_gries`, pure) is treated as one of the same s: its mean |n| is up
+to an eighth higher, its far tail lighter.
 
-All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
-1 - beta (union bound), plus half a count if they were rounded.
+All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability 1
+- beta (union bound), plus half a count if they were rounded.
 
 Families in `KINDS`: "running" counts since the epoch began, "tick" each tick's own counts, "labels"
-of the largest now and then, "statistic" order statistics of running counts.
-
-A `Curve` is the variance of published noise by tick, for any horizon, computed from a counter's
-public parameters (`Counter.public`). Nothing here is released, so floats suffice.
+the largest now and then, "statistic" order statistics of running counts. A `Curve` is the variance
+of published noise by tick, for any horizon, computed from a counter's public parameters
+(`Counter.public`). Nothing here is released, so floats suffice.
 
 Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the search
 goes bit by bit. Of the ticks that agree in their 12 highest bits so far it keeps only the best:
@@ -58,10 +57,7 @@ _PASSED = "each tick's counts above the threshold"
 
 
 class Kind(NamedTuple):
-    """A mechanism in words: `on` names the noisy figures, `shown` the meaning of the threshold.
-
-    `bar`: the threshold is a bar with its own noise.
-    """
+    """A mechanism: `on` names the noisy figures, `shown` its threshold, itself noisy if `bar`."""
 
     family: str
     answers: str

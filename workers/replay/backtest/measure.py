@@ -235,7 +235,6 @@ class Watch:
                 row[PLACE["deserving_shown"]] = found / deserving
 
     def _new(self, rows: Rows, tick: int) -> Bools | None:
-        """Return which rows were first shown within `NEW_TICKS`; None if items do not appear."""
         if not self._discovers or self._columns is None:
             return None
         first = self._columns.shown if self._own_shown else self._first

@@ -69,7 +69,6 @@ def _beaten(mine: tuple[float, float], points: Sequence[tuple[float, float]]) ->
 
 
 def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
-    """Return a sort key, best first; nearly equal recalls are equal."""
     error = _mean(one, ERROR, math.inf)
     if metric == RECALL:
         return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number

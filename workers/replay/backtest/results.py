@@ -160,8 +160,6 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """Row of boards.parquet: an item that belongs on the board, or is on it."""
-
     run: int
     seed: int
     histogram: str

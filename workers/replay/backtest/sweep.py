@@ -234,7 +234,6 @@ Scope = tuple[object, ...]
 
 
 def scope_of(config: HistogramConfig) -> Scope:
-    """Return the lane (view, tick, start), epochs and stream keys of a histogram."""
     epochs = (config.start_given, config.horizon_ticks, isinstance(config, OneShotConfig))
     return unbounded(config.lane), *epochs, config.keys
 

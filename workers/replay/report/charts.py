@@ -221,7 +221,6 @@ def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
 
 @cache
 def _width(letter: str) -> int:
-    """Return a letter's width, in the font's own unit; 0: the font does not have it."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
     glyph = font.get_char_index(ord(letter))
     return int(font.load_glyph(glyph, LoadFlags.NO_SCALE).horiAdvance) if glyph else 0

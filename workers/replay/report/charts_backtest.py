@@ -231,7 +231,6 @@ def coverage(of: Measured) -> Chart | None:
 
 
 def _curve(of: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
-    """Return ticks of the run and values; a single tick becomes a short line."""
     line = of.over_ticks(run, metric)
     ticks = line.at - run.row.first_tick + 1
     if len(ticks) != 1:
