@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ from click import option
 from workers.commands.failures import EXIT_INTERRUPTED, explain, log
 
 if TYPE_CHECKING:
+    from click.decorators import FC
+
     from workers.settings.settings import Settings
 
 # `sqrt` multiplies small matrices at every tick; BLAS threads cost four times what they save.
@@ -50,6 +52,13 @@ flag = partial(option, is_flag=True)
 config_option = option(
     "-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML)."
 )
+
+
+def records_option(least: int, default: int) -> Callable[[FC], FC]:
+    allowed = click.IntRange(least, 100_000)
+    return option(
+        "--records", type=allowed, default=default, metavar="N", help="How many to look at."
+    )
 
 
 def _load(config: Path) -> Settings:
@@ -380,13 +389,7 @@ def dashboard(
 
 @cli.command()
 @config_option
-@option(
-    "--records",
-    type=click.IntRange(1, 100_000),
-    default=1_000,
-    metavar="N",
-    help="How many to look at.",
-)
+@records_option(1, 1_000)
 @option(
     "--input",
     "source",
@@ -441,13 +444,7 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
     metavar="FILE",
     help="The settings file to write. Default: T.toml. Never overwrites one.",
 )
-@option(
-    "--records",
-    type=click.IntRange(10, 100_000),
-    default=2_000,
-    metavar="N",
-    help="How many to look at.",
-)
+@records_option(10, 2_000)
 @option(
     "--client",
     multiple=True,

@@ -55,6 +55,12 @@ class Keeper(Shard):
         pass
 
 
+def commits(shard: Shard) -> float:
+    """Return how many transactions its stage has committed."""
+    seconds = shard.metrics.stage(shard.stage).commit_seconds
+    return float(sum(bucket.get() for bucket in seconds._buckets))
+
+
 def aborts(shard: Shard) -> float:
     """Return how often its stage has repeated a transaction."""
     return float(shard.metrics.stage(shard.stage).aborted._value.get())

@@ -187,6 +187,20 @@ async def test_a_take_over_that_another_has_overtaken_changes_nothing(stage: Sta
 
 
 @looped
+async def test_a_take_over_whose_shards_were_released_meanwhile_changes_nothing(
+    stage: Stage,
+) -> None:
+    """Without a broker all is let go, and the same assignment stays ours."""
+    late = stage.log.late = asyncio.Event()
+    acquired = asyncio.ensure_future(stage.handover.acquire(EVENTS))
+    await settle(lambda: len(stage.made) == 2 and all(s.offset == 0 for s in stage.made.values()))
+    await stage.handover.release()
+    late.set()
+    assert await acquired == {}
+    assert not stage.handover.assigned and not stage.handover.lags
+
+
+@looped
 async def test_a_slow_shard_does_not_delay_another(stage: Stage) -> None:
     """Partitions are independent: one slow commit must not stop the rest."""
     await stage.handover.acquire(EVENTS)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.costs import delta_of
 from workers.mechanisms.accounting import (
+    PrivacyCost,
     check_sampler_delta,
     epsilon_of,
     float_up,
@@ -115,6 +116,7 @@ def test_rho_outside_its_range_is_refused(value: float) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: epsilon_of(value, 0.1),
         lambda: delta_of(value, 1),
+        lambda: PrivacyCost(value, 1.0, 0.0),
     ]
     for convert in attempts:
         with pytest.raises(ValueError, match=rf"rho = {value}: must be"):
@@ -133,6 +135,11 @@ def test_delta_outside_its_range_is_refused(value: float) -> None:
 def test_epsilon_that_nothing_can_be_calibrated_to_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=rf"epsilon = {value}: must be"):
         rho_of(value, 1e-9)
+
+
+def test_a_delta_that_is_no_probability_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"delta of 'discovery' = 1\.5"):
+        PrivacyCost(0.1, 1.0, 1e-6, failures=(("discovery", 1.5),))
 
 
 def test_float_up_is_the_next_float_at_or_above() -> None:

@@ -236,7 +236,8 @@ def _topics(
 
     def waiting() -> None:
         nothing_yet.beat()
-        operator.show(nothing_yet, {})
+        if operator.address is None:
+            operator.show(nothing_yet, {})
 
     return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
 

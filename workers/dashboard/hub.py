@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
+from workers.mechanisms.accounting import Guarantee
 from workers.privacy.total import Charge, compose, spans_of, stated
 from workers.runtime.availability import Away
 
@@ -273,18 +274,21 @@ def together_of(
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
     if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises):
         return None
-    charges = []
-    for (snapshot, horizon), promise in zip(seen, promises, strict=True):
+    published = []
+    for snapshot, horizon in seen:
         width = snapshot.end - snapshot.start
         epoch_ms = horizon * width if horizon is not None and width > 0 else None
-        cost = stated(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta)
-        charges.append(Charge(cost, epoch_ms))
+        published.append((snapshot.mechanism, snapshot.guarantee, epoch_ms))
     names = [snapshot.histogram for snapshot, _ in seen]
-    return {"unit": units.pop(), "histograms": names, **_total(tuple(charges))}
+    return {"unit": units.pop(), "histograms": names, **_total(tuple(published))}
 
 
 @lru_cache(maxsize=16)
-def _total(charges: tuple[Charge, ...]) -> dict[str, object]:
+def _total(published: tuple[tuple[str, Guarantee, int | None], ...]) -> dict[str, object]:
+    charges = [
+        Charge(stated(mechanism, promise.rho, promise.epsilon, promise.delta), epoch_ms)
+        for mechanism, promise, epoch_ms in published
+    ]
     found = compose([charge.cost for charge in charges])
     return {
         "rho": found.rho,

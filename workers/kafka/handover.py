@@ -110,9 +110,13 @@ class Handover:
         if not new:
             self.assigned = True
             return {}
+
+        def overtaken() -> bool:
+            return not still_ours() or self.shards is not new
+
         opening = (shard.call(shard.open) for shard in new.values())
         opened = await asyncio.gather(*opening, return_exceptions=True)
-        if not still_ours() or self.shards is not new:
+        if overtaken():
             return {}
         for shard, failure in zip(new.values(), opened, strict=True):
             if failure is not None:
@@ -121,7 +125,7 @@ class Handover:
             return {}
         still_open = {tp: shard for tp, shard in new.items() if not shard.closed}
         bounds = await self._reader().bounds(still_open)
-        if not still_ours():
+        if overtaken():
             return {}
         offsets = self._positions(still_open, bounds)
         recovery_s = time.perf_counter() - started

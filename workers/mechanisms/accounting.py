@@ -45,6 +45,12 @@ class PrivacyCost:
     pure: bool = False  # epsilon holds without converting rho
     times: int = 1
 
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        for name, failure in self.failures:
+            if not 0 <= failure <= 1:
+                raise ValueError(f"delta of {name!r} = {failure}: must be a number from 0 to 1")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:

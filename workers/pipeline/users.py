@@ -477,10 +477,8 @@ class Users:
 
         `epochs` (n > 0,) are the events', -1 to skip one.
         """
-        counted, order = (
-            np.zeros(len(batch.pairs), dtype=np.int64),
-            np.argsort(epochs, kind="stable"),
-        )
+        counted = np.zeros(len(batch.pairs), dtype=np.int64)
+        order = np.argsort(epochs, kind="stable")
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
             epoch = int(epochs[events[0]])
             # Expired epochs are forgotten: their ticks are closed, so nothing counts there.

@@ -3,6 +3,7 @@
 import math
 import re
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def met(mechanism: PayWhatYouGet) -> PayState:
 
 def ask(
     mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     parts = [counted(counts)] if counts else []
     _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
     assert isinstance(answers, Answers)
@@ -52,7 +53,7 @@ def test_it_refuses_exactly_when_labels_are_used_up() -> None:
     sizes = []
     for t in range(1, 9):
         answer = ask(mechanism, state, t, counts if t == 1 else None)
-        sizes.append(None if answer.get("refused") else len(answer["labels"]))  # type: ignore[arg-type]  # a list
+        sizes.append(None if answer.get("refused") else len(answer["labels"]))
     assert sizes == [3, 3, 3, 1, None, None, None, None]
     assert state.left == [[0, 2]]
 
@@ -139,6 +140,6 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
     slack = float(mechanism.scale) * math.log(41 / 1e-6)
     for t in range(1, 501):
         answer = ask(mechanism, state, t, counts if t == 1 else None)
-        named = [counts[str(label).encode()] for label in answer["labels"]]  # type: ignore[attr-defined]  # a list
-        others = [n for label, n in counts.items() if label.decode() not in answer["labels"]]  # type: ignore[operator]  # a list
+        named = [counts[str(label).encode()] for label in answer["labels"]]
+        others = [n for label, n in counts.items() if label.decode() not in answer["labels"]]
         assert not named or min(named) >= max(others) - slack

@@ -187,7 +187,7 @@ class Tree(Frozen):
         return level
 
     def open(self, t: int) -> list[int]:
-        """Return the levels whose block with tick t some later tick's digits name."""
+        """Return the levels where a later tick uses the block that holds tick t."""
         found = []
         for level in range(self.levels):
             width = self.radix**level
