@@ -10,6 +10,7 @@ Python.
 """
 
 import atexit
+import faulthandler
 import gc
 import json
 import os
@@ -190,6 +191,7 @@ def main() -> None:
     """Be a starter, and then each of its children."""
     from workers.cli import main as quietcount
 
+    faulthandler.enable()  # SIGABRT prints where every thread is
     gc.set_threshold(50_000, 20, 100)  # as it does first
     for name in MODULES:
         import_module(name)

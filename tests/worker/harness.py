@@ -105,6 +105,10 @@ class Worker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.running():
+            self.signal(signal.SIGABRT)  # prints where every thread is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
         self.kill()
         if kind is not None:
             print(f"--- {self.log.name}\n{self.output()}", file=sys.stderr)
