@@ -12,6 +12,7 @@ Python.
 import atexit
 import faulthandler
 import gc
+import inspect
 import json
 import os
 import select
@@ -32,7 +33,6 @@ from tests import ROOT
 MODULES = (
     "workers.agents.worker",
     "workers.commands.audit",
-    "workers.commands.compiling",
     "workers.commands.budget",
     "workers.commands.replay",
     "workers.commands.topics",
@@ -190,15 +190,16 @@ def serve(control: socket.socket) -> list[str]:
 def main() -> None:
     """Be a starter, and then each of its children."""
     from workers.cli import main as quietcount
+    from workers.commands import compiling
 
     faulthandler.enable()  # SIGABRT prints where every thread is
     gc.set_threshold(50_000, 20, 100)  # as it does first
     for name in MODULES:
         import_module(name)
-    # What numba imports before its first call.
-    target = import_module("numba.core.registry").cpu_target
-    target.typing_context.refresh()
-    target.target_context.refresh()
+    # Load the kernels: two fifths of what a short run of a worker computes.
+    for path in (compiling._of_batches, compiling._of_noise, compiling._of_replay):
+        path()
+    inspect.getmodule(main.__code__)  # Faust asks for each agent's: 90 ms the first time
     gc.freeze()
     # Ctrl-C goes to all of them: the starter ends with whoever asks it.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
