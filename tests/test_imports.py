@@ -1,6 +1,7 @@
 """Imports run one way, from room to room; and the core knows no Kafka, clock, environment or log."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -133,3 +134,10 @@ def test_the_check_refuses_what_it_is_there_for(name: str) -> None:
     assert not allowed_in_core(name)
     assert list(above("mechanisms.noise.keyed", {"workers.kafka.shard"})) == ["kafka.shard"]
     assert list(above("mechanisms.noise.keyed", {"workers.settings.files"})) == ["settings.files"]
+
+
+def test_shards_decode_with_decoders_that_were_made_at_import() -> None:
+    """Two threads that first decode into a struct type at once crash the process, in msgspec."""
+    for module, path in modules().items():
+        if module.split(".")[0] in {"events", "kafka", "pipeline", "agents"}:
+            assert not re.findall(r"msgspec\.\w+\.decode\(.*type=", path.read_text()), module

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
@@ -36,6 +37,9 @@ class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_default
     sources: int
     topic_id: str | None
     origins: list[Origin] | None = None
+
+
+_DECODER = msgspec.json.Decoder(ContributeProgress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ class ContributeShard(SourceShard):
         self._new_events = 0
 
     def restore(self) -> None:
-        progress = self._stored(ContributeProgress)
+        progress = self._stored(_DECODER)
         if progress is None:
             return
         stream = self._stream

@@ -49,6 +49,9 @@ class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
     users_id: str | None
 
 
+_DECODER = msgspec.json.Decoder(RekeyProgress)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sent:
     """Records of one batch to forward, see `Forwarded`; one row each. Sensitive.
@@ -125,7 +128,7 @@ class RekeyShard(SourceShard):
         self._records = self._bytes = self._sequence = 0
 
     def restore(self) -> None:
-        progress = self._stored(RekeyProgress)
+        progress = self._stored(_DECODER)
         if progress is None:
             return
         self._check_sources(progress.sources, progress.topic_id)

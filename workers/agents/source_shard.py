@@ -136,11 +136,11 @@ class SourceShard(Shard):
         self._stream.sources.check(self._place)
         super().open()
 
-    def _stored(self, kind: type[P]) -> P | None:
+    def _stored(self, decoder: msgspec.json.Decoder[P]) -> P | None:
         value = joined(PROGRESS, self.store.get)
         if value is None:
             return None
-        progress = msgspec.json.decode(value, type=kind)
+        progress = decoder.decode(value)
         if progress.version != VERSION:
             raise StateRefused(
                 f"{self.store.changelog.topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"

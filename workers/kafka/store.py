@@ -54,6 +54,9 @@ class Meta(Changelog, frozen=True, kw_only=True):
     written_s: float
 
 
+_DECODER = msgspec.json.Decoder(Meta)
+
+
 class Memory:
     """In-memory copy, lost when the process ends: for tests, replay and the embedded cluster."""
 
@@ -138,7 +141,7 @@ class Disk:
     def meta(self) -> Meta | None:
         with self._failing("be read"):
             raw = self._db.get(_META)
-            return None if raw is None else msgspec.json.decode(raw, type=Meta)
+            return None if raw is None else _DECODER.decode(raw)
 
     def wiped(self) -> Disk:
         self.close()

@@ -39,6 +39,7 @@ from workers.mechanisms.ledger import Ledger
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
+_DECODER = msgspec.json.Decoder(list[tuple[str, int]])
 _WIDTHS: tuple[np.dtype[Any], ...] = tuple(np.dtype(f"<u{size}") for size in (1, 2, 4, 8))
 
 
@@ -100,7 +101,7 @@ def key_changes(
 
 
 def decode(value: bytes) -> list[tuple[str, int]]:
-    return msgspec.json.decode(value, type=list[tuple[str, int]])
+    return _DECODER.decode(value)
 
 
 def _part(kind: str, block: int, part: int) -> str:

@@ -125,11 +125,12 @@ class Waiting:
             raise CopyFailed(f"what waited on disk cannot be read: {error.strerror}") from error
         if len(text) != length:
             raise CopyFailed("what waited on disk is gone")
-        return msgspec.msgpack.decode(text, type=Section)
+        return _DECODER.decode(text)
 
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
+_DECODER = msgspec.msgpack.Decoder(Section)
 # Per transaction in a backlog.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20

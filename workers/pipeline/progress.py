@@ -21,12 +21,13 @@ from workers.settings.settings import internal_topics
 
 #: Key of the progress record in the state topics of all stages.
 PROGRESS = b"progress"
+_DECODER = msgspec.json.Decoder(ReleaseProgress)
 
 
 def read_progress(value: bytes) -> ReleaseProgress:
     """Decode a progress record; raise StateRefused if this version cannot read it."""
     try:
-        return msgspec.json.decode(value, type=ReleaseProgress)
+        return _DECODER.decode(value)
     except msgspec.DecodeError as error:
         raise StateRefused(
             f"the stored progress cannot be read ({error}): was it written by another version?"

@@ -40,6 +40,9 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watermark: int | None
 
 
+_DECODER = msgspec.json.Decoder(Mark)
+
+
 class Origin(msgspec.Struct, array_like=True):
     """One origin's next mark sequence and last watermark."""
 
@@ -69,7 +72,7 @@ class Origins:
         without = np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
         for row in (part.start + without).tolist():
             try:
-                mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
+                mark = _DECODER.decode(records.key(row) or b"")
             except msgspec.DecodeError:
                 continue
             if mark.origin >= mark.of:

@@ -78,10 +78,13 @@ class Stored(msgspec.Struct, frozen=True):
     topics: tuple[SourceTopic, ...]
 
 
+_DECODER = msgspec.json.Decoder(Stored)
+
+
 def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
     """Decode the stored topics; raise StateRefused if this version cannot read them."""
     try:
-        return msgspec.json.decode(value, type=Stored).topics
+        return _DECODER.decode(value).topics
     except msgspec.DecodeError as error:
         raise StateRefused(
             f"the stored set of topics cannot be read ({error}): was it written by another version?"
