@@ -42,7 +42,7 @@ import numpy as np
 from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, check_tick, tick_block
 from workers.mechanisms.ledger import with_capacity
-from workers.mechanisms.noise.inversion import Integers
+from workers.mechanisms.noise.inversion import Integers, dtype_for
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 
@@ -92,7 +92,7 @@ class HaarCounter(LevelCounter):
         self.offset = 0 if end_share is None else self._denominator - self._last_tick
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
-        widths = [_WIDTHS.index(table.dtype) for table in self._tables]
+        widths = [_WIDTHS.index(dtype_for(reach)) for reach in self._reach]
         self._places = tuple(
             (width, widths[:level].count(width)) for level, width in enumerate(widths)
         )

@@ -17,9 +17,7 @@ multiple of g / D, g the greatest common divisor of D and all a_v(t), so roundin
 (1 - (g / D)^2) / 12, counted for both ticks as if independent of the rest. Noise tables are built
 on first draw and shared by all threads; a counter's cost needs none.
 
-A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian with
-proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2). Each of its 2 x + 1
-values is off by at most 2^-128, and the omitted mass is at most 2^-180.
+A table has at most 2 x + 1 values, each off by at most 2^-128; the omitted mass is at most 2^-180.
 """
 
 import math
@@ -33,15 +31,13 @@ from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import gaussian
-from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
+from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian, reach
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen
 
 LONGEST_HORIZON = 1 << 40
 _TOGETHER = 16
-# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
-_REACH_SQUARED = 178.84
 _UNIT = Fraction(1, 1 << 128)
 _LEFT_OUT = Fraction(1, 1 << 180)
 
@@ -224,9 +220,3 @@ def last_tick_of(horizon: int | None) -> int:
     if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
         raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded")
     return LONGEST_HORIZON - 1 if horizon is None else horizon
-
-
-def reach(sigma_squared: Fraction) -> int:
-    """Return an upper bound, at least 1, on the values of the table of this variance."""
-    gaussian.check_sigma_squared(sigma_squared)
-    return math.ceil(math.sqrt(_REACH_SQUARED * float(sigma_squared)))

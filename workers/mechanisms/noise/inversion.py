@@ -32,8 +32,6 @@ _HALF_MASK = (1 << _HALF_BITS) - 1
 # The top 16 bits alone decide most words (measured at sigma = 50: 99 in 100).
 _GUIDE_BITS = 16
 _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
-_AMBIGUOUS_INT16 = -(1 << 15)
-_AMBIGUOUS_INT32 = -(1 << 31)
 
 
 class InversionTable(Frozen):
@@ -45,16 +43,16 @@ class InversionTable(Frozen):
     `tail`, the mass left out.
     """
 
-    def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
+    def __init__(
+        self, thresholds: Sequence[int], lowest: int, tail: float = 0.0, reach: int = 0
+    ) -> None:
+        """`reach`: a bound known before the thresholds, which then decides the width of samples."""
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
         self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
         # The type's most negative value marks undecided words, so it must not be a sample.
-        self.dtype: np.dtype[np.int16] | np.dtype[np.int32]
-        if self.bound < -_AMBIGUOUS_INT16:
-            self.dtype, self._ambiguous = np.dtype(np.int16), _AMBIGUOUS_INT16
-        else:
-            self.dtype, self._ambiguous = np.dtype(np.int32), _AMBIGUOUS_INT32
+        self.dtype = dtype_for(max(self.bound, reach))
+        self._ambiguous = np.iinfo(self.dtype).min
         high = [threshold >> _HALF_BITS for threshold in thresholds]
         low = [threshold & _HALF_MASK for threshold in thresholds]
         self._high, self._low = (read_only(np.array(a, dtype=np.uint64)) for a in (high, low))
@@ -92,6 +90,11 @@ class InversionTable(Frozen):
         first = np.searchsorted(self._high, slots, side="left")
         last = np.searchsorted(self._high, slots | rest, side="right")
         return np.where(first == last, first + self._lowest, self._ambiguous).astype(self.dtype)
+
+
+def dtype_for(largest: int) -> np.dtype[np.int16] | np.dtype[np.int32]:
+    """Return the type of samples of at most this absolute value, below 2^31."""
+    return np.dtype(np.int16) if largest < 1 << 15 else np.dtype(np.int32)
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
