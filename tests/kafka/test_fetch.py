@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import ConsumerStoppedError
 from faust.transport.drivers import aiokafka as driver
 
+from workers.kafka import transport
 from workers.kafka.clients import Connection
-from workers.kafka.handover import Handover
-from workers.kafka.transport import ConsumerThread, create_app
+from workers.kafka.handover import KAFKA_AWAY, Handover
+from workers.kafka.transport import Consumer, ConsumerThread, create_app
 
 # Far longer than a test may take: a thread that waits this long was not woken.
 NEVER_S = 600.0
@@ -103,3 +105,59 @@ def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
     monkeypatch.setattr(driver.AIOKafkaConsumerThread, "on_thread_stop", hang)
     asyncio.run(stop())
     assert closed == [True]
+
+
+async def never() -> None:
+    await asyncio.sleep(NEVER_S)
+
+
+async def cancelled() -> None:
+    """Be cancelled by a future of another thread, not by who waits."""
+    answer = asyncio.get_running_loop().create_future()
+    answer.set_exception(asyncio.CancelledError())
+    await answer
+
+
+@pytest.mark.parametrize("answer", [never, cancelled])
+@pytest.mark.parametrize("what", ["tick", "getmany"])
+def test_a_consumer_thread_that_does_not_answer_is_replaced(
+    what: str, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker stood still for good, and said nothing."""
+    monkeypatch.setattr(transport, "_ANSWER_S", 0.05)
+
+    async def run() -> tuple[int | None, str]:
+        handover: Any = Handover({})
+        app = create_app("t", Connection("localhost:1"), handover, Path("var"))
+        consumer: Any = app.consumer
+        consumer._thread = SimpleNamespace(
+            epoch=0, ended=lambda: None, kept_out=lambda: None, readings=dict
+        )
+        consumer.flow_active, consumer._active_partitions = True, {("t", 0)}
+        consumer._get_active_partitions = lambda: consumer._active_partitions
+        handover.tick, handover.has_room = answer, lambda _: True
+        consumer._getmany = lambda *_: answer()
+        if what == "tick":
+            ticking = asyncio.ensure_future(Consumer._ticker(consumer))
+            await asyncio.wait_for(handover.stopping.wait(), 5)
+            ticking.cancel()
+        else:
+            assert [one async for one in consumer.getmany(1.0)] == []
+        handover.ended()
+        return handover.exit_status, handover.metrics.away.reason
+
+    assert asyncio.run(run()) == (KAFKA_AWAY, "the consumer does not answer")
+
+
+def test_a_task_of_the_consumer_that_returned_has_ended() -> None:
+    """aiokafka's fetching returns without an error when one of its requests was cancelled."""
+
+    async def returned() -> object:
+        task = asyncio.ensure_future(asyncio.sleep(0))
+        await task
+        thread: Any = ConsumerThread.__new__(ConsumerThread)
+        fetcher = SimpleNamespace(_fetch_task=task)
+        thread._consumer = SimpleNamespace(_closed=False, _coordinator=None, _fetcher=fetcher)
+        return thread.ended()
+
+    assert isinstance(asyncio.run(returned()), ConsumerStoppedError)

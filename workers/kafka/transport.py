@@ -126,7 +126,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
     def ended(self) -> BaseException | None:
-        """Return the error that ended one of aiokafka's tasks, which nothing restarts."""
+        """Return why one of aiokafka's tasks has ended, which nothing restarts."""
         consumer = self._consumer
         if consumer is None or consumer._closed:
             return None
@@ -134,8 +134,12 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             getattr(consumer._coordinator, "_coordination_task", None),
             getattr(consumer._fetcher, "_fetch_task", None),
         )
-        done = (task for task in tasks if task is not None and task.done() and not task.cancelled())
-        return next((error for task in done if (error := task.exception()) is not None), None)
+        for task in tasks:
+            if task is not None and task.done() and not task.cancelled():
+                # Its fetching returns quietly if one of its requests was cancelled.
+                error: BaseException | None = task.exception()
+                return error or ConsumerStoppedError("it stopped by itself")
+        return None
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
         consumer = self._ensure_consumer()
@@ -273,6 +277,9 @@ _CLOSING_S = 0.05
 #: Time for agents to declare their topics; Faust waits this long in any case.
 _AGENTS_S = 1.0
 _ENDED = "the consumer failed ({})"
+#: The consumer's thread answers within seconds; after this it never will.
+_ANSWER_S = 60.0
+_SILENT = "the consumer does not answer"
 
 
 class _WithoutProducer(BootStrategy):
@@ -371,9 +378,13 @@ class Consumer(driver.Consumer):
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
             if self.epoch == self.thread.epoch and self.flow_active:
-                # A task that raises would end the worker without its own status.
+                # A task that raises would end the worker without its own status, or only itself.
                 try:
-                    await self.handover.tick()
+                    await asyncio.wait_for(self.handover.tick(), _ANSWER_S)
+                except (TimeoutError, asyncio.CancelledError):
+                    if self.should_stop or _cancelled():
+                        raise
+                    self.handover.let_go(_SILENT)
                 except Exception as exc:
                     logger.exception("the timer failed")
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
@@ -404,9 +415,14 @@ class Consumer(driver.Consumer):
             return
         self.all_have_room = len(active) == len(self._active_partitions)
         try:
-            fetched = await self._getmany(active, timeout)
+            fetched = await asyncio.wait_for(self._getmany(active, timeout), _ANSWER_S)
         except self.consumer_stopped_errors:
             raise
+        except (TimeoutError, asyncio.CancelledError):
+            if self.should_stop or _cancelled():
+                raise
+            self.handover.let_go(_SILENT)
+            return
         except Exception as exc:
             reason, ended = forbidden(exc), self.thread.ended()
             if isinstance(exc, StateRefused):
@@ -466,6 +482,12 @@ class Consumer(driver.Consumer):
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Do nothing: Faust would warn that nothing was committed."""
+
+
+def _cancelled() -> bool:
+    """Return whether this task was cancelled; an answer can also be a cancellation elsewhere."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Transport(driver.Transport):
