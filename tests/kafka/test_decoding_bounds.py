@@ -5,6 +5,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import chain
 from typing import Any
 from unittest.mock import patch
@@ -55,9 +56,14 @@ def one_record(codec: str) -> tuple[bytes, int, int]:
     return made, 1, MB + 1
 
 
+@cache
+def empty_records() -> bytes:
+    return b"".join(chain.from_iterable(record(i, None) for i in range(MB)))
+
+
 def nulls(codec: str) -> tuple[bytes, int, int]:
     """Return a million empty records."""
-    return batch(codec, chain.from_iterable(record(i, None) for i in range(MB)), MB), MB, 0
+    return batch(codec, [empty_records()], MB), MB, 0
 
 
 SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, one_record, nulls)
@@ -121,13 +127,13 @@ def test_snappy_without_frames_takes_memory_in_proportion_to_what_was_fetched() 
 
 
 @pytest.mark.parametrize("kind", ["gzip", "lz4", "zstd"])
-def test_three_gigabytes_pass_through_a_small_address_space(kind: str) -> None:
+def test_a_gigabyte_passes_through_a_small_address_space(kind: str) -> None:
     """Memory of the codec libraries is bounded too: zstd may ask for a window of 128 MiB."""
     program = f"""
 import resource, sys
 from tests.kafka.bombs import batch
 from tests.kafka.test_decoding_bounds import large_records, seen
-raw = batch({kind!r}, large_records(3_000, 990_000), 3_000)
+raw = batch({kind!r}, large_records(1_000, 990_000), 1_000)
 seen(batch({kind!r}, large_records(150, 990_000), 150))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
@@ -135,7 +141,7 @@ print(*seen(raw)[:2])
 """
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["3000", str(3_000 * 990_000)], done.stderr[-2_000:]
+    assert done.stdout.split() == ["1000", str(1_000 * 990_000)], done.stderr[-2_000:]
 
 
 @pytest.mark.parametrize("codec", CODECS)
