@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 
 import cramjam
 import zstandard
@@ -15,10 +16,21 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PIECE = 1 << 20
 
 
+@lru_cache(1 << 16)
 def varint(number: int) -> bytes:
     found = bytearray()
     encode_varint(number, found.append)
     return bytes(found)
+
+
+def text(content: bytes | None) -> bytes:
+    return varint(-1) if content is None else varint(len(content)) + content
+
+
+@cache
+def header_bytes(headers: tuple[tuple[bytes, bytes | None], ...]) -> bytes:
+    pairs = (text(name) + text(content) for name, content in headers)
+    return varint(len(headers)) + b"".join(pairs)
 
 
 def record(
@@ -29,11 +41,7 @@ def record(
     *,
     longer: int = 0,
 ) -> Iterator[bytes]:
-    def text(content: bytes | None) -> bytes:
-        return varint(-1) if content is None else varint(len(content)) + content
-
-    more = b"".join(text(name) + text(content) for name, content in headers)
-    behind = varint(len(headers)) + more
+    behind = header_bytes(tuple(headers))
     before = b"\0" + varint(delta) + varint(delta) + text(key)
     before += varint(-1) if value is None else varint(len(value) + longer) + value
     yield varint(len(before) + longer + len(behind)) + before
