@@ -86,8 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes run the tests where nobody says it: one of them mostly waits."""
-    return (os.cpu_count() or 1) + 1
+    """Say how many processes run the tests where nobody says it: two of them mostly wait."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -102,9 +102,10 @@ def unit(nodeid: str) -> str:
 
 
 def in_order(items: Iterable[pytest.Item]) -> list[Path]:
-    """Return files in the order in which they are begun: two that wait, then one that computes, slow ones first.
+    """Return files in the order in which they are begun: waiting ones among computing ones.
 
-    Two test processes can wait while a third computes: there is one process more than there are cores.
+    There are more processes than cores, so that some can wait while others compute. Files that wait
+    take longer: the last of them begins before the last computing ones, and slow ones begin first.
     """
     marks: dict[Path, set[str]] = {}
     for item in items:
@@ -112,11 +113,9 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     waiting = [path for path, names in marks.items() if "waits" in names]
     others = [path for path, names in marks.items() if "waits" not in names]
     computing = sorted(others, key=lambda path: "slow" not in marks[path])
-    order: list[Path] = []
-    while waiting or computing:
-        order += [*waiting[:2], *computing[:1]]
-        del waiting[:2], computing[:1]
-    return order
+    places = {path: 0.85 * i / len(waiting) for i, path in enumerate(waiting)}
+    places |= {path: (i + 0.5) / len(computing) for i, path in enumerate(computing)}
+    return sorted(places, key=places.__getitem__)
 
 
 @pytest.hookimpl(optionalhook=True)
