@@ -42,7 +42,6 @@ class TickRows(NamedTuple):
 
 
 def tick_rows(contributions: Parts) -> TickRows:
-    """Add up the contributions of several messages to one tick."""
     parts = [_served(part, key_index) for part, key_index in contributions]
     if len(parts) == 1:
         return parts[0]

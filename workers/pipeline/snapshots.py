@@ -341,7 +341,6 @@ def snapshots(
 def _items(
     release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[list[tuple[str, int]]]:
-    """Return the items of each stream key, in snapshot order."""
     if isinstance(release, Release):
         labels.meet(ledger, release.rows)
         key_of, names, ranks = ledger.keys[release.rows], labels.names, labels.rank[release.rows]

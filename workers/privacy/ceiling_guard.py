@@ -192,7 +192,6 @@ class CeilingGuard:
         return "no epsilon at that delta"
 
     def _published(self) -> str | None:
-        """Return an output topic that holds records, if any."""
         settings = self._settings
         with reader(self._connection, uncommitted=True) as consumer:
             topics = consumer.list_topics(timeout=60).topics

@@ -424,7 +424,6 @@ def _next(
     states: Sequence[ReleaseProgress],
     others: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
-    """Yield the next epoch of every histogram that has begun."""
     for config in settings.histograms:
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks

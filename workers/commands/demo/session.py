@@ -120,7 +120,6 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code; None while running or if never started."""
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:

@@ -205,7 +205,6 @@ def roles_of(draft: Draft) -> dict[str, str]:
 
 
 def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str]) -> None:
-    """Print the contents of the fields, for the operator only."""
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
     for heading in headings if roles else (*headings[:4], headings[5]):

@@ -198,7 +198,6 @@ class LevelCounter(Counter):
         raise NotImplementedError
 
     def _cells_of_a_tick(self) -> int:
-        """Return the most cells whose noise one release adds."""
         raise NotImplementedError
 
     def _shape(self) -> dict[str, object]:

@@ -220,7 +220,6 @@ class MisraGries(Budgeted):
 
     @property
     def counters_max(self) -> int:
-        """Return the most counters that a stream key's open cells hold."""
         return self.config.size * self.tree.levels
 
     def _parameters(self) -> Mapping[str, object]:

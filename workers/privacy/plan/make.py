@@ -126,7 +126,6 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
-    """Return the most counts in one snapshot, if limited."""
     domain = len(mechanism.domain()) or None
     if isinstance(config, SparseGumbConfig):
         return config.top_k

@@ -268,7 +268,6 @@ def curve_of(counter: Mapping[str, Any]) -> Curve:
 
 
 def rho_item_of(counter: Mapping[str, Any]) -> float:
-    """Return the rho of one unit of change of one item."""
     if counter["kind"] == "sqrt":
         return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
     return sum(1 / (2 * variance) for variance in variances(counter))

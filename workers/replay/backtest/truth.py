@@ -256,7 +256,6 @@ class View:
         return self.truth.columns.find(self._key.tags(self.names[index], labels))
 
     def rows_of_items(self, items: Items) -> Rows:
-        """Return the rows of items shown by a mechanism without rows."""
         rows = np.full(len(items.counts), -1, dtype=np.int64)
         for index in np.unique(items.keys).tolist():
             here = np.flatnonzero(items.keys == index)

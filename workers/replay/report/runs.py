@@ -44,7 +44,6 @@ class Measured:
     boards: Sequence[BoardRow]
 
     def over_ticks(self, run: Outcome, metric: str) -> Line:
-        """Return a metric by global tick."""
         ticks, sizes, values = self.series.get((run.number, metric), _NONE)
         return _line(ticks, values, (ticks > 0) & (sizes == 0))
 
@@ -255,7 +254,6 @@ class Counted:
     sd: float
 
     def quantiles(self, numeric: Numeric, q: float) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the published and the exact quantile."""
         published = numeric.quantile(self.published, self.sd, q)
         return published, numeric.quantile(self.exact, 0.0, q)
 
