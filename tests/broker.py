@@ -111,7 +111,6 @@ def local_broker(further: str) -> Iterator[str]:
 
 
 def _container() -> Generator[str, None, None]:
-    """Run Kafka in a container."""
     try:
         import docker
         from testcontainers.community.kafka import KafkaContainer
@@ -139,7 +138,6 @@ def _container() -> Generator[str, None, None]:
 
 
 def _local(further: str = "", java: tuple[str, ...] = BRIEF) -> Generator[str, None, None]:
-    """Run Kafka from its jars."""
     with own_broker(further, java=java) as running:
         yield running.bootstrap
 
@@ -251,19 +249,15 @@ class OwnBroker:
         raise RuntimeError(f"Kafka did not start, exit codes {ended}: {said}")
 
     def kill(self) -> None:
-        """SIGKILL, as a machine that loses power."""
         self._signal(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay, nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that does not end it."""
         if self._process is None:
             return
         self.thaw()

@@ -92,12 +92,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell a test process where to ask for the broker."""
     node.workerinput["lender"] = node.config.stash[LENDER].listener.address
 
 
 def unit(nodeid: str) -> str:
-    """Return what one process runs as a whole: a file."""
     return nodeid.split("::", 1)[0]
 
 
@@ -120,7 +118,6 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Hand the units out in the order of the collection."""
     from xdist.scheduler import LoadScopeScheduling
 
     config.option.loadscopereorder = False
@@ -141,7 +138,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Address of a real Apache Kafka (see tests/broker.py)."""
     lender = getattr(request.config, "workerinput", {}).get("lender")
     if lender is None:
         with broker() as address:

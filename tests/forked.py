@@ -57,24 +57,20 @@ class Started:
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status; raises subprocess.TimeoutExpired."""
         code = self._ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("quietcount", timeout or 0)
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def _ended(self, timeout: float | None) -> int | None:
@@ -87,8 +83,6 @@ class Started:
 
 
 class Starter:
-    """A process that forks, from here."""
-
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -111,7 +105,6 @@ class Starter:
         return Started(int(said), ours)
 
     def close(self) -> None:
-        """End it; what it started goes on."""
         self._control.close()
         self._process.wait()
 
@@ -125,7 +118,6 @@ _WORKERS = count()
 def launch(
     arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]
 ) -> Started | subprocess.Popen[bytes]:
-    """Start `quietcount`; its output goes to these files."""
     if not POSSIBLE:
         command = [sys.executable, *QUIETCOUNT, *arguments]
         return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=errors)
@@ -137,7 +129,6 @@ def launch(
 
 
 def run(arguments: Sequence[str], patience_s: float) -> subprocess.CompletedProcess[str]:
-    """Run `quietcount` to its end."""
     with tempfile.TemporaryFile("w+b") as output, tempfile.TemporaryFile("w+b") as errors:
         process = launch(arguments, output, errors)
         try:
@@ -188,7 +179,6 @@ def serve(control: socket.socket) -> list[str]:
 
 
 def main() -> None:
-    """Be a starter, and then each of its children."""
     from workers.cli import main as quietcount
     from workers.commands import compiling
 

@@ -56,7 +56,6 @@ def events(path: Path) -> list[bytes]:
 
 
 def quietcount(*arguments: str) -> str:
-    """Return what a command prints."""
     command, wide = [sys.executable, "-m", "workers.cli", *arguments], {"COLUMNS": "100"}
     printed: Any = {"capture_output": True, "text": True, "env": {**os.environ, **wide}}
     done = subprocess.run(command, check=False, **printed)
@@ -66,7 +65,6 @@ def quietcount(*arguments: str) -> str:
 
 
 async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
-    """Return the API's answers over some snapshots."""
     hub, pages = Hub(), Pages()
     histograms: dict[str, int | None] = {}
     for line in lines:
@@ -86,7 +84,6 @@ async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
 
 
 def parts() -> Iterator[tuple[str, bytes]]:
-    """Yield each part with its bytes."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         for path in EXAMPLES:
@@ -116,7 +113,6 @@ def parts() -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> int:
-    """Write or compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--compare", action="store_true")

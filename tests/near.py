@@ -44,7 +44,6 @@ def imported(file: Path) -> re.Pattern[str]:
 
 
 def main() -> int:
-    """Print them; exit 1 where nothing is near."""
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
     tests = {path.relative_to(ROOT): path.read_text() for path in paths}
     found = list(near(changed(sys.argv[1] if len(sys.argv) > 1 else "HEAD"), tests))

@@ -4,6 +4,5 @@ from workers.mechanisms.config.buckets import Buckets
 
 
 def number_in(buckets: Buckets, place: int) -> float:
-    """Return a number of the bucket at a place, from 0."""
     edges = (buckets.edges[0] - 1, *buckets.edges, buckets.edges[-1] + 1)
     return (edges[place] + edges[place + 1]) / 2

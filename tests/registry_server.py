@@ -54,8 +54,6 @@ def _application() -> Path:
 
 
 class RegistryServer:
-    """One registry on a port of its own."""
-
     def __init__(self, log: Path, bootstrap: str | None = None) -> None:
         """
         Args:
@@ -70,7 +68,6 @@ class RegistryServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
         [jar] = _application().rglob(f"apicurio-registry-app-{VERSION}-runner.jar")
         options = [f"-Dquarkus.http.port={self.port}", "-Dquarkus.http.host=127.0.0.1"]
         if self._bootstrap is not None:
@@ -96,7 +93,6 @@ class RegistryServer:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Kill it, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -105,7 +101,6 @@ class RegistryServer:
 
 @contextmanager
 def registry_server(directory: Path, bootstrap: str | None = None) -> Iterator[RegistryServer]:
-    """Run a registry."""
     server = RegistryServer(directory / "registry.log", bootstrap)
     try:
         server.start()

@@ -40,7 +40,6 @@ EVENTS = [
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A settings file, with its key."""
     path = tmp_path / "orders.toml"
     path.write_text(GOOD, encoding="utf-8")
     (tmp_path / "secrets").mkdir()

@@ -83,12 +83,10 @@ def imported(path: Path) -> set[str]:
 
 
 def rank(module: str) -> int:
-    """The place of a module's room in `ROOMS`."""
     return ROOMS.index(module.split(".")[0])
 
 
 def above(module: str, names: set[str]) -> Iterator[str]:
-    """Those of `names` that lie above the module."""
     own = {name.removeprefix("workers.") for name in names if name.startswith("workers.")}
     return (name for name in own if rank(name) < rank(module))
 

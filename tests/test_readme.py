@@ -40,7 +40,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.fixture
 def name(bootstrap: str) -> Iterator[str]:
-    """A worker name whose topics go away afterwards."""
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
     admin = admin_of(Connection(bootstrap))
@@ -51,7 +50,6 @@ def name(bootstrap: str) -> Iterator[str]:
 
 
 def commands_of(text: str) -> str:
-    """The shell commands of a document, in order."""
     return "".join(block[2] for block in BLOCK.finditer(text) if block[1] == "sh")
 
 
@@ -171,7 +169,6 @@ def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path)
 
 
 def shape(value: object) -> object:
-    """Names and types, in order."""
     if isinstance(value, dict):
         return [(name, shape(entry)) for name, entry in value.items()]
     return [shape(value[0])] if isinstance(value, list) and value else type(value)

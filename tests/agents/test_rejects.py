@@ -20,13 +20,10 @@ MB = 1 << 20
 
 
 class Place:
-    """A partition of the events topic."""
-
     log = ("events", 0)
 
 
 def rejects() -> Rejects:
-    """Return what a partition collects."""
     return Rejects("t.rejects", cast(Any, Place()), Metrics())
 
 

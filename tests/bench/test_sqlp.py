@@ -10,7 +10,6 @@ from workers.mechanisms.config.histogram import UnkBaseConfig
 
 
 def snapshot(tick: int, items: list[list[object]], **pages: int) -> bytes:
-    """A line as `replay --snapshots` writes it."""
     place = {"histogram": "items", "key": "all", "epoch": 1, "tick": tick}
     return orjson.dumps(place | {"items": items} | pages) + b"\n"
 

@@ -45,8 +45,6 @@ message Event {
 
 
 class OneSchema:
-    """A registry with one schema, under every id."""
-
     def __init__(self, form: str) -> None:
         self._schema = SCHEMAS[form]
 

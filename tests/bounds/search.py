@@ -78,8 +78,6 @@ def _stages(variant: str, form: str, most: int) -> Stages:
 
 
 class Search:
-    """The worst shapes so far, by cell."""
-
     def __init__(self, seed: int, asked: Sequence[Cell], most: int = BATCH_BYTES) -> None:
         """`seed` is that of all choices; `most` the approximate bytes of a batch."""
         self.worst: dict[Cell, Worst] = {}
@@ -89,7 +87,6 @@ class Search:
         self._most = most
 
     def begin(self, shapes: Sequence[Shape]) -> Iterator[tuple[Cell, Worst]]:
-        """Try shapes in every cell; yield each new worst."""
         for cell in self._cells:
             for shape in shapes:
                 yield from self._try(cell, shape)
@@ -147,7 +144,6 @@ class Search:
 
 
 def said(shape: Shape) -> str:
-    """Return a shape in a few words."""
     kinds = []
     for kind in shape.kinds:
         fields = " ".join(f"{name}={atom}({size:,})" for name, atom, size in kind.fields)

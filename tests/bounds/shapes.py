@@ -143,8 +143,6 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A batch; see the module."""
-
     kinds: tuple[Kind, ...]
     rounds: int = 1
     codec: str = "none"
@@ -200,7 +198,6 @@ def together(size: int = 6_000) -> list[Shape]:
 
 
 def changed(shape: Shape, rng: random.Random) -> Shape:
-    """Return a shape near another one."""
     kinds = list(shape.kinds)
     at = rng.randrange(len(kinds))
     kind = kinds[at]

@@ -101,8 +101,6 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a stage."""
-
     nbytes: int  # uncompressed, of the keys, values and framing read
     peak: int  # bytes allocated at the same time by Python and numpy, beyond those before
     cpu_ns: int  # processor time of the thread
@@ -128,8 +126,6 @@ def settings_of(variant: str) -> Settings:
 
 
 class _Committed:
-    """Takes a shard's transactions in the place of Kafka."""
-
     def __init__(self, shard: Shard) -> None:
         self.messages: list[Outgoing] = []
         self.forwarded: list[tuple[bytes, bytes | None]] = []
@@ -164,7 +160,6 @@ def _factory(variant: str) -> Factory:
 
 
 def fetched(keys: Column, values: Column, codec: str = "none") -> bytes:
-    """Return records as a broker sends them."""
     out = bytearray()
     at, offset = 0, 0
     while at < len(values):

@@ -30,7 +30,6 @@ class Short:
     most: int
 
     def climb(self) -> Search:
-        """Search until something is above its bound, or to the end."""
         search = Search(1, self.cells, self.most)
         end = len(self.cells) * len(self.first) + self.tries
         for _ in chain(search.begin(self.first), search.climb(lambda: search.tried >= end)):
@@ -83,7 +82,6 @@ WORST = [
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """Each batch of rejects would be a line of the log."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -94,7 +92,6 @@ def named(cell: Cell) -> str:
 
 
 def worst(cell: Cell, shape: Shape) -> float:
-    """Return what a shape costs for each byte."""
     search = Search(1, [cell], WORST_BYTES)
     list(search.begin([shape]))
     return search.worst[cell].score

@@ -9,5 +9,4 @@ from tests.consumers.scene import Scene, published
 
 @pytest.fixture(scope="package")
 def scene(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Histogram topics that a real worker has written."""
     yield from published(bootstrap, tmp_path_factory.mktemp("published"))

@@ -45,11 +45,9 @@ class Scene:
         return f"{self.site.name}.{histogram}"
 
     def options(self, topic: str, *further: str) -> tuple[str, ...]:
-        """Command-line options of an example that reads a topic."""
         return "--bootstrap", self.site.connection.bootstrap, "--topic", topic, *further
 
     def agent(self, directory: Path, topic: str, level: str) -> Program:
-        """The Faust agent on a topic."""
         place = {"BOOTSTRAP": self.site.connection.bootstrap, "TOPIC": topic}
         options = ("worker", "--without-web", "-l", level)
         return Program(directory, "agent.py", *options, **place, GROUP=f"{topic}-agent")
@@ -59,7 +57,6 @@ class Scene:
         return joined([json.loads(record.value() or b"") for record in self.records[histogram]])
 
     def new_topic(self, partitions: int = 1) -> Copy:
-        """A topic of its own to put records on."""
         name = f"{self.site.name}-{uuid.uuid4().hex[:8]}"
         for future in self.site.admin.create_topics([NewTopic(name, partitions, 1)]).values():
             future.result()
@@ -75,7 +72,6 @@ class Copy:
         self._producer = site.connection.producer(None)
 
     def send(self, records: Iterable[Message]) -> None:
-        """Records as they are; a stream key keeps its partition."""
         for record in records:
             place = sum(record.key() or b"") % self._partitions
             content, at = (record.value(), record.key()), record.timestamp()[1]
@@ -129,7 +125,6 @@ class Program:
 def run(
     example: str, *arguments: str, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs an example to its end."""
     command = [sys.executable, str(EXAMPLES / example), *arguments]
     printed: Any = {"capture_output": True, "text": True}
     return subprocess.run(command, cwd=directory, timeout=PATIENCE_S, check=False, **printed)

@@ -17,7 +17,6 @@ Board = tuple[str, str, int, int]
 
 
 def boards(text: str) -> dict[Board, list[str]]:
-    """What was printed below each heading."""
     found: dict[Board, list[str]] = {}
     for line in text.splitlines():
         if head := HEAD.fullmatch(line):

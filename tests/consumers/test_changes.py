@@ -31,7 +31,6 @@ def readers() -> Iterator[Readers]:
 
 
 def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: Any) -> Any:
-    """One of a series whose ticks are of 10 s."""
     document = {
         "histogram": "h",
         "key": "s1",

@@ -20,7 +20,6 @@ ORDER = "order by histogram, key, id, tick"
 
 
 def expected(documents: list[Document]) -> list[tuple[object, ...]]:
-    """The rows that snapshots make, in `ORDER`."""
     rows = []
     for s in documents:
         items = None

@@ -35,14 +35,12 @@ QUANTILE: Document = {"q": 0.5, "bucket": "[1,2)", "value": 1.5, "low": 1.25, "h
 
 @cache
 def schema() -> Validator:
-    """The schema, itself checked."""
     document = json.loads((ROOT / "docs" / "snapshot.schema.json").read_text())
     Draft202012Validator.check_schema(document)
     return cast(Validator, Draft202012Validator(document))
 
 
 def made(settings: Settings) -> list[Document]:
-    """Snapshots of a few events."""
     lines = io.BytesIO("".join(json.dumps(event) + "\n" for event in events(settings)).encode())
     found: list[bytes] = []
     source, key = JsonLines(settings, "events", lines), NoiseKey(bytes(range(32)))
@@ -91,7 +89,6 @@ def test_mechanisms_with_a_domain_say_the_edges_and_those_that_show_all_the_quan
 
 
 def forms() -> Iterator[tuple[str, Document]]:
-    """One snapshot of each mechanism and set of fields."""
     seen = set()
     for name, documents in real().items():
         for document in documents:

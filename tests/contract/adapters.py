@@ -65,8 +65,6 @@ def counter_moves(public: Mapping[str, Any], tick: int, amount: int) -> Iterator
 
 
 class Counting(Adapter):
-    """known_base, unk_base: a counter per item."""
-
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         found = Moves()
         for tick, items in events:
@@ -109,8 +107,6 @@ class OneShots(Adapter):
 
 
 class Paying(Adapter):
-    """pay_what_you_get: picks alone."""
-
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         return Moves()
 
@@ -148,7 +144,6 @@ class Sparse(Adapter):
         return found
 
     def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
-        """Check that the highest outside item is the same again."""
         chosen = {self.mechanism.domain()[place].decode() for place in first.notes[t - 1][1]}
         counts = _total(first.stream, range(1, t + 1))
         drawn, tested = first.probe.drawn, {}
@@ -215,7 +210,6 @@ class Sketches(Adapter):
 
 
 def lowered(counters: Mapping[str, int], size: int) -> dict[str, int]:
-    """Apply 003 Algorithm 3, times k + 1."""
     gamma = sum(counters.values())
     return {label: max(0, (size + 1) * n - gamma) for label, n in counters.items()}
 
@@ -232,7 +226,6 @@ def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]
 
 
 def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
-    """Record what the next step will release."""
     state, held = run.state, {}
     assert isinstance(state, SketchState)
     closed = SketchState.closed

@@ -35,8 +35,6 @@ Events = Sequence[tuple[int, Histogram]]
 
 @dataclass(frozen=True)
 class Test:
-    """One run of AboveThreshold."""
-
     threshold: tuple[Block, int]  # block of the threshold's noise, and its move
     stop: tuple[Block, int] | None  # the same for the test that stops the run, if any
     reach: int  # largest difference of a compared value, paid for in either direction
@@ -89,8 +87,6 @@ class Price:
 
 @dataclass(frozen=True)
 class World:
-    """Complete run of one of two neighbours."""
-
     stream: Sequence[Tick]  # exact counts
     probe: Probe
     transcript: list[object]
@@ -105,7 +101,6 @@ class Adapter(ABC):
 
     @property
     def counter(self) -> Any:
-        """Return the public parameters of an item's counter."""
         return self.mechanism.public()["counter"]
 
     def note(self, run: Run) -> object:

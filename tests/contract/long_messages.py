@@ -73,7 +73,6 @@ def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
 
 
 def paged(record: object) -> list[Outgoing]:
-    """Return the pages of a progress record."""
     stored = pages(b"progress", msgspec.json.encode(record))
     return [Outgoing("state", 0, name, value) for name, value in stored]
 
@@ -256,7 +255,6 @@ def sent_on() -> list[Outgoing]:
 
 
 def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> Sent:
-    """Return one record; -1 means no key."""
     user, key = LABEL_BYTES_MAX, max(key_bytes, 0)
     stops = np.cumsum([user, key, value_bytes])
     places = np.stack((stops - [user, key, value_bytes], stops), axis=1)

@@ -38,8 +38,6 @@ BOTTOM = "bottom"
 
 @dataclass(frozen=True)
 class Peel:
-    """One call of the exponential mechanism."""
-
     scores: Mapping[object, int]  # by an identity shared by both neighbours (BOTTOM among them)
     picked: tuple[object, ...]  # identities, in order; BOTTOM if it ended the picks
     scale: Fraction  # b
@@ -80,7 +78,6 @@ class Probe:
     def peeled(
         self, counts: Longs, bottom: int | None, scale: Fraction, k: int, words: Sequence[Block]
     ) -> tuple[Longs, bool]:
-        """Pick, or repeat the script's picks."""
         n = len(counts)
         ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
         scores = dict(zip(ids, counts.tolist(), strict=True))
@@ -109,8 +106,6 @@ class Probe:
 
     @contextmanager
     def watching(self) -> Iterator[Probe]:
-        """Route all noise through this probe."""
-
         def draw(
             table: InversionTable, stream: NoiseStream, cell: Block, tags: Tags, out: NDArray[Any]
         ) -> None:
@@ -168,7 +163,6 @@ def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
 
 @cache
 def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
-    """Return the scale whose square is `factor` times as large."""
     return scale * Fraction(float(factor) ** 0.5)
 
 

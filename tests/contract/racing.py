@@ -132,8 +132,6 @@ def _digest(run: Run, seed: int) -> str:
 
 
 class Picture:
-    """Snapshot of every object reachable from some objects."""
-
     def __init__(self, roots: Mapping[str, object]) -> None:
         # Paths of mutable objects that are not in `MAY_CHANGE`.
         self.changeable: list[str] = []

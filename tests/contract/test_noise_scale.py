@@ -152,7 +152,6 @@ def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) ->
 
 
 def of_table(table: InversionTable, probe: Probe) -> Estimate:
-    """Return the statistic that determines a law's scale best."""
     values = probe.values(table)
     if isinstance(table, IntegerGaussian):
         ratio, error = float(np.mean(values**2)) / float(table.sigma_squared), math.sqrt(2)

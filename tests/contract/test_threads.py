@@ -67,8 +67,6 @@ class LazyPowers:
 
 
 class LazyKnownBase(KnownBase):
-    """Mechanism that fills an array at the first use of a tick."""
-
     def sd(self, t: int) -> float:
         held = self.__dict__.setdefault("_sds", np.full(64, np.nan))
         if np.isnan(held[t]):

@@ -31,8 +31,6 @@ _COUNTS: dict[str, object] = _USER | {"max_count": 3}
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration; `options` are fields of its settings."""
-
     mechanism: str
     label: str
     options: Mapping[str, object]

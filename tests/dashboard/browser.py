@@ -24,7 +24,6 @@ class BrowserMissing(RuntimeError):
 
 
 def chromium() -> str:
-    """Where it is: `QUIETCOUNT_CHROMIUM`, or on the path."""
     given = os.environ.get("QUIETCOUNT_CHROMIUM")
     found = given or next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
@@ -82,7 +81,6 @@ class Window:
             self.wrong.append(f"{message.text} {message.location['url']}")
 
     def open(self, url: str) -> Page:
-        """Loads the page and waits for the first histogram."""
         self.page.goto(url)
         self.page.wait_for_selector("tr.item, .answer")
         return self.page
@@ -102,11 +100,9 @@ class Window:
         self.page.wait_for_function(matches, arg=[selector, pattern])
 
     def counts(self, selector: str, number: int) -> None:
-        """Wait until there are so many elements."""
         matches = "([s, n]) => document.querySelectorAll(s).length === n"
         self.page.wait_for_function(matches, arg=[selector, number])
 
 
 def text(value: int) -> str:
-    """A count as the page writes it."""
     return f"{value:,}".replace("-", MINUS)

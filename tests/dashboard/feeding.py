@@ -62,7 +62,6 @@ def message(
 def snapshot(
     tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any
 ) -> SeenSnapshot:
-    """The same, as the dashboard stores it."""
     return seen(message(tick, items, **changes))
 
 
@@ -73,7 +72,6 @@ def seen(document: Document) -> SeenSnapshot:
 
 
 def answer(tick: int, **fields: Any) -> dict[str, Any]:
-    """A snapshot that answers a query."""
     usual = {"sd": None, "threshold": None, "mechanism": "two_level"}
     return message(tick, GONE, **(usual | fields))
 
@@ -128,12 +126,10 @@ class Topics:
         return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
 
     def served(self, *names: str, horizon: int | None = 1_024, **options: Any) -> Background:
-        """Return a running dashboard over them, on any free port."""
         settings = self.settings(*names, horizon=horizon)
         return Background(Dashboard(settings, **({"port": 0} | options)))
 
     def toml(self, *names: str) -> str:
-        """The least settings file of a dashboard over them."""
         head = f'[worker]\nname = "{self.prefix}"\n[kafka]\nbootstrap = {json.dumps(self.connection.bootstrap)}\n'
         given = self.connection.client.items()
         client = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in given)
@@ -143,7 +139,6 @@ class Topics:
 
 @contextmanager
 def embedded(*names: str) -> Iterator[Topics]:
-    """Topics on an embedded cluster, each of which exists."""
     with EmbeddedCluster() as cluster:
         Moment.ms = time.time_ns() // 1_000_000
         topics = Topics(cluster.connection)

@@ -30,7 +30,6 @@ SNAPSHOTS = "/api/snapshots?histogram=products&key=s1"
 async def client(
     hub: Hub, token: str | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[Client]:
-    """A client of a server over a hub."""
     known = [("products", 64), ("maximum", None)]
     app = application(hub, known, name="orders", host=host, token=token)
     async with TestClient(TestServer(app)) as found:
@@ -46,7 +45,6 @@ def filled() -> Hub:
 
 
 async def events(response: ClientResponse, count: int) -> list[tuple[str, Any, str | None]]:
-    """The next (event, data, id) of a stream, beats left out."""
     found: list[tuple[str, Any, str | None]] = []
     fields: dict[str, str] = {}
     async for raw in response.content:
@@ -330,7 +328,6 @@ NAMES |= {"referrer-policy", "permissions-policy"}
 
 
 async def told(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to some bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")

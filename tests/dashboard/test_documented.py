@@ -25,7 +25,6 @@ EXAMPLES = dict(
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A dashboard over five ticks of two stream keys."""
     with embedded("products") as topics:
         items = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("lid", 400)]
         keys = ("s1", "s2")

@@ -26,7 +26,6 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 async def drain(viewer: Viewer) -> list[tuple[str, Any, str | None]]:
-    """(event, data, id) of everything that waits."""
     found = []
     while len(viewer):
         lines = ((await viewer.take(SOON_S)) or b"").decode().strip().split("\n")

@@ -49,7 +49,6 @@ CONTRAST = """() => {
 
 @pytest.fixture
 def topics() -> Iterator[Topics]:
-    """Topics with three ticks of two histograms."""
     with embedded("products", "maximum") as found:
         for tick in (1, 2, 3):
             for key in ("s1", "s2"):

@@ -51,7 +51,6 @@ def finals_on(topics: Topics) -> dict[tuple[str, int], list[list[Any]]]:
 
 
 def listed(page: Page) -> list[tuple[str, int]]:
-    """The totals that can be clicked, newest first."""
     buttons = '[...document.querySelectorAll("#epochs-list button")]'
     found = page.evaluate(f"{buttons}.map((e) => ({{ ...e.dataset }}))")
     return [(one["id"], int(one["end"])) for one in found]

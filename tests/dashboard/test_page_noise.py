@@ -50,7 +50,6 @@ COLOURS = """() => {
 
 @pytest.fixture(scope="module")
 def window(chrome: Browser) -> Iterator[Window]:
-    """A page whose modules can be called."""
     found = Window(chrome)
     with embedded("products") as topics, topics.served("products") as dashboard:
         found.page.goto(dashboard.url)

@@ -55,7 +55,6 @@ def url(topics: Topics) -> Iterator[str]:
 
 
 def whole(window: Window) -> Page:
-    """The page once its chart is there."""
     window.counts("#chart .band", 1)
     return window.page
 

@@ -33,7 +33,6 @@ class ChartError(Exception):
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with others over them, table by table."""
     return {
         name: merged(base[name], over[name])
         if isinstance(base.get(name), dict) and isinstance(over.get(name), dict)
@@ -43,7 +42,6 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objects that the chart makes of values."""
     context = {
         "Values": merged(yaml.safe_load((CHART / "values.yaml").read_text()), values),
         "Release": {"Name": RELEASE},
@@ -55,7 +53,6 @@ def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def by_helm(values: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The same by Helm itself; None where there is none."""
     helm = os.environ.get("QUIETCOUNT_HELM") or shutil.which("helm")
     if helm is None:
         return None

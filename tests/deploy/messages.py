@@ -70,8 +70,6 @@ LEVELS = {"warning", "error", "critical", "exception"}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A template and where it is."""
-
     place: str
     text: str
 
@@ -113,7 +111,6 @@ def template(node: ast.expr) -> str:
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The names and string expressions of an assignment."""
     if not isinstance(node, ast.Assign):
         return
     for target in node.targets:
@@ -135,12 +132,10 @@ def texts_assigned(body: ast.AST) -> dict[str, list[ast.expr]]:
 
 
 def name_of(node: ast.expr) -> str:
-    """`b` of `a.b` and of `b`."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def sources(root: Path = ROOT) -> dict[str, ast.Module]:
-    """Every module of the package, parsed."""
     paths = sorted(root.glob("workers/**/*.py"))
     return {str(path.relative_to(root)): ast.parse(path.read_text()) for path in paths}
 
@@ -159,7 +154,6 @@ def ours(modules: dict[str, ast.Module]) -> set[str]:
 
 
 def messages(modules: dict[str, ast.Module]) -> list[Message]:
-    """Every message of the package."""
     raised = ours(modules)
     return [
         Message(f"{file}:{node.lineno}", " ".join(text.split()))
@@ -207,7 +201,6 @@ def _of_node(file: str, node: ast.AST, raised: set[str]) -> Iterator[tuple[ast.e
 
 
 def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
-    """The sentences of a function or table of `SPOKEN`."""
     if isinstance(node, ast.FunctionDef):
         names = {node.name}
     else:
@@ -327,7 +320,6 @@ def rows(heading: str, guide: str) -> list[list[str]]:
 
 
 def patterns(row: list[str]) -> list[str]:
-    """What stands between backticks in a row's first cell."""
     return re.findall(r"`([^`]+)`", row[0])
 
 

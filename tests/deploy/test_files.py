@@ -22,7 +22,6 @@ OURS = ("key", "topics", "worker-1", "worker-2", "dashboard")
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Every Kubernetes object of the directory."""
     files = sorted(set(KUBERNETES.glob("*.yaml")) - {KUBERNETES / "kustomization.yaml"})
     return [document for path in files for document in yaml.safe_load_all(path.read_text())]
 
@@ -37,7 +36,6 @@ def one(kind: str, name: str) -> dict[str, Any]:
 
 
 def pods() -> list[tuple[str, dict[str, Any]]]:
-    """(kind, pod) of everything that runs."""
     templated = (item for item in manifests() if "template" in item.get("spec", {}))
     return [(item["kind"], item["spec"]["template"]["spec"]) for item in templated]
 
@@ -82,7 +80,6 @@ def test_only_what_the_image_takes_is_sent_to_the_builder() -> None:
 
 
 def pins(path: Path) -> dict[tuple[str, str], set[str]]:
-    """(name, version with its condition) -> hashes."""
     found: dict[tuple[str, str], set[str]] = {}
     for block in re.split(r"\n(?=[a-z])", path.read_text()):
         if match := re.match(r"([a-z0-9][\w.-]*)==([^\s;]+)", block):

@@ -18,7 +18,6 @@ modules = cache(messages_of.sources)
 
 @cache
 def found_messages() -> list[Message]:
-    """All messages of them."""
     return messages(modules())
 
 

@@ -244,7 +244,6 @@ class Generator:
         return choice(VALUES)
 
     def label(self) -> bytes:
-        """Return a quoted label, usually a plain one."""
         kind = self._random.random()
         if kind < 0.8:
             return b'"item%d"' % self._random.randrange(40)
@@ -261,7 +260,6 @@ class Generator:
         return b"{" + b",".join(self.label() + b":" + self.whole(14) for _ in range(number)) + b"}"
 
     def whole(self, digits: int) -> bytes:
-        """Return a number of fewer than `digits` digits."""
         return b"%d" % self._random.randrange(10 ** self._random.randrange(1, digits))
 
     def marks(self) -> list[bytes]:
@@ -270,7 +268,6 @@ class Generator:
         return [b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")]
 
     def event(self, names: Sequence[bytes]) -> bytes:
-        """Return an event whose fields have these names."""
         draw, choice = self._random.random, self._random.choice
         parts = [(names[0], self.label()), (names[1], self.items()), (names[2], self.whole(18))]
         parts.append((names[3], self.label() if draw() < 0.5 else self.whole(20)))
@@ -284,7 +281,6 @@ class Generator:
         return b"%b{%b}%b" % (around, fields, around)
 
     def mutated(self, event: bytes, other: bytes) -> bytes:
-        """Return an event with one mutation; `other` is spliced in."""
         pick = self._random.randrange
         at = pick(len(event) + 1)
         to = min(len(event), at + 1 + pick(1 + pick(12)))
@@ -379,7 +375,6 @@ def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes
 
 
 def compare(records: int, seed: int) -> Iterator[Compared]:
-    """Compare mutated events of all settings."""
     for reader, values in mutations(records, seed):
         yield *difference(reader, values), len(values)
 

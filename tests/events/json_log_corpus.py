@@ -72,8 +72,6 @@ TREES = {
 
 
 class Shapes(Generator):
-    """Generator of mostly plain records in the shape of a tree."""
-
     def object(self, node: Node) -> bytes:
         """Return an object with most of the wanted fields and some others."""
         draw, choice = self._random.random, self._random.choice
@@ -209,7 +207,6 @@ def rows_of_object(node: Node, value: object) -> Iterator[Row]:
 
 
 def one(slot: int, value: object) -> Row:
-    """Return the row of a single value."""
     if isinstance(value, Whole):
         return slot, kinds.WHOLE, str(value)
     if isinstance(value, Number):
@@ -237,8 +234,6 @@ FORMS = {
 
 
 class Scanner:
-    """The scanner along one tree, over whole batches."""
-
     def __init__(self, root: Node, logs: Logs | None = None) -> None:
         self.root = root
         self._walk = JsonTree(root).walk()
@@ -363,7 +358,6 @@ def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def compare(records: int, seed: int) -> Iterator[Compared]:
-    """Compare mutated records of all trees."""
     readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
     for name, values in mutations(records, seed):
         yield *difference(*readers[name], values), len(values)

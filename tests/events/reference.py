@@ -120,7 +120,6 @@ def times(value: Any) -> int:
 
 
 def one(value: Any, edges: Sequence[float] | None) -> str | int:
-    """Return one item: a label, or a bucket number."""
     if edges is None:
         return label(value)
     number = number_of(value)

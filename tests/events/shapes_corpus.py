@@ -67,13 +67,10 @@ class Case:
 
 
 class Maker:
-    """Generator of random settings and events."""
-
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
 
     def path(self, most: int = 4) -> str:
-        """Return a path of a few names."""
         number = self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2])
         return ".".join(self.name() for _ in range(number))
 
@@ -133,7 +130,6 @@ class Maker:
         return conditions, roles
 
     def case(self) -> Case:
-        """Return settings that are not refused."""
         while True:
             case = self._case()
             if case is not None:
@@ -207,7 +203,6 @@ class Maker:
                 self._put(inner, rest, one)
 
     def changed(self, record: dict[str, Any]) -> Any:
-        """Return an event with one change."""
         choose = self.choose
         places = [*_places(record)]
         if not places:
@@ -255,7 +250,6 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def document(
     events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
 ) -> dict[str, Any]:
-    """Return a complete settings file with these fields."""
     bounds: dict[str, Any] = {"tick": "10s", "horizon": 10, "max_items": 3}
     bounds |= {"epsilon": 1.0, "delta": 1e-9}
     if user is not None:
@@ -348,7 +342,6 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
 
 
 def compare(records: int, seed: int) -> Iterator[Compared]:
-    """Compare events of random settings."""
     maker = Maker(seed)
     for _ in range(0, records, BATCH):
         case = maker.case()

@@ -12,13 +12,10 @@ WRITERS = tuple(json.JSONEncoder(ensure_ascii=ascii_only).encode for ascii_only 
 
 
 class Raw(str):
-    """A value as literal JSON text."""
-
     __slots__ = ()
 
 
 def dumped(value: Any, choose: random.Random) -> str:
-    """Return a value as JSON, in one of the possible notations."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, dict):

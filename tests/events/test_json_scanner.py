@@ -92,7 +92,6 @@ AROUND += [(b"", behind) for behind in (b"\0", b"{}", b",")]
 
 
 def corpus() -> Iterator[tuple[str, list[bytes]]]:
-    """Yield tree names with hostile records for each."""
     for name, places in PLACES.items():
         values = (*VALUES, *LONG, *(b'"%b"' % inside for inside in ESCAPED))
         yield name, [place.replace(b"@", value) for place in places for value in values]

@@ -145,7 +145,6 @@ class Killed(Exception): ...
 
 
 def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
-    """Make a shard without a broker commit into these lists."""
     messages: list[Outgoing] = []
     changes: list[list[Change]] = []
 

@@ -28,7 +28,6 @@ def test_three_readers_agree_over_random_shapes() -> None:
 
 
 def case_of(events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None) -> Case:
-    """Return settings in the form that the tests use."""
     stated = list(histograms) or [{}]
     settings = settings_or_none(events, stated, user)
     assert settings is not None
@@ -219,7 +218,6 @@ def plain_views(old: str = "", new: str = "") -> Any:
 
 @functools.cache
 def some() -> list[tuple[Case, list[bytes]]]:
-    """Return many kinds of settings, with events for each."""
     maker = Maker(5)
     cases = (maker.case() for _ in range(150))
     return [*probes(), *((case, maker.batch(case, 60)) for case in cases)]

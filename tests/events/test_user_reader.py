@@ -23,7 +23,6 @@ SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="
 
 
 def users(found: RecordUsers) -> list[bytes | None]:
-    """Return every record's user; None if it has none."""
     return [
         found.data[start:stop].tobytes() if known else None
         for known, (start, stop) in zip(found.known.tolist(), found.users.tolist(), strict=True)

@@ -69,7 +69,6 @@ def _zstd(pieces: Iterable[bytes]) -> bytes:
 
 
 def xerial(pieces: Iterable[bytes], block: int = 32 << 10) -> bytes:
-    """Return snappy in Java's frames."""
     found = [b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"]
     for piece in pieces:
         for at in range(0, len(piece), block):

@@ -34,7 +34,6 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
 
 
 def await_all(futures: Mapping[Any, Future[Any]]) -> None:
-    """Wait for the answers to an admin client's request."""
     for future in futures.values():
         future.result(PATIENCE_S)
 
@@ -46,8 +45,6 @@ def offline(partition: int, metrics: Metrics | None = None, name: str = "shard")
 
 
 class Keeper(Shard):
-    """Shard with its offset in its state."""
-
     def restore(self) -> None:
         self.offset = int(self.store.get(b"offset") or 0)
 
@@ -56,13 +53,11 @@ class Keeper(Shard):
 
 
 def commits(shard: Shard) -> float:
-    """Return how many transactions its stage has committed."""
     seconds = shard.metrics.stage(shard.stage).commit_seconds
     return float(sum(bucket.get() for bucket in seconds._buckets))
 
 
 def aborts(shard: Shard) -> float:
-    """Return how often its stage has repeated a transaction."""
     return float(shard.metrics.stage(shard.stage).aborted._value.get())
 
 
@@ -82,7 +77,6 @@ def before_commit(transactions: Transactions, act: Callable[[], object]) -> None
 
 
 def abort() -> None:
-    """Raise an error that requires an abort."""
     raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
 
@@ -112,7 +106,6 @@ def read(
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
-    """Wait until no transaction is open in a partition."""
     await_commits(connection, [(topic, partition)])
 
 

@@ -58,7 +58,6 @@ class Faults:
         self._lock = threading.Lock()
 
     def __call__(self, request: Request) -> Fate:
-        """Deliver held requests, then return the fate of this one."""
         place = f"{request.transactional_id}/{request.key}/{request.number}"
         chance = random.Random(f"{self._seed}/{place}")
         if request.key == Api.PRODUCE and chance.random() < 0.4:
@@ -78,8 +77,6 @@ class Faults:
 
 
 class Chain(Keeper):
-    """A chain of transactions; see the module."""
-
     topic = ""
     aborted = 0
 
@@ -114,7 +111,6 @@ class Report:
 
 
 def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int = 6) -> Report:
-    """Commit this many transactions through the proxy."""
     connection, name = Connection(f"127.0.0.1:{proxy.port}"), unique("chains")
     topic, state = f"{name}.out", f"{name}.state"
     create_topic(connection, topic, PARTITIONS * chains)

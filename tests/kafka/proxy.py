@@ -23,8 +23,6 @@ from tests.broker import fixed_port, own_broker
 
 
 class Api(IntEnum):
-    """Kafka's numbers of a transactional producer's requests."""
-
     PRODUCE = 0
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS = 24
@@ -38,8 +36,6 @@ _SWAP_S = 0.05
 
 
 class Fate(Enum):
-    """Treatment of a request by the proxy."""
-
     PASS = "goes on"
     HOLD = "does not arrive, unless it is delivered later; its connection is cut"
     LOSE = "arrives; its connection is cut before the answer"
@@ -139,8 +135,6 @@ class Proxy:
 
 
 class _Link:
-    """One connection through the proxy, as two threads."""
-
     def __init__(self, proxy: Proxy, client: socket.socket, broker: socket.socket) -> None:
         self._proxy, self._client, self._broker = proxy, client, broker
         self._losing = False

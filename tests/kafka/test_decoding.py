@@ -57,7 +57,6 @@ async def consumer_at(bootstrap: str, partition: Partition, start: int) -> Async
 
 
 async def fetched(bootstrap: str, topic: str, start: int) -> ColumnRecords:
-    """Return an unread aiokafka response fetched from `start`."""
     keep_bytes()
     partition = Partition(topic, 0)
     async with consumer_at(bootstrap, partition, start) as consumer:

@@ -35,7 +35,6 @@ MOST = 1 << 30
 
 
 def large_records(number: int, length: int) -> Iterator[bytes]:
-    """Yield the bytes of records filled with `a`."""
     return chain.from_iterable(record(i, b"", longer=length) for i in range(number))
 
 
@@ -51,7 +50,6 @@ def in_many(codec: str) -> tuple[bytes, int, int]:
 
 
 def one_record(codec: str) -> tuple[bytes, int, int]:
-    """Return one record of 200 MB; 20 kB with zstd."""
     made = batch(codec, record(0, b"x", b"key", [(b"h", b"v")], longer=200 * MB), 1)
     return made, 1, MB + 1
 
@@ -62,7 +60,6 @@ def empty_records() -> bytes:
 
 
 def nulls(codec: str) -> tuple[bytes, int, int]:
-    """Return a million empty records."""
     return batch(codec, [empty_records()], MB), MB, 0
 
 
@@ -71,7 +68,6 @@ SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, 
 
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
-    """Load compiled code before measuring."""
     parts_of(batch("zstd", record(0, b"", longer=40 * MB), 1))
 
 
@@ -284,7 +280,6 @@ def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> Non
 
 
 def rows(part: Batch) -> list[tuple[Any, ...]]:
-    """Return every column of a part's records."""
     r, times = part.records, part.records.times.tolist()
     return [
         (offset, times[i], r.key(i), r.value(i), tuple(r.headers(i, 1 << 20) or ()))

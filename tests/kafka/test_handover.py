@@ -47,8 +47,6 @@ class Log:
 
 
 class Recorder(Shard):
-    """Shard without Kafka that records the calls it gets."""
-
     def __init__(self, partition: int) -> None:
         super().__init__(offline(partition))
         self.starts_at: int | None = 0
@@ -76,8 +74,6 @@ class Recorder(Shard):
 
 
 class Stage:
-    """Hand-over over recorders."""
-
     def __init__(self) -> None:
         self.log = Log()
         self.made: dict[int, Recorder] = {}

@@ -19,7 +19,6 @@ LOG = Changelog("state", 0)
 
 
 def written(path: Path | None, *changes: Change, at: int = 5, log: Changelog = LOG) -> Store:
-    """Return an open store with changes in it."""
     store = Store(path, log).open()
     store.write(changes, at)
     return store

@@ -34,8 +34,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
 
 
 class SecureSite(Site):
-    """A site whose commands connect as one of its principals."""
-
     def __init__(self, secure: Secure, directory: Path) -> None:
         options: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
         super().__init__(secure.inside, directory, [unk(), known()], create=False, **options)
@@ -137,7 +135,6 @@ def read_one(site: SecureSite, user: str, topic: str) -> Message:
 
 
 def refused_line(site: SecureSite, command: str) -> str:
-    """Return the only line of a command that Kafka refuses."""
     done = quietcount(command, "-c", str(site.config))
     assert done.returncode == 2
     assert "Planted" not in done.stderr + done.stdout

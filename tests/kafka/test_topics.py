@@ -24,7 +24,6 @@ EVENTS = ("eu", "us", "e1")
 
 
 def counts(plan: Sequence[Topic]) -> dict[str, int]:
-    """Return planned partition counts by short name."""
     return {topic.name.removeprefix("w."): topic.partitions for topic in plan}
 
 

@@ -31,7 +31,6 @@ def numbered(name: str, rows: int) -> Tags:
 
 
 def labelled(state: State, release: object) -> dict[bytes, int]:
-    """Return the shown counts by label."""
     assert isinstance(release, Release)
     rows, counts = release.rows.tolist(), release.counts.tolist()
     return {state.ledger.label(row): n for row, n in zip(rows, counts, strict=True)}

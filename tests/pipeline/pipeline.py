@@ -23,7 +23,6 @@ KEY = NoiseKey(bytes(range(32)))
 
 
 def rows_of(section: Section) -> Iterator[tuple[str, str, int]]:
-    """Yield stream key, label and count of every row."""
     found = section.contributions()
     rows = zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True)
     return ((found.keys[key], label.decode(), count) for key, label, count in rows)
@@ -56,7 +55,6 @@ def of_users(lanes: Iterable[Lane], events: Iterable[tuple[Any, int]]) -> Counte
 
 
 def contents(messages: Iterable[Message]) -> Counter[Contributed]:
-    """Add up the contributions in messages."""
     total: Counter[Contributed] = Counter()
     for section in (section for message in messages for section in message.sections):
         for key, label, count in rows_of(section):
@@ -114,8 +112,6 @@ def histogram_of(config: HistogramConfig, **changes: Any) -> Histogram:
 
 @dataclass
 class Partition:
-    """Owner partition with a store that survives crashes."""
-
     configs: Sequence[HistogramConfig]
     sources: int
     owner: int = 0
@@ -149,7 +145,6 @@ class Partition:
         return progress.offset
 
     def go_on(self, messages: Sequence[bytes]) -> None:
-        """Restart, and take the messages from where it resumes."""
         position = self.restart()
         self.receive(messages[position:], position)
 

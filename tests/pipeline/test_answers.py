@@ -31,7 +31,6 @@ def example() -> ModuleType:
 
 
 def numbered(values: list[Any]) -> list[dict[str, Any]]:
-    """Return an answer per value, each to a query of its own."""
     return [{"query": f"q{i}", "value": value} for i, value in enumerate(values)]
 
 

@@ -55,8 +55,6 @@ def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[Contributed]:
 
 
 class Source:
-    """Source partition with a store that survives restarts."""
-
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes, self.store, self.offset = lanes, Store(None, Changelog("state", 0)).open(), 0
         self.total: Counter[Contributed] = Counter()

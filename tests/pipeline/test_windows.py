@@ -30,7 +30,6 @@ def known(**changes: Any) -> HistogramConfig:
 
 
 def snapshots(config: HistogramConfig) -> dict[int, dict[str, Any]]:
-    """Return one epoch's snapshots without events, by tick."""
     histogram = histogram_of(config)
     histogram.start_at(1)
     found: dict[int, dict[str, Any]] = {}

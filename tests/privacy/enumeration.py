@@ -73,7 +73,6 @@ class Chances:
         self._drawn, self._users = {}, {}
 
     def advance(self) -> bool:
-        """Advance to the next path; return False if there is none."""
         while self._way:
             alternatives, index, before = self._way.pop()
             if index + 1 < len(alternatives) and before * alternatives[index + 1][1] >= self._floor:
@@ -91,7 +90,6 @@ class Chances:
         return value
 
     def pick(self, word: tuple[int, int], alternatives: Alternatives) -> int:
-        """Return an address's pick; no two picks may read one."""
         if word in self._users:
             raise AssertionError("one word for two picks, or for a pick and a table")
         self._users[word] = "a pick"
@@ -189,7 +187,6 @@ def parts(event: Event) -> list[tuple[Contributions, NDArray[np.int32]]]:
 
 
 def seen(state: State, release: object) -> object:
-    """Return a reader's view of the one stream key."""
     if isinstance(release, Answers):
         return repr(sorted(release.of_key[0].items()))
     if isinstance(release, Items):
@@ -201,7 +198,6 @@ def seen(state: State, release: object) -> object:
 
 
 def fixed(*ticks: Event) -> World:
-    """Return contributions that do not depend on the output."""
     return lambda t, _: ticks[t - 1]
 
 

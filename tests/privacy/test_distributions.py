@@ -101,7 +101,6 @@ def named(outcome: object) -> object:
 
 
 def lower(owner: Any, name: str, by: int) -> None:
-    """Plant a lower bar in a frozen object."""
     object.__setattr__(owner, name, getattr(owner, name) - by)
 
 
@@ -129,7 +128,6 @@ def half(mechanism: Any) -> None:
 
 
 def even(history: History) -> Event:
-    """Return an event whose item depends on the first snapshot."""
     first: Any = history[0]
     (_, count), _ = first
     return {"a": 1} if count % 2 == 0 else {"b": 1}

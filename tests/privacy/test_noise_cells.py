@@ -44,8 +44,6 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 class Recorder(NoiseStream, shared=False):
-    """Noise source that records the use and time of every word."""
-
     def __init__(self) -> None:
         super().__init__(bytes(32))
         self.tick = 0

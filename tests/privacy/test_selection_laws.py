@@ -75,7 +75,6 @@ def peeled(weights: Mapping[object, float], k: int, end: object = None) -> dict[
 
 
 def together(law: Mapping[Order, float], outcome: Callable[[Order], object]) -> Law:
-    """Return the law of `seen` applied to an order."""
     found: dict[object, float] = {}
     for order, probability in law.items():
         found[outcome(order)] = found.get(outcome(order), 0.0) + probability

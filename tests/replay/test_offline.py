@@ -154,7 +154,6 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
     done: list[int] = []
 
     def pressed(*, held: bool, times: int = 1) -> bool:
-        """Whether KeyboardInterrupt was raised."""
         with Interrupts() as interrupts:
             step = interrupts.held() if held else contextlib.nullcontext()
             try:

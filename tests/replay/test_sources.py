@@ -387,5 +387,4 @@ def test_who_stops_early_leaves_no_thread_behind() -> None:
 
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: Patch) -> None:
-    """Several batches, so that their borders are in every test."""
     monkeypatch.setattr(sources, "CHUNK_BYTES", 200)

@@ -12,7 +12,6 @@ URL = "https://registry.example:8081/apis/ccompat/v7"
 
 
 def read(base: Path, **values: Any) -> SchemaRegistrySettings:
-    """The section as the settings file has it."""
     return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
 
 

@@ -40,7 +40,6 @@ HISTOGRAM = GOOD[GOOD.index("[[histogram]]") :]
 
 
 def loaded(directory: Path, text: str) -> Settings:
-    """Settings from a file with this text."""
     path = directory / "orders.toml"
     path.write_text(text, encoding="utf-8")
     return load(path)
@@ -63,13 +62,11 @@ def assert_refused(directory: Path, text: str, said: str) -> None:
 
 
 def changed(old: str, new: str) -> str:
-    """The good file with one line replaced."""
     assert GOOD.count(old) == 1
     return GOOD.replace(old, new)
 
 
 def with_users(further: str = "") -> str:
-    """The good file with users protected."""
     text = changed('key = "shop"', 'key = "shop"\nuser = "customer"')
     return text + further + '[privacy]\nunit = "user"\n'
 

@@ -39,8 +39,6 @@ HISTOGRAMS = unk("unknown"), known("known", tick="2s", keys=KEYS, **BOUNDED)
 
 @dataclass
 class Oracle:
-    """Expected contributions, computed event by event."""
-
     lanes: list[Lane]
     watermarks: list[int | None] = field(default_factory=lambda: [None] * SOURCES)
     total: Counter[Contributed] = field(default_factory=Counter)

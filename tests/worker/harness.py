@@ -123,7 +123,6 @@ class Worker:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Send SIGKILL, which also ends a stopped process."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
@@ -388,7 +387,6 @@ class Site:
 
 
 def produce(producer: Producer, *record: Any) -> None:
-    """Send a record, once the producer's queue has room."""
     while True:
         try:
             producer.produce(*record)
@@ -427,7 +425,6 @@ def quietcount(
 
 
 def succeed(*arguments: str) -> str:
-    """Run a command that exits 0; return what it prints."""
     done = quietcount(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -34,7 +34,6 @@ def switch_at_random(seed: int) -> None:
 
 
 def hold_first_picks(threads: int) -> None:
-    """Make the first picks of every scale begin together."""
     peel, lock = selection._peel, threading.Lock()
     gates: dict[Fraction, threading.Barrier] = {}
     seen: set[tuple[int, Fraction]] = set()

@@ -95,7 +95,6 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
 
 
 def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, Any]]) -> None:
-    """Assert equal ids, prices and ticks of every epoch."""
     stated = {
         (h["name"], mechanism_id): (g, e)
         for h in found["histograms"]

@@ -39,14 +39,12 @@ LIVING = "broker.session.timeout.ms=3600000\n"
 
 @pytest.fixture
 def kafka() -> Iterator[OwnBroker]:
-    """A broker that may be killed."""
     with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def living() -> Iterator[OwnBroker]:
-    """A broker that may be frozen, and is never killed."""
     with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 
@@ -63,7 +61,6 @@ class Counted:
         self.broken = 0
 
     def send(self, label: str, events: int, *, flush: bool = True) -> int:
-        """Send events and one invalid record; return their time."""
         at = now_ms()
         for i in range(events):
             who = f"{label}-{self.sent[label] + i}"

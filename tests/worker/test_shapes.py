@@ -89,7 +89,6 @@ def written(at_ms: int, unit: str) -> object:
 
 
 def reference(events: list[Event]) -> Counts:
-    """Count by the settings, event by event."""
     found: Counts = Counter()
     for event in events:
         order = event["order"]

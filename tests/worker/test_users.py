@@ -40,7 +40,6 @@ def hash_of(user: str) -> int:
 
 
 def orders(rng: random.Random, number: int, end_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield orders of the last minute."""
     for i in range(number):
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
         items, key = rng.choices(LABELS, k=rng.randint(1, 3)), rng.choice(KEYS)

@@ -47,8 +47,6 @@ SOURCES = Sources((SourceTopic("events", 2, None),))
 
 
 class Scene:
-    """Two source partitions and one owner, all assigned here."""
-
     def __init__(self, directory: Path, worker: str = "") -> None:
         path = directory / "orders.toml"
         path.write_text(SETTINGS.format(worker=worker))

@@ -50,7 +50,6 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
 
 @pytest.fixture(scope="module")
 def labels_of(families: Families) -> dict[str, set[str]]:
-    """Every series that a query may name, with its labels."""
     found = dict(OTHERS)
     for name, (kind, _, labels) in families.items():
         for suffix in SUFFIXES[kind]:
@@ -69,7 +68,6 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """(where, expression) of the alerts and of the dashboard."""
     for alert in alerts():
         yield alert["alert"], alert["expr"]
     for panel in panels():
@@ -80,7 +78,6 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def nodes(expression: str) -> list[Any]:
-    """Every node of a parsed expression."""
     found: list[Any] = []
 
     def visit(node: Any) -> bool:

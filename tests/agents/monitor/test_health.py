@@ -14,7 +14,6 @@ COMMIT_INTERVAL_S, TICK_S = 5.0, 10.0
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    """Everything as it should be."""
     return Scene(tmp_path)
 
 

@@ -19,13 +19,11 @@ PARTITIONS = {"contribute": 2, "release": 1}
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    """A worker's shards, not open."""
     return Scene(tmp_path)
 
 
 @pytest.fixture
 def port(scene: Scene) -> Iterator[int]:
-    """Where they are watched."""
     with OperatorsPort(scene.settings, 0) as operator:
         operator.show(scene.handover, PARTITIONS)
         assert operator.address is not None and operator.address.startswith("http://127.0.0.1:")
@@ -42,7 +40,6 @@ def ask(
 
 
 def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every sample of an answer, in Prometheus' own parser."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text.decode())

@@ -23,7 +23,6 @@ def event(i: int, **changes: object) -> dict[str, object]:
 
 
 def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
-    """Return the bounds of every log of the site's topics."""
     topics = site.admin.list_topics(timeout=60).topics
     own = {name: sorted(topic.partitions) for name, topic in topics.items() if site.name in name}
     with reader(site.connection) as consumer:

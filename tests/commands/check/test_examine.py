@@ -49,7 +49,6 @@ def examined(settings: Settings, source: str) -> Findings:
 
 
 def shown(settings: Settings, source: str, directory: Path) -> str:
-    """Return what `check` prints, on one line."""
     sample = of_file(settings, source, 10_000)
     console = Console(record=True, width=100, file=(directory / "out").open("w"))
     show(examine(settings, sample), sample, settings, console)

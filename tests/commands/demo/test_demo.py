@@ -86,7 +86,6 @@ GRID = TickGrid(tick_ms=10, start_ms=100, horizon=3)
 
 
 def snapshot(tick: int, items: list[tuple[str, int]], **changes: object) -> dict[str, object]:
-    """A message of the histogram `h`, as consumers get it."""
     epoch, t = GRID.split(tick)
     place = {"histogram": "h", "key": "JFK", "epoch": epoch, "tick": t, "page": 1, "pages": 1}
     times = {"start": GRID.start(tick), "end": GRID.end(tick)}
@@ -178,7 +177,6 @@ def workers_of(directory: Path) -> list[int]:
 
 
 def until(process: subprocess.Popen[str], start: str) -> list[str]:
-    """Reads lines up to one that begins with `start`."""
     assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:

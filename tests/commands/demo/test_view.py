@@ -25,7 +25,6 @@ from workers.settings.settings import Settings
 
 @pytest.fixture
 def settings() -> Iterator[Settings]:
-    """The demo worker's settings."""
     connection = Connection("127.0.0.1:9092", {"check.crcs": "false"})
     with Child() as child:
         yield child.prepare(settings_text("demo-x", connection, 1_700_000_000_000))
@@ -74,7 +73,6 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
 
 
 def drawn(scene: Scene, width: int, height: int, *, colour: bool = False) -> list[str]:
-    """The lines that rich makes of a scene."""
     system = "truecolor" if colour else None
     console = Console(
         width=width,

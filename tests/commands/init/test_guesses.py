@@ -37,7 +37,6 @@ def pages(times: Iterable[object], number: int = 5) -> list[Event]:
 
 
 def said(draft: Draft) -> dict[str, str]:
-    """Return the guesses as the settings have them."""
     items, time, where = draft.items, draft.time, draft.where
     found = {
         "items": items.field.path,

@@ -132,7 +132,6 @@ def draft_of(sample: Sample, answers: Answers | None = None, access: Access | No
 
 
 def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]:
-    """Return what `init` writes, and the draft."""
     draft = draft_of(sample, answers)
     names: Any = {"bootstrap": "localhost:9092", "topic": "events", "output": Path("x.toml")}
     now = datetime(2026, 11, 22, tzinfo=UTC)
@@ -145,5 +144,4 @@ def loaded(text: str) -> Settings:
 
 
 def comments(text: str) -> str:
-    """Return the text of a settings file without line breaks."""
     return " ".join(text.replace("#", " ").split())

@@ -33,7 +33,6 @@ def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
 def reject(
     site: Site, partition: int, event: object, reason: str = "missing field 'key'", **changes: Any
 ) -> None:
-    """Put a record into the rejects topic, as a worker does."""
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
     source = changes.pop("source", (site.topic, partition, changes.pop("offset", 0)))
     topic, key = site.settings.rejects_topic, changes.pop("key", None)

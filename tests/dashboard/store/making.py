@@ -17,7 +17,6 @@ BEGIN_MS = START_MS // 3_600_000 * 3_600_000
 
 
 def at(tick: int, begin_ms: int = BEGIN_MS) -> Document:
-    """Start and end of a tick since `begin_ms`."""
     return {"start": begin_ms + (tick - 1) * TICK_MS, "end": begin_ms + tick * TICK_MS}
 
 

@@ -40,13 +40,11 @@ SNAPSHOT = Draft202012Validator(json.loads((ROOT / "docs" / "snapshot.schema.jso
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker is away, and is not waited for at the end."""
     monkeypatch.setattr(following, "ANSWER_S", 0.2)
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history that was filled before."""
     path = tmp_path_factory.mktemp("history") / "it's.duckdb"
     with opened(path) as (_, writer):
         store_all(writer, LIFE)

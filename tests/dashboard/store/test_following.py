@@ -24,8 +24,6 @@ PARTITIONS = 3
 
 
 class History:
-    """A file with what fills it, without a dashboard around."""
-
     def __init__(self, topics: Topics, path: Path) -> None:
         self.database = writing.connect(path)
         self.writer = Writer(self.database)
@@ -40,8 +38,6 @@ class History:
         self.database.close()
 
     def read_all(self) -> History:
-        """Reads to the ends as they are now."""
-
         def read() -> bool:
             self.follower.step()
             return self.follower.read is None
@@ -167,7 +163,6 @@ def test_what_the_topic_no_longer_had_is_a_gap(
 
 
 def made_anew(topics: Topics, tmp_path: Path) -> None:
-    """Read ten ticks of a topic, and make it anew."""
     name, admin = f"{topics.prefix}.products", admin_of(topics.connection)
     topics.send(*at_ticks(range(1, 11)))
     with History(topics, tmp_path / "h") as history:

@@ -29,7 +29,6 @@ Kept = tuple[duckdb.DuckDBPyConnection, Writer]
 def kept(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Kept]:
-    """Two streams that came in turns."""
     with opened(tmp_path_factory.mktemp("history") / "history.duckdb") as (database, writer):
         other = making.life("s2", seed=2)
         both = [document for pair in zip(LIFE, other, strict=True) for document in pair]
@@ -68,7 +67,6 @@ def entries(documents: list[dict[str, Any]], labels: tuple[str, ...] = LABELS) -
 
 
 def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
-    """An entry of an answer, from the snapshot on the topic."""
     items = dict(document["items"])
     same = ("id", "epoch", "tick", "start", "end", "sd", "threshold")
     fields = {name: document[name] for name in same}

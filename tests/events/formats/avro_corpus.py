@@ -34,8 +34,6 @@ ADDED: tuple[dict[str, Any], ...] = (
 
 
 class Generator(corpus.Draw):
-    """Schemas and values of one sequence of random numbers."""
-
     # Ends of blocks, counts, long numbers.
     BYTES = (0, 1, 2, 3, 0x7F, 0x80, 0x81, 0xFE, 0xFF, 0xC2, 0xED, 0xF4)
 
@@ -44,7 +42,6 @@ class Generator(corpus.Draw):
         self._named: list[Any] = []
 
     def schema(self) -> dict[str, Any]:
-        """Return a record with a few fields."""
         self._named = []
         return self._record(0)
 
@@ -160,7 +157,6 @@ class Generator(corpus.Draw):
             self._paths(schema["items"], steps, len(steps), paths, depth + 1)
 
     def evolved(self, schema: Any) -> Any:
-        """Return a schema that reads what `schema` writes, mostly."""
         draw = self.random
         if isinstance(schema, list):
             return [each if isinstance(each, str) else self.evolved(each) for each in schema]
@@ -193,7 +189,6 @@ class Generator(corpus.Draw):
 
 
 def written(schema: Any, value: Any) -> bytes:
-    """Return a value as Avro bytes."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, value)
     return out.getvalue()
@@ -202,7 +197,6 @@ def written(schema: Any, value: Any) -> bytes:
 def difference(
     tree: Node, schema: Any, payloads: Sequence[bytes], reader: AvroSchema | None = None
 ) -> Outcome:
-    """Compare the scanner with fastavro."""
     form = AvroFormat(tree, reader)
     try:
         number = form.add(Schema("AVRO", json.dumps(schema)))

@@ -22,8 +22,6 @@ Outcome = tuple[str | None, int, int]
 
 
 class Draw:
-    """Choices of one sequence of random numbers."""
-
     #: What a byte of a broken record becomes, most often.
     BYTES: Sequence[int]
 
@@ -102,8 +100,6 @@ def difference(
 
 
 class Case(NamedTuple):
-    """One random schema with records; `shown` describes it."""
-
     shown: str
     form: SchemaFormat[Any]
     number: int

@@ -24,8 +24,6 @@ _UNSIGNED = (Field.TYPE_UINT32, Field.TYPE_UINT64, Field.TYPE_FIXED32, Field.TYP
 
 
 class Generator(corpus.Draw):
-    """Schemas and messages of one sequence of random numbers."""
-
     BYTES = (0, 1, 2, 3, 0x08, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0x81, 0xFF, 0xC2, 0xED, 0x0B)
 
     def schema(self) -> Schema:
@@ -89,7 +87,6 @@ class Generator(corpus.Draw):
             field.type_name = ".Kind"
 
     def fill(self, message: Any, depth: int = 0) -> Any:
-        """Return the message, with values in some of its fields."""
         draw = self.random
         for field in message.DESCRIPTOR.fields:
             if draw.random() < 0.3 or (depth > 3 and field.message_type is not None):
@@ -180,7 +177,6 @@ def _case(seed: int, good: int) -> Case | int:
 
 
 def run(records: int, seed: int, way: Any = None) -> Outcome:
-    """Compare the scanner with upb over many schemas."""
     return corpus.run(_case, records, seed, way)
 
 

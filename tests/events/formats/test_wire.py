@@ -20,7 +20,6 @@ def cut(
     named: bool = False,
     begin: int = 0,
 ) -> tuple[int, Any, Any, Any]:
-    """Where it stopped, and ids, payloads and numbers."""
     records, n = Records.of(values), len(values)
     ids, payloads, numbers = (np.full((n, 2), -7), np.full((n, 2), -7), np.full(n, -7))
     rows = np.array(known, dtype=np.int64).reshape(-1, 2)

@@ -64,7 +64,6 @@ def scalar(value: object) -> tuple[Any, ...]:
 
 
 def content(log: NDArray[np.int64], data: NDArray[np.uint8]) -> Said:
-    """Return what rows of a log say."""
     said: Said = {}
     for slot, kind, start, stop in log.tolist():
         row: tuple[Any, ...]

@@ -9,6 +9,5 @@ from tests.registry_server import RegistryServer, registry_server
 
 @pytest.fixture(scope="package")
 def registry(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    """Return the registry; it runs when a test begins."""
     with registry_server(tmp_path_factory.mktemp("registry"), bootstrap) as server:
         yield server

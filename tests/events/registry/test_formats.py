@@ -63,7 +63,6 @@ PROTO = (
 
 
 def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
-    """The values as a consumer of a topic finds them."""
     topic = f"formats-{next(_topics)}-{np.random.default_rng().integers(2**40)}"
     admin = admin_of(Connection(bootstrap))
     for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():

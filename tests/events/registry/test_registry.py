@@ -26,8 +26,6 @@ class Closed(Exception):
 
 
 class Shard:
-    """One that is given up when the test says so."""
-
     def __init__(self) -> None:
         self.closed, self.went_on = threading.Event(), 0
 

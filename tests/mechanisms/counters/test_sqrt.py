@@ -17,8 +17,6 @@ from workers.runtime.frozen import thawed
 
 
 class Planted:
-    """Noise table that returns a planted z: (ticks, rows)."""
-
     dtype = np.dtype(np.int32)
 
     def __init__(self, z: Longs) -> None:

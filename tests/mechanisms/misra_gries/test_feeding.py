@@ -18,7 +18,6 @@ KERNELS = [name for name in vars(feeding) if hasattr(getattr(feeding, name), "py
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose the compiled or the plain Python form."""
     for name in KERNELS:
         monkeypatch.setattr(feeding, name, request.param(getattr(feeding, name)))
 

@@ -17,7 +17,6 @@ def words_of(values: list[int]) -> Words:
 
 
 def random_words(rows: int, seed: int) -> Words:
-    """Return random words or tags, (rows, 2)."""
     return np.random.default_rng(seed).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
 
 

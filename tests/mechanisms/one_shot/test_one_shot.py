@@ -38,7 +38,6 @@ def one_shot(name: str, **changes: object) -> OneShot:
 
 
 def own_settings(name: str, domain: object) -> dict[str, Any]:
-    """Return k = 2, kbar = 3 and the domain where they apply."""
     values = {"k": (2, PICKING), "kbar": (3, LIMITED), "domain": (domain, KNOWN)}
     return {field: value for field, (value, names) in values.items() if name in names}
 

@@ -48,8 +48,6 @@ class Silent(MaxNoise):
 
 
 class Run:
-    """One epoch of a mechanism over stream keys "s0", "s1", ..."""
-
     def __init__(
         self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False
     ) -> None:

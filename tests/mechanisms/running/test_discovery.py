@@ -48,7 +48,6 @@ def shown_by_one_event(discovery: Discovery, t: int) -> float:
 
 
 def shares_of(discovery: Discovery, horizon: int) -> list[float]:
-    """Return the shares of delta_t that the ticks use."""
     ticks = range(1, horizon + 1)
     return [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in ticks]
 

@@ -11,8 +11,6 @@ from workers.settings.durations import parse_duration
 
 
 class Epoch(NamedTuple):
-    """One epoch of one generation, as stated by its snapshots."""
-
     topic: str
     id: str
     begin: int

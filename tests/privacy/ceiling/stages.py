@@ -39,7 +39,6 @@ class Stages:
         self.site, self.data = site, data
 
     def factory(self) -> Factory:
-        """Return the factory of a worker with the site's settings."""
         site = self.site
         topics = check_topics(site.settings, site.connection)
         return Factory(site.settings, site.connection, topics, site.key, self.data)

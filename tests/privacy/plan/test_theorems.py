@@ -25,7 +25,6 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def paper(promise: Promise) -> float:
-    """Return the paper's bound, which every case here has."""
     assert promise.printed is not None
     return promise.printed
 

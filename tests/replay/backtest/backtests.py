@@ -36,13 +36,10 @@ def events(
 
 
 def text_of(some: Sequence[object]) -> bytes:
-    """One a line."""
     return b"".join(json.dumps(event).encode() + b"\n" for event in some)
 
 
 class Interrupted(JsonLines):
-    """Source in the middle of which a signal comes."""
-
     number = signal.SIGINT
 
     def batches(self) -> Iterator[EventBatch]:
@@ -101,7 +98,6 @@ def backtest(
 def numbers(
     results: Results, metric: str, *, run: int = 1, seed: int = 0, key: str = "", size: int = 0
 ) -> dict[int, float]:
-    """Value by tick; 0 is the whole run."""
     wanted = (run, seed, metric, key, 0, size)
     found = [
         dict(zip(one.ticks.tolist(), one.values.tolist(), strict=True))
@@ -113,7 +109,6 @@ def numbers(
 
 
 def bounded(event: dict[str, object], max_items: int, max_count: int) -> Iterator[tuple[str, int]]:
-    """What of an event counts, said once more and simply."""
     items = event["items"]
     assert isinstance(items, list)
     for label in list(dict.fromkeys(items))[:max_items]:
