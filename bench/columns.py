@@ -76,7 +76,8 @@ def measure(
 def table(columns: int, ticks: int, touched: int, horizon: int) -> bool:
     """Prints a row for each query, and says whether the worst meets the target."""
     print(
-        f"\ntwo_level_k, {columns:,} columns of which {touched} change at each of {ticks:,} ticks: us a tick"
+        f"\ntwo_level_k, {columns:,} columns of which {touched} change at each of {ticks:,} ticks: "
+        "us a tick"
     )
     worst = 0.0
     for queries in (*((query,) for query in QUERIES), QUERIES):
@@ -87,7 +88,8 @@ def table(columns: int, ticks: int, touched: int, horizon: int) -> bool:
             flush=True,
         )
     print(
-        f"  worst: {worst:.1f} us, {1e6 / worst:,.0f} ticks/s; target {TARGET_US:.0f} us: {'met' if worst <= TARGET_US else 'NOT met'}"
+        f"  worst: {worst:.1f} us, {1e6 / worst:,.0f} ticks/s; target {TARGET_US:.0f} us: "
+        f"{'met' if worst <= TARGET_US else 'NOT met'}"
     )
     return worst <= TARGET_US
 

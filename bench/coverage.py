@@ -94,7 +94,8 @@ def measure(
                 continue
             off, shown = found[of] / sd, (counts + found)[of]
             low, high = conditional((shown - threshold) / sd)
-            # Noise above the threshold is what the interval takes for granted; where later noise fell below it, the plain one is left.
+            # Noise above the threshold is what the interval takes for granted; where later noise
+            # fell below it, the plain one is left.
             fell = shown <= threshold
             low, high = np.where(fell, -NORMAL_95, low), np.where(fell, NORMAL_95, high)
             # Intervals in sd around the published count; a count is never below 0.
@@ -155,11 +156,13 @@ def table(items: int = 20_000, horizon: int = 1_024) -> None:
         )
         print(f"\n{name}: {items:,} items of {what}, {horizon:,} ticks, epsilon 1")
         print(
-            "  ticks since it appeared   items  plain   wide  (length)  conditional (length)  noise, mean"
+            "  ticks since it appeared   items  plain   wide  (length)  conditional (length)  "
+            "noise, mean"
         )
         for row in measure(items, horizon, rates, below=below):
             print(
-                f"  {row.age:23} {row.items:7,}  {row.plain:5.1%}  {row.wide:5.1%}  {row.wide_length:5.2f} sd  "
+                f"  {row.age:23} {row.items:7,}  {row.plain:5.1%}  {row.wide:5.1%}  "
+                f"{row.wide_length:5.2f} sd  "
                 f"{row.conditional:10.1%}  {row.conditional_length:5.2f} sd  {row.bias:+6.2f} sd",
                 flush=True,
             )

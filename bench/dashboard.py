@@ -222,10 +222,12 @@ def report(seen: list[Seen], memory: list[float]) -> int:
     lags = sorted(lag for one in seen for lag in one.lags)
     fewest = min(len(one.lags) for one in seen)
     print(
-        f"{len(seen)} viewers that read and {STALLED} that do not; {len(lags):,} snapshots received, at least {fewest} by each"
+        f"{len(seen)} viewers that read and {STALLED} that do not; {len(lags):,} snapshots "
+        f"received, at least {fewest} by each"
     )
     print(
-        f"lag: median {statistics.median(lags):.3f} s, 99 % {lags[int(0.99 * len(lags))]:.3f} s, worst {lags[-1]:.3f} s (goal: 2 s)"
+        f"lag: median {statistics.median(lags):.3f} s, 99 % {lags[int(0.99 * len(lags))]:.3f} s, "
+        f"worst {lags[-1]:.3f} s (goal: 2 s)"
     )
     every = max(1, len(memory) // 12)
     print("memory of the server, MiB: " + " ".join(f"{value:.0f}" for value in memory[::every]))

@@ -204,7 +204,8 @@ def table(days: int) -> bool:
         size = path.stat().st_size
         ticks = days * DAY_TICKS
         print(
-            f"  {spent * 1e6:,.0f} us a tick to store, {size / 1e6:,.0f} MB ({size / ticks / ITEMS:.2f} bytes a count)"
+            f"  {spent * 1e6:,.0f} us a tick to store, {size / 1e6:,.0f} MB "
+            f"({size / ticks / ITEMS:.2f} bytes a count)"
         )
         kept = size < BYTES
         database = connect(path)
@@ -220,6 +221,7 @@ def table(days: int) -> bool:
             kept = kept and (median < VIEW_S or name.startswith("("))
         database.close()
     print(
-        f"  most memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB"
+        "  most memory of this process: "
+        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB"
     )
     return kept

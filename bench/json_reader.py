@@ -118,7 +118,8 @@ def main() -> int:
     options = parser.parse_args()
     plain_ns = 0.0
     print(
-        f"{'ns an event':14} {'bytes':>6} {'reader':>8} {'general':>8} {'msgspec':>8} {'declined':>9}"
+        f"{'ns an event':14} {'bytes':>6} {'reader':>8} {'general':>8} {'msgspec':>8} "
+        f"{'declined':>9}"
     )
     for name, (reader, values) in cases(options.records).items():
         records = Records.of(values)
@@ -131,7 +132,8 @@ def main() -> int:
         read, general, typed = (best(run, options.repeats) / len(values) * 1e9 for run in runs)
         size = sum(map(len, values)) / len(values)
         print(
-            f"{name:14} {size:6.0f} {read:8.0f} {general:8.0f} {typed:8.0f} {declined / len(values):9.2%}"
+            f"{name:14} {size:6.0f} {read:8.0f} {general:8.0f} {typed:8.0f} "
+            f"{declined / len(values):9.2%}"
         )
         plain_ns = read if name == "plain" else plain_ns
     print(f"plain: {plain_ns:.0f} ns, target {TARGET_NS:.0f} ns")

@@ -74,7 +74,8 @@ def main() -> None:
     given = parser.parse_args()
     step = measure(given.rows, given.ticks, given.horizon, given.counter)
     print(
-        f"{given.counter}: first {step.first:.0f}, then mean {step.mean:.1f}, most {step.most:.0f} ns a row and tick"
+        f"{given.counter}: first {step.first:.0f}, then mean {step.mean:.1f}, most {step.most:.0f} "
+        "ns a row and tick"
     )
 
 

@@ -122,7 +122,8 @@ def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]
 def table(items: int, ticks: int, horizon: int, only: Sequence[str]) -> None:
     """Prints a row for each mechanism."""
     print(
-        f"\none tick of {items:,} items, horizon {horizon:,}: ms, and how many times that of unk_base"
+        f"\none tick of {items:,} items, horizon {horizon:,}: ms, and how many times that of "
+        "unk_base"
     )
     print(f"{'':32}" + "".join(f"{kind:>8} {'x':>6}" for kind in KINDS))
     base: dict[str, float] = {}

@@ -26,8 +26,10 @@ def measure(
         spent.append((time.perf_counter() - start) / rows * 1e9)
     later = spent[1:] or spent
     return (
-        f"{kind} horizon {horizon or 'unbounded'}, {rows} rows, ticks {first}..{first + ticks - 1}: ns a row and tick: "
-        f"first {spent[0]:.0f}, then mean {np.mean(later):.1f}, median {np.median(later):.1f}, most {max(later):.0f}; "
+        f"{kind} horizon {horizon or 'unbounded'}, {rows} rows, ticks "
+        f"{first}..{first + ticks - 1}: ns a row and tick: "
+        f"first {spent[0]:.0f}, then mean {np.mean(later):.1f}, median {np.median(later):.1f}, "
+        f"most {max(later):.0f}; "
         f"{columns.bytes_per_row} bytes of cache a row"
     )
 

@@ -54,7 +54,8 @@ keys = ["shop"]
 """
 
 
-# The command, which then tells the most memory that its process had; what the kernel tells the parent includes the parent.
+# The command, which then tells the most memory that its process had; what the kernel tells the
+# parent includes the parent.
 CHILD = """
 import atexit
 from workers.cli import main
@@ -141,7 +142,8 @@ def run(
 def table(number: int) -> None:
     """Prints a row for each form, each number of items an event, and a tenth of the events beside all of them."""
     print(
-        f"\nreplay into one histogram of {ITEMS:,} items (Zipf), {TICKS:,} ticks, snapshots to a file, one core"
+        f"\nreplay into one histogram of {ITEMS:,} items (Zipf), {TICKS:,} ticks, snapshots to a "
+        "file, one core"
     )
     print(f"{'':52} {'events/s of CPU':>15} {'of the clock':>13} {'peak MB':>8} {'target':>10}")
     for each in (1, 2):

@@ -53,7 +53,8 @@ class Figures:
     peak_mb: int | None = None
 
 
-# As printed, by the number of micro-batches; of its machines nothing is said that compares with one process.
+# As printed, by the number of micro-batches; of its machines nothing is said that compares with one
+# process.
 PUBLISHED = {
     100: Figures(28_338, 1_391, 17_741_225, 50_039),
     1_000: Figures(22_280, 1_563, 19_395_721, 58_237),
@@ -170,7 +171,8 @@ def table(horizons: tuple[int, ...], share: float) -> bool:
     """Print the table, a part for each horizon; return whether what is promised of C = 32 was found."""
     users = int(users_table.USERS * share)
     print(
-        f"\nDP-SQLP, section 5.1: {users:,} users, {users_table.ITEMS:,} keys, epsilon {EPSILON:g}, delta {DELTA:g}"
+        f"\nDP-SQLP, section 5.1: {users:,} users, {users_table.ITEMS:,} keys, epsilon "
+        f"{EPSILON:g}, delta {DELTA:g}"
     )
     print(f"{'':44} {'keys':>8} {'l_inf':>7} {'l1':>12} {'l2':>9} {'s':>7} {'CPU s':>7} {'MB':>7}")
     kept = True

@@ -93,7 +93,8 @@ def table(number: int, forms: tuple[str, ...] = ("parquet", "jsonl")) -> bool:
     """Prints the rows of each form; returns whether 24 combinations cost less than 6 single runs."""
     kept = True
     print(
-        f"\na sweep of {COMBINATIONS} combinations over {number:,} events, 2 items each, {replay.TICKS:,} ticks"
+        f"\na sweep of {COMBINATIONS} combinations over {number:,} events, 2 items each, "
+        f"{replay.TICKS:,} ticks"
     )
     print(f"{'':52} {'CPU s':>8} {'clock s':>8} {'MB':>6} {'single runs':>12}")
     with tempfile.TemporaryDirectory() as name:

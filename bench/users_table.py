@@ -83,7 +83,8 @@ def table(horizons: tuple[int, ...], share: float) -> None:
     """Print a row for each horizon."""
     users = int(USERS * share)
     print(
-        f"\nreplay of records of {users:,} users, at most {PAIRS_A_USER} of {ITEMS:,} items each, from Parquet"
+        f"\nreplay of records of {users:,} users, at most {PAIRS_A_USER} of {ITEMS:,} items each, "
+        "from Parquet"
     )
     print(f"{'':40} {'s':>8} {'CPU s':>8} {'M records/s':>12} {'peak MB':>8}")
     for ticks in horizons:

@@ -71,7 +71,8 @@ def rows_of(case: Case, seeds: int) -> list[Row]:
 def table(seeds: int, ticks: int) -> bool:
     """Prints every row as it is measured; returns whether all promises hold."""
     print(
-        "\nerror that 95 % of the seeds keep within, beside the error promised with probability 0.95"
+        "\nerror that 95 % of the seeds keep within, beside the error promised with probability "
+        "0.95"
     )
     head = f"{'mechanism':26} {'promise':10} {'seeds':>5} {'measured':>9} {'worst':>7} {'ours':>7} {'printed':>8}"
     print(f"{head} {'meas./ours':>11} {'ours/printed':>13} {'passed':>7}  input")
@@ -80,7 +81,8 @@ def table(seeds: int, ticks: int) -> bool:
         for row in rows_of(case, seeds):
             promise, printed = row.promise, row.promise.printed or math.inf
             print(
-                f"{case.name:26} {promise.name:10} {len(row.errors):5} {row.measured:9,.0f} {row.worst:7,.0f} "
+                f"{case.name:26} {promise.name:10} {len(row.errors):5} {row.measured:9,.0f} "
+                f"{row.worst:7,.0f} "
                 f"{promise.ours:7,.0f} {printed:8,.0f} {row.measured / promise.ours:11.2f} "
                 f"{promise.ours / printed:13.2f} {row.passed:7}  {case.input}"
                 + ("" if row.holds else "  DOES NOT HOLD"),

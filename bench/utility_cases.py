@@ -17,7 +17,8 @@ from workers.mechanisms.registry import MECHANISMS
 from workers.privacy.theorems import Data
 
 Stream = Callable[[int], Iterator[Counts]]
-# One tick is all of a release, and the bounds on counts are exact quantiles: how often they are passed takes many seeds to tell.
+# One tick is all of a release, and the bounds on counts are exact quantiles: how often they are
+# passed takes many seeds to tell.
 QUICK = (
     "known_gauss",
     "known_gumbel",

@@ -106,7 +106,8 @@ def table(bootstrap: str, directory: Path, given: Namespace) -> None:
                     max(run.peak for run in of_number),
                 )
                 print(
-                    f"{row:24} {whole:11,.0f} {steady[number]:11,.0f} {cpu_us[number]:7.2f} {peak / 1e6:8,.0f} {share:7.2f}"
+                    f"{row:24} {whole:11,.0f} {steady[number]:11,.0f} {cpu_us[number]:7.2f} "
+                    f"{peak / 1e6:8,.0f} {share:7.2f}"
                     f" {cpu_us[1] / cpu_us[number]:7.2f}{'' if share >= least else '   below its target'}",
                     flush=True,
                 )
@@ -148,7 +149,8 @@ def _measure(
             worker.forget(place)
             if found != sum(right[:number]):
                 raise RuntimeError(
-                    f"{form}, {number} histograms: the contributions add up to {found:,}, not to {sum(right[:number]):,}"
+                    f"{form}, {number} histograms: the contributions add up to {found:,}, not to "
+                    f"{sum(right[:number]):,}"
                 )
     worker.forget(events)
     return runs

@@ -112,6 +112,7 @@ def _delays(consumer: Consumer, producer: subprocess.Popen[str]) -> dict[tuple[b
             ended_ms = now_ms
         if ended_ms and now_ms > ended_ms + PATIENCE_S * 1000:
             raise RuntimeError(
-                f"{PATIENCE_S} s after the last event its snapshots are not there: the worker is too slow"
+                f"{PATIENCE_S} s after the last event its snapshots are not there: the worker is "
+                "too slow"
             )
     return delays

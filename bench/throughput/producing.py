@@ -26,7 +26,8 @@ TICK_S = 10
 BATCH_RECORDS = 5_000
 _PRODUCE, _VERSION = 0, 3
 _LZ4 = 3
-# As librdkafka and Kafka's Java client compress by default or nearly so; aiokafka's own, 9, takes 1.3 us an event.
+# As librdkafka and Kafka's Java client compress by default or nearly so; aiokafka's own, 9, takes
+# 1.3 us an event.
 _LEVEL = 1
 _HEAD = struct.Struct(">qiibI")
 _REST = struct.Struct(">hiqqqhii")

@@ -46,7 +46,8 @@ def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
             )
         seconds = (end_ms - ready_ms(worker)) / 1000
         print(
-            f"{title:8} {given.events / seconds:9,.0f} {watch.used_between(0.0, end_ms) / given.events * 1e6:7.2f}"
+            f"{title:8} {given.events / seconds:9,.0f} "
+            f"{watch.used_between(0.0, end_ms) / given.events * 1e6:7.2f}"
             f" {watch.peak / 1e6:8,.0f}",
             flush=True,
         )

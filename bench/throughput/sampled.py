@@ -81,10 +81,12 @@ def table(out: Path, events: int, most: int) -> None:
     found = json.loads(out.read_text())
     seen = sum(spent for _, _, spent in found["threads"])
     print(
-        f"    {found['process_s'] / events * 1e6:.3f} us of CPU an event in all, start-up included; of these"
+        f"    {found['process_s'] / events * 1e6:.3f} us of CPU an event in all, start-up "
+        "included; of these"
     )
     print(
-        f"    {(found['process_s'] - seen) / events * 1e6:8.3f}  librdkafka's threads and the sampler"
+        f"    {(found['process_s'] - seen) / events * 1e6:8.3f}  librdkafka's threads and the "
+        "sampler"
     )
     stages: Counter[str] = Counter()
     for stage, _, spent in found["threads"]:

@@ -88,7 +88,8 @@ def _run(program: str, *arguments: str) -> None:
     found = shutil.which(program)
     if found is None:
         raise RuntimeError(
-            f"{program} is not installed (apt install maven openjdk-17-jdk-headless); or --no-streams"
+            f"{program} is not installed (apt install maven openjdk-17-jdk-headless); or "
+            "--no-streams"
         )
     done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:

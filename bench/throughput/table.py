@@ -214,7 +214,8 @@ def _check(place: Site, case: Case) -> None:
 def _print_run(case: Case, run: Run) -> None:
     print(
         f"  {case.title}: {run.events:,} events in {(run.end_ms - run.ready_ms) / 1000:.2f} s"
-        f" (and {(run.ready_ms - run.start_ms) / 1000:.1f} s to start), {run.counted:,} before the first commits,"
+        f" (and {(run.ready_ms - run.start_ms) / 1000:.1f} s to start), {run.counted:,} before the "
+        "first commits,"
         f" {run.commits} commits, {run.whole_cpu_s / run.events * 1e6:.2f} us of CPU an event with all that",
         flush=True,
     )
@@ -225,10 +226,12 @@ def _print_rows(peers: list[Row], rows: list[Row]) -> None:
     heads = [f"/ {peer.short}" for peer in peers]
     wide = max(len(row.title) for row in [*peers, *rows])
     print(
-        "\n(whole run: from the first event, or the partitions' being taken over, to the last; steady: see docs/performance.md)"
+        "\n(whole run: from the first event, or the partitions' being taken over, to the last; "
+        "steady: see docs/performance.md)"
     )
     print(
-        f"{'':{wide}} {''.join(f'{head:>12}' for head in heads)} {'whole/s':>11} {'steady/s':>11} {'with start':>11}"
+        f"{'':{wide}} {''.join(f'{head:>12}' for head in heads)} {'whole/s':>11} {'steady/s':>11} "
+        f"{'with start':>11}"
         f" {'CPU us':>7} {'peak MB':>8}"
     )
     for row in [*peers, *rows]:
@@ -246,10 +249,12 @@ def _print_rows(peers: list[Row], rows: list[Row]) -> None:
 def delays(bootstrap: str, directory: Path, given: Namespace) -> None:
     """Print how long after their ticks snapshots can be read."""
     print(
-        f"\nsnapshots after the end of their tick of 1 s, {given.domain[0]:,} items, {PARTITIONS} source partitions"
+        f"\nsnapshots after the end of their tick of 1 s, {given.domain[0]:,} items, {PARTITIONS} "
+        "source partitions"
     )
     print(
-        f"{'events/s':>10} {'p50 s':>7} {'p99 s':>7} {'worst':>7} {'snapshots':>10} {'CPU us':>7} {'producer late':>14}"
+        f"{'events/s':>10} {'p50 s':>7} {'p99 s':>7} {'worst':>7} {'snapshots':>10} {'CPU us':>7} "
+        f"{'producer late':>14}"
     )
     for rate in given.rates:
         found = latency.measure(
@@ -262,7 +267,8 @@ def delays(bootstrap: str, directory: Path, given: Namespace) -> None:
             given.domain[0],
         )
         print(
-            f"{rate:10,} {found.p50_s:7.3f} {found.p99_s:7.3f} {found.worst_s:7.3f} {found.snapshots:10,}"
+            f"{rate:10,} {found.p50_s:7.3f} {found.p99_s:7.3f} {found.worst_s:7.3f} "
+            f"{found.snapshots:10,}"
             f" {found.cpu_us:7.2f} {found.late_s:13.2f}s",
             flush=True,
         )
@@ -273,17 +279,20 @@ def items(bootstrap: str, directory: Path, number: int) -> None:
     found = many_items.measure(bootstrap, directory / "items", number)
     print(f"\n{found.items:,} items in one owner partition, the whole worker")
     print(
-        f"  counted in {found.counting_s:.1f} s, {found.items / found.counting_s / 1e6:.2f} M items/s"
+        f"  counted in {found.counting_s:.1f} s, {found.items / found.counting_s / 1e6:.2f} M "
+        "items/s"
     )
     for title, size in (
         ("both stages, after counting", found.counted),
         ("recovered", found.recovered),
     ):
         print(
-            f"  {(size - found.empty) / found.items:.0f} bytes of RSS an item, {title} ({size / 1e6:,.0f} MB)"
+            f"  {(size - found.empty) / found.items:.0f} bytes of RSS an item, {title} "
+            f"({size / 1e6:,.0f} MB)"
         )
     print(
-        f"  {found.empty / 1e6:,.0f} MB with nothing; recovery without the local copy {found.recovery_s:.2f} s, "
+        f"  {found.empty / 1e6:,.0f} MB with nothing; recovery without the local copy "
+        f"{found.recovery_s:.2f} s, "
         f"{found.items / found.recovery_s / 1e6:.2f} M items/s",
         flush=True,
     )
