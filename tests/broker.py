@@ -160,6 +160,7 @@ def own_broker(
             yield running
         finally:
             running.stop()
+            running.keep_classes()
 
 
 def _jars() -> Path:
@@ -215,15 +216,23 @@ class OwnBroker:
         ports = {"port": self.port, "controller": controller}
         properties.write_text(settings.format(**ports, data=directory / "data"))
         classpath = f"{jars}/*"
+        # The first broker writes its loaded classes to a file at its end, in 5 s. Later ones take less processor time to
+        # start (2.7 instead of 4.4 s, with the format). Java ignores a file that is empty or another version's.
+        self._classes, self._written = Path(f"{jars}.jsa"), directory / "classes.jsa"
+        self._first = not self._classes.exists()
+        self._classes.touch()
+        reading = () if self._first else (f"-XX:SharedArchiveFile={self._classes}",)
+        writing = (f"-XX:ArchiveClassesAtExit={self._written}",) if self._first else ()
         # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
         cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         options = ("-t", cluster_id, "-c", str(properties), "--standalone")
-        tool = [*java, "-cp", classpath, "kafka.tools.StorageTool", "format", *options]
+        tool = [*java, *reading, "-cp", classpath, "kafka.tools.StorageTool", "format", *options]
         formatted = subprocess.run(tool, check=False, capture_output=True, text=True)
         if formatted.returncode != 0:
             said = (formatted.stdout + formatted.stderr)[-2000:]
             raise RuntimeError(f"Kafka's directory could not be formatted: {said}")
-        self._command = [*java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
+        self._command = [*java, *reading, *writing, "-Xmx1g", "-cp", classpath]
+        self._command += ["kafka.Kafka", str(properties)]
 
     def start(self) -> None:
         """Start it, on the data that it had; return once it answers without TLS."""
@@ -272,6 +281,14 @@ class OwnBroker:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def keep_classes(self) -> None:
+        """Let later brokers use the classes that this one wrote; a killed one wrote none."""
+        if self._written.exists():
+            beside = shutil.copy(self._written, self._classes.with_suffix(f".{os.getpid()}"))
+            os.replace(beside, self._classes)
+        elif self._first:
+            self._classes.unlink(missing_ok=True)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "it was never started"
