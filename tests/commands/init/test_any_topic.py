@@ -90,7 +90,7 @@ def accepted(found: Settings, sample: Sample) -> int:
     return n
 
 
-@settings(max_examples=250)
+@settings(max_examples=160)
 @given(topics(), st.sampled_from(ANSWERS))
 # Of an amount this large no counter would draw the noise.
 @example([(None, {"id": [{"A": "zqv0", "id": {"qty": 3_001}}]})], ANSWERS[0])
