@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-com
 COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
-# Two processes more than there are cores run the tests, and at most four (tests/conftest.py says why). With
+# Two processes more than there are cores run the tests (in `make quick` none more), and at most four. With
 # --pdb in ARGS there is one. Every program that a test starts would compile all that it imports, were
 # there no place for the result: starting a worker takes twice the time then.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache \

@@ -34,6 +34,8 @@ COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONWARNINGS")
 for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
+#: Files that wait for more than a minute.
+LONGEST = {"test_threads.py", "test_chaos.py", "test_outages.py"}
 #: Fixtures that start a broker or a browser.
 STARTED = {"bootstrap", "chrome", "secure"}
 
@@ -85,9 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Say how many processes run the tests where nobody says it: two of them mostly wait."""
-    return (os.cpu_count() or 1) + 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the number of test processes: two more than cores, for some wait, but not in `make quick`."""
+    cores = os.cpu_count() or 1
+    return cores if config.getoption("markexpr") == "not slow" else cores + 2
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -111,6 +114,7 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     waiting = [path for path, names in marks.items() if "waits" in names]
     others = [path for path, names in marks.items() if "waits" not in names]
     computing = sorted(others, key=lambda path: "slow" not in marks[path])
+    waiting.sort(key=lambda path: path.name not in LONGEST)
     places = {path: 0.85 * i / len(waiting) for i, path in enumerate(waiting)}
     places |= {path: (i + 0.5) / len(computing) for i, path in enumerate(computing)}
     return sorted(places, key=places.__getitem__)

@@ -165,12 +165,16 @@ def messages(modules: dict[str, ast.Module]) -> list[Message]:
     ]
 
 
+#: Half of all nodes.
+WITHOUT_MESSAGES = (ast.expr_context, ast.operator, ast.cmpop, ast.Name, ast.Constant)
+
+
 def _with_locals(tree: ast.AST, assigned: Locals) -> Iterator[tuple[Any, Locals]]:
     """Every node of a tree, with the texts assigned in its function."""
     for _, block in ast.iter_fields(tree):
         inner = dict(assigned)
         for node in block if isinstance(block, list) else [block]:
-            if not isinstance(node, ast.AST):
+            if not isinstance(node, ast.AST) or isinstance(node, WITHOUT_MESSAGES):
                 continue
             if not isinstance(tree, ast.Module | ast.ClassDef):
                 # Once more at the end: what was assigned just before, in the same block.

@@ -1,6 +1,7 @@
 """Hand-over of partitions between workers: frozen, stopped, or with a stolen transactional id."""
 
 import contextlib
+import json
 import signal
 import subprocess
 from pathlib import Path
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.waits
 def burst(site: Site, number: int) -> int:
     """Send current events to every partition; return the time when all are there."""
     at = now_ms()
-    return site.burst(number, lambda i: sale(["a", f"x{i % 7}"], at, f"k{i % 3}"))
+    some = [json.dumps(sale(["a", f"x{i % 7}"], at, f"k{i % 3}")).encode() for i in range(21)]
+    return site.burst(number, lambda i: some[i % 21])
 
 
 def total(site: Site) -> int:

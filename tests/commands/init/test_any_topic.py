@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
     records = st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6)
     shapes = draw(st.lists(records, min_size=1, max_size=3))
     number = draw(st.sampled_from([1, 3, 60]))
-    rng = draw(st.randoms(use_true_random=False))
+    rng = Random(draw(st.integers(0, 2**32)))  # a draw of Hypothesis for each value costs more
     keys = draw(st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"]))
     return [(keys(i), varied(rng.choice(shapes), rng)) for i in range(number)]
 
@@ -89,7 +90,7 @@ def accepted(found: Settings, sample: Sample) -> int:
     return n
 
 
-@settings(max_examples=250)
+@settings(max_examples=160)
 @given(topics(), st.sampled_from(ANSWERS))
 # Of an amount this large no counter would draw the noise.
 @example([(None, {"id": [{"A": "zqv0", "id": {"qty": 3_001}}]})], ANSWERS[0])
