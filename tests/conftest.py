@@ -77,7 +77,7 @@ LENDER = pytest.StashKey[Lender]()
 def pytest_configure(config: pytest.Config) -> None:
     """Own the broker where other processes run the tests; describe the markers."""
     for marker in (
-        "slow: a test with more than about 3 s of computing; `make quick` leaves it out",
+        "slow: a test with more than about 1 s of computing; `make quick` leaves it out",
         "waits: a file that mostly waits for workers, browsers, ticks; also left out",
     ):
         config.addinivalue_line("markers", marker)

@@ -261,6 +261,7 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
     assert events.read_bytes() == EVENTS[0]
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_130_and_leaves_no_half_written_file(config: Path, tmp_path: Path) -> None:
     """A file under the name that was asked for is complete: the older one stays until the new one is."""
     pipe, output, part = tmp_path / "pipe", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
@@ -322,6 +323,7 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
 def test_a_closed_pipe_is_not_our_error(config: Path, tmp_path: Path, arguments: list[str]) -> None:
     """`| head` must not print a traceback, and must not end like a failed audit."""

@@ -112,6 +112,7 @@ def test_no_room_imports_one_above_it() -> None:
         assert not found, f"workers.{module} imports {found}, which lie above it"
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Within a room too: a circle is one idea in two files, or two ideas that do not know which comes first."""
     own = modules().keys()

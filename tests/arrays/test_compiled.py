@@ -81,6 +81,7 @@ def kernel_nodes(path: Path) -> Iterator[ast.AST]:
             yield from ast.walk(node)
 
 
+@pytest.mark.slow
 def test_no_kernel_counts_from_the_end_of_an_array() -> None:
     """Disabling numba's wraparound makes a negative index read before the array."""
     found = []

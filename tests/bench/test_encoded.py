@@ -59,6 +59,7 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
     assert read == NUMBER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_records_are_the_same_uncompiled(form: str) -> None:
     drawn, times = Events(Shape(), 1).draw(100), END_MS + 7 * np.arange(100)

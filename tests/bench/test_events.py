@@ -45,6 +45,7 @@ def test_items_in_turn_occur_once() -> None:
     assert np.array_equal(np.sort(drawn.items.ravel()), np.arange(2 * NUMBER))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_records_are_the_same_uncompiled(shape: Shape) -> None:
     drawn, times = Events(shape, 1).draw(200), END_MS + 7 * np.arange(200)

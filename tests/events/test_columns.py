@@ -77,6 +77,7 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
     return counts, named
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(EVENTS, max_size=4),

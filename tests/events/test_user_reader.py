@@ -33,6 +33,7 @@ def rejects(found: RecordUsers) -> list[tuple[int, str]]:
     return [(reject.index, reject.reason) for reject in found.rejects]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says(
     compiled: bool, monkeypatch: pytest.MonkeyPatch

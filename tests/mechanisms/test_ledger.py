@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_rows_of_keys_that_are_not_served_are_left_out(
     assert as_dict(columns, ["b"]) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(TALLIES, max_size=4))
 def test_rows_of_a_tick_are_the_sums_of_all_messages(

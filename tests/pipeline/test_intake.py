@@ -52,6 +52,7 @@ def by_hand(events: list[Event], grace: int) -> Counter[Contributed]:
     return +total
 
 
+@pytest.mark.slow
 @given(
     st.lists(EVENT, max_size=40),
     st.sampled_from([0, 5, 25]),

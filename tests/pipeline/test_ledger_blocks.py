@@ -18,6 +18,7 @@ from workers.runtime.sizes import VALUE_BYTES
 NAMES = ["a", "b", "shop"]
 
 
+@pytest.mark.slow
 @given(st.lists(TALLIES, max_size=6), st.data())
 def test_what_was_written_block_by_block_is_what_is_loaded(
     parts: list[dict[str, dict[str, int]]], data: st.DataObject

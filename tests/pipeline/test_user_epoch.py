@@ -74,6 +74,7 @@ def test_what_counts_is_what_a_dictionary_says(
     assert epoch.rows == sum(n > 0 for n in found)
 
 
+@pytest.mark.slow
 def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
     """Guesses cover a block of events; later events must see what earlier ones add."""
     rng = np.random.default_rng(3)

@@ -94,6 +94,7 @@ ITEMS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(ITEMS, eight(st.sampled_from("ab")), st.booleans(), st.integers(1, 8), st.booleans())
 def test_parquet_gives_the_events_that_json_gives(

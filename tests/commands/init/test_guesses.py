@@ -69,6 +69,7 @@ def test_settings_guessed_for_typical_topics(name: str) -> None:
     assert draft.accepted + draft.skipped == 2_000
 
 
+@pytest.mark.slow
 def test_users_are_found_by_field_name_and_record_placement() -> None:
     """A session that is the record key is placed by it; an address that is not needs `rekey`."""
     draft = draft_of(sample_of(events("users", 2_000)), {"protect_users": True})

@@ -99,6 +99,7 @@ def test_the_column_is_the_rounded_square_root_of_the_prefix_sums(horizon: int, 
     assert (np.diff(column) <= 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("horizon", "rho_item"), [(1, 0.5), (64, 0.01), (1000, 0.3), (365, 1e-5)])
 def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(
     horizon: int, rho_item: float

@@ -205,6 +205,7 @@ def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, siz
         assert held(sketch) == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 1000), unique=True, max_size=40), st.integers(0, 40))
 def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
     """Of the keys at zero the smallest goes first, regardless of arrival order."""

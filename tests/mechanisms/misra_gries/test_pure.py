@@ -46,6 +46,7 @@ def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, 
     return {item: math.floor(n / (size + 1) + 0.5) for item, n in total.items()}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(ticks=common.STREAMS, size=st.integers(1, 9), radix=st.integers(2, 5))
 def test_it_is_algorithm_3_in_the_cells_of_t(ticks: list[Tick], size: int, radix: int) -> None:

@@ -37,6 +37,7 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
         largest_parts(sketch, DomainTags(tags[:3]), labels[:3], np.zeros(3, dtype=np.int64))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(1, 6), TICKS, st.integers(0, 5), st.integers(0, 11))
 def test_algorithm_3_moves_by_2k_minus_1(size: int, ticks: list[Tick], at: int, item: int) -> None:

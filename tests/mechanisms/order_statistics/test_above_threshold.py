@@ -47,6 +47,7 @@ def stops(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray
     return np.bincount(at, minlength=len(values) + 1)
 
 
+@pytest.mark.slow
 @BOTH
 def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
     """200,000 runs; a false alarm once in 10,000; noise 10 % too wide is detected."""

@@ -336,6 +336,7 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(path: Path, tmp_path:
     assert all(np.isfinite(one.values).all() for one in results.series)
 
 
+@pytest.mark.slow
 def test_error_bars_cover_what_they_say_where_a_mechanism_is_unbiased(tmp_path: Path) -> None:
     """known_base over 200 seeds: the share within 1.96 sd.
 

@@ -252,6 +252,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
         assert len(part) == 13 and all(value == all_[tick] for tick, value in part.items() if tick)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pressed", [None, 3])
 def test_processes_agree_with_one(pressed: int | None, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)

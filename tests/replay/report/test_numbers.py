@@ -92,6 +92,7 @@ def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
     assert not [name for name in pictures if "board" in name]
 
 
+@pytest.mark.slow
 def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
     """Each row against the boards themselves; 95 of 100 intervals hold, as far as that can be seen here."""
     [of] = measured(results.read(report))
