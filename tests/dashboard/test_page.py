@@ -252,6 +252,8 @@ def test_answers_to_queries_are_shown_as_answers(window: Window, topics: Topics,
     topics.send(answer(1, histogram="maximum", key="s2", asked=True, **top))
     page = window.open(f"{url}?histogram=maximum&key=s1")
     window.counts(".answer", 4)
+    # The text of what is not laid out yet has no white space.
+    window.shows(r"/item\s+90/.test(document.querySelector('.answer')?.innerText)")
     cards = [" ".join(card.split()) for card in page.locator(".answer").all_inner_texts()]
     assert cards == [
         "Largest count of any item 90 ± 13",
