@@ -25,6 +25,8 @@ from workers.privacy.ceiling_guard import CeilingGuard
 from workers.privacy.total import charge_of, epsilon_at
 from workers.runtime.errors import CeilingReached, Fenced
 
+pytestmark = pytest.mark.waits
+
 DELTA = 1e-4
 PERIOD_MS = 3 * DAY_MS
 Histogram = dict[str, object]
