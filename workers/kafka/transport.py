@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -378,16 +378,24 @@ class Consumer(driver.Consumer):
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
             if self.epoch == self.thread.epoch and self.flow_active:
-                # A task that raises would end the worker without its own status, or only itself.
+                # A task that raises would end the worker without its own status.
                 try:
-                    await asyncio.wait_for(self.handover.tick(), _ANSWER_S)
-                except (TimeoutError, asyncio.CancelledError):
-                    if self.should_stop or _cancelled():
-                        raise
-                    self.handover.let_go(_SILENT)
+                    await self._answer(self.handover.tick())
                 except Exception as exc:
                     logger.exception("the timer failed")
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
+
+    async def _answer(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Return a call's result; if the consumer does not answer, let go and return None."""
+        try:
+            return await asyncio.wait_for(call, _ANSWER_S)
+        except (TimeoutError, asyncio.CancelledError):
+            task = asyncio.current_task()
+            # Else what was cancelled is a request of the consumer's, which would end this task.
+            if task is not None and task.cancelling():
+                raise
+            self.handover.let_go(_SILENT)
+            return None
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
         found = await self.thread.call_thread(self.thread.bounds, list(partitions))
@@ -415,14 +423,9 @@ class Consumer(driver.Consumer):
             return
         self.all_have_room = len(active) == len(self._active_partitions)
         try:
-            fetched = await asyncio.wait_for(self._getmany(active, timeout), _ANSWER_S)
+            fetched = await self._answer(self._getmany(active, timeout))
         except self.consumer_stopped_errors:
             raise
-        except (TimeoutError, asyncio.CancelledError):
-            if self.should_stop or _cancelled():
-                raise
-            self.handover.let_go(_SILENT)
-            return
         except Exception as exc:
             reason, ended = forbidden(exc), self.thread.ended()
             if isinstance(exc, StateRefused):
@@ -482,12 +485,6 @@ class Consumer(driver.Consumer):
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Do nothing: Faust would warn that nothing was committed."""
-
-
-def _cancelled() -> bool:
-    """Return whether this task was cancelled; an answer can also be a cancellation elsewhere."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class Transport(driver.Transport):
