@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, cast
@@ -102,6 +103,8 @@ def test_the_schema_names_the_mechanisms_that_there_are() -> None:
     document = json.loads((ROOT / "docs" / "snapshot.schema.json").read_text())
     assert set(document["properties"]["mechanism"]["enum"]) == set(MECHANISMS)
     assert {document["mechanism"] for _, document in forms()} == set(MECHANISMS)
+    words = (ROOT / "workers" / "dashboard" / "page" / "words.js").read_text()
+    assert set(MECHANISMS) <= set(re.findall(r"^  (\w+): \[", words, re.MULTILINE))
 
 
 def test_every_snapshot_of_every_example_satisfies_it() -> None:

@@ -2,5 +2,5 @@
 
 Imports `pipeline`, `privacy`, `kafka` and `settings`. `feed` reads Kafka, `snapshots` joins pages,
 `hub` sends snapshots to viewers, `guard` checks requests, `api` answers, `store` keeps the history
-in DuckDB, and `server` runs them all in a process or a thread.
+in DuckDB, and `server` runs them all in a process or a thread. `page/` is what the browser loads.
 """

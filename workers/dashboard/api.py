@@ -426,7 +426,7 @@ async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> we
         if wanted == "json":
             return answer(await store.ask(as_json))
         if wanted not in FILE_TYPES:
-            raise BadQuery("format: json, csv or parquet")
+            raise BadQuery(f"format = {wanted!r}: must be json, csv or parquet")
         async with store.make_file(as_file) as file:
             return await _send_file(request, file, wanted)
     except NotStored:

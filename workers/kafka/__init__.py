@@ -2,5 +2,6 @@
 
 Start with `shard`: one partition of one stage. `transport` takes fetched record batches from
 aiokafka, `decoding` turns them into columns (`records`), `handover` opens and closes shards on
-rebalances, `transaction` commits, `reading` reads topics to their end.
+rebalances, `transaction` commits, `reading` reads topics to their end, `outages`
+notices that Kafka is away.
 """

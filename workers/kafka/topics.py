@@ -64,9 +64,9 @@ def lacks_ids(stream: str) -> bool:
 
 def refuse_without_ids(state: str) -> NoReturn:
     raise StateRefused(
-        f"{state}: made on a cluster that gave topics no ids, so nothing shows whether they are still the same ones: "
-        "take a new worker name (a new stream, charged again). If this worker's topics were ever deleted and created "
-        "again, what was published before and after has the same noise"
+        f"{state}: made on a cluster that gave topics no ids, so Quietcount cannot tell whether a topic was deleted and "
+        "created again: take a new worker name (a new stream, charged again). If one was, snapshots from before and "
+        "after share noise"
     )
 
 

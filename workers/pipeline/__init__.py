@@ -7,7 +7,7 @@ Imports `events`, `kafka` (records and readers), `mechanisms` and below. Start w
     2  Records                  places of n values and keys in one buffer  kafka.decoding
     3  FieldSpans               spans of the wanted fields of n records    events.json, formats
     4  EventColumns             codes of stream keys and labels by view    events.source_reader
-    5  Tally                    bounded counts by lane, tick, key, label   pipeline.tallies
+    5  Tally                    bounded counts by lane, tick, key, label   pipeline.tallies, users
     6  Section                  one tick's sums for one owner, with tags   pipeline.contributions
     7  Contributions            the same as arrays: keys, tags, counts     mechanisms.ledger
     8  Ledger                   running counts, one row per item           mechanisms.ledger

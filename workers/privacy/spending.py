@@ -50,10 +50,10 @@ from workers.privacy.total import (
     Charge,
     Composed,
     compose,
-    delta_together,
     epsilon_at,
     sharing,
     spans_of,
+    worst_group,
 )
 from workers.settings.settings import Settings
 
@@ -259,24 +259,11 @@ def total_of(
     keys = dict(_sets(published, owners))
     order = sorted(keys, key=sorted, reverse=True)  # of equal ones, the last is stated
     groups = [_of(published, group) for group in order]
-    worst, found = _worst([[entry.charged for entry in group] for group in groups])
+    worst, found = worst_group([[entry.charged for entry in group] for group in groups])
     # Name no key if the same running histograms serve all keys.
     served = {entry.charge.keys for entry in published if entry.status == "running"}
     key = keys[order[worst]] if len(served) > 1 else None
     return _total(unit, groups[worst], found, key), ()
-
-
-def _worst(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
-    """Return the index and guarantee of the largest loss, all converted at one delta."""
-    delta = max(map(delta_together, groups))
-    found = [compose(group, delta) for group in groups]
-
-    def size(i: int) -> tuple[float, float]:
-        epsilon = found[i].epsilon
-        return math.inf if epsilon is None else epsilon, found[i].rho
-
-    worst = max(range(len(found)), key=size)
-    return worst, found[worst]
 
 
 def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
@@ -311,7 +298,7 @@ def total_of_all(
         ]
         if math.prod(map(len, sets)) <= _CHOICES_MAX:
             choices = [list(chain(*choice)) for choice in product(*sets)]
-    worst, joint = _worst([[entry.charged for entry in choice] for choice in choices])
+    worst, joint = worst_group([[entry.charged for entry in choice] for choice in choices])
     return _total(unit, choices[worst], joint, None, workers=True), ()
 
 

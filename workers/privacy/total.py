@@ -408,14 +408,14 @@ def total_of(charges: Sequence[Charge]) -> Total:
         if serving:
             keys.setdefault(serving, key)
     groups = [[charges[i] for i in sorted(serving)] for serving in keys]
-    totals = [_together(group, key) for group, key in zip(groups, keys.values(), strict=True)]
-    worst = max(totals, key=lambda total: (total.epsilon, total.delta))
     if len(groups) == 1:
-        return structs.replace(worst, key=None)
+        return _together(charges, None)
+    worst, found = worst_group([[charge.cost for charge in group] for group in groups])
     person = spans_of(*groups)
     most = person[0].losses[0]
-    warnings = tuple(cautions(most.epsilon, most.delta, worst.unit))
-    return structs.replace(worst, person=person, warnings=warnings)
+    total = _together(groups[worst], list(keys.values())[worst], found)
+    warnings = tuple(cautions(most.epsilon, most.delta, total.unit))
+    return structs.replace(total, person=person, warnings=warnings)
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
@@ -428,8 +428,24 @@ def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iter
             yield f"all histograms together: {warning}"
 
 
-def _together(charges: Sequence[Charge], key: str | None) -> Total:
-    found, unit = compose([one.cost for one in charges]), charges[0].unit
+def worst_group(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
+    """Return the index and guarantee of the group that loses most, all converted at one delta.
+
+    So the guarantee holds for every group.
+    """
+    delta = max(map(delta_together, groups))
+    found = [compose(group, delta) for group in groups]
+
+    def size(i: int) -> tuple[float, float]:
+        epsilon = found[i].epsilon
+        return math.inf if epsilon is None else epsilon, found[i].rho
+
+    worst = max(range(len(found)), key=size)
+    return worst, found[worst]
+
+
+def _together(charges: Sequence[Charge], key: str | None, found: Composed | None = None) -> Total:
+    found, unit = found or compose([one.cost for one in charges]), charges[0].unit
     left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
     convertible = found.epsilon is not None and left > 0
     # A delta of 1 promises nothing; the sum of the epsilons holds even then.

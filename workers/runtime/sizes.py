@@ -1,14 +1,14 @@
 """Limits of message sizes, and splitting by bytes to stay below them.
 
     VALUE     900,000    bytes of a value: every encoder cuts its pages, blocks and parts below this
-    MESSAGE   990,000    of key, value and headers: `Shard.transact` refuses more before it sends
+    MESSAGE   990,000    of key, value and headers: `kafka.transaction` refuses more before it sends
     BATCH   1,000,000    of the record batch of a message; topics must accept it
     TOPIC   1,048,588    of new topics: Kafka's own default for max.message.bytes
 
 Kafka limits *batches*. librdkafka adds a message to a non-empty batch only while the batch stays
-below `batch.size`, overhead included (`Shard` sets it to BATCH), and compresses only if that makes
-the batch shorter. A message alone in its batch has at most 121 bytes beside key, value and headers:
-far less than BATCH - MESSAGE.
+below `batch.size`, overhead included (`kafka.transaction` sets it to BATCH), and compresses only if
+that makes the batch shorter. A message alone in its batch has at most 121 bytes beside key, value
+and headers: far less than BATCH - MESSAGE.
 
 Every message stays within MESSAGE. A label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes,
 six times that in JSON (a control character), so the smallest indivisible element (a row, key or

@@ -100,7 +100,7 @@ def test_a_file_is_written_once_with_next_steps(
     ("records", "words"),
     [
         ([], "the topic is empty"),
-        ([("k", None)], "without a value"),
+        ([("k", None)], "no sampled record has a value"),
         ([(None, b"\x00\x00\x00\x00\x01abc")] * 20, "framed for a Schema Registry"),
         ([(None, b"nonsense")] * 20, "0 of 20 sampled values are JSON objects"),
         ([(None, {"id": f"{i:09}"}) for i in range(40)], "no field of the sampled records can be"),

@@ -44,8 +44,7 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
     """Decode a sample, with a registry if any; raise CannotGuess without format or objects."""
     number = sum(value is not None for value in values)
     if not number:
-        empty = "all sampled records are without a value"
-        raise CannotGuess(f"{empty}: there is nothing in them to count")
+        raise CannotGuess("no sampled record has a value: there is nothing to count")
     framed = sum(value is not None and is_framed(value) for value in values) >= _MOST * number
     if framed and access is None:
         raise CannotGuess(

@@ -7,7 +7,8 @@
 
 The setting `threshold` decides which ticks may show a new item, and with which m_t (`discovery`).
 Every present item is evaluated at every such tick, also without new events: skipping idle items is
-another mechanism, which nobody has analysed. An item's noise is that of a counter from tick 1.
+another mechanism, which nobody has analysed. An item's noise is that of a counter from tick 1; the
+cost is computed in `counters.counter.OnCounters`.
 
 Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; UnkBase's
 threshold per tick comes from the actual standard deviation at that tick (mechanisms.md 3), not a
