@@ -20,12 +20,12 @@ TICK_MS = 1000
 
 
 def test_short_work_is_done_by_one_thread_at_a_time() -> None:
-    turns, inside, most, seen = GilLock(), 0, 0, threading.Lock()
+    gil_lock, inside, most, seen = GilLock(), 0, 0, threading.Lock()
 
     def work() -> None:
         nonlocal inside, most
         for _ in range(200):
-            with turns.one(SHORT_ROWS):
+            with gil_lock.for_rows(SHORT_ROWS):
                 with seen:
                     inside += 1
                     most = max(most, inside)
@@ -39,32 +39,32 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
 
 
 def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
-    turns = GilLock()
-    with turns.one(1), turns.one(SHORT_ROWS + 1), turns.several():
+    gil_lock = GilLock()
+    with gil_lock.for_rows(1), gil_lock.for_rows(SHORT_ROWS + 1), gil_lock.for_pieces():
         pass
-    with pytest.raises(ZeroDivisionError), turns.one(1):
+    with pytest.raises(ZeroDivisionError), gil_lock.for_rows(1):
         _ = 1 // 0
-    with turns.several() as turn:
+    with gil_lock.for_pieces() as turn:
         turn.begin_piece(1)
         turn.begin_piece(SHORT_ROWS + 1)
-        with turns.one(1):
+        with gil_lock.for_rows(1):
             pass
         turn.begin_piece(1)
-    with turns.one(1):
+    with gil_lock.for_rows(1):
         pass
 
 
 def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROUND_S", 0.0)
-    turns, came, waits = GilLock(), threading.Event(), threading.Event()
+    gil_lock, came, waits = GilLock(), threading.Event(), threading.Event()
 
     def other() -> None:
         waits.set()
-        with turns.one(1):
+        with gil_lock.for_rows(1):
             came.set()
 
     thread = threading.Thread(target=other)
-    with turns.several() as turn:
+    with gil_lock.for_pieces() as turn:
         for piece in range(10_000):
             turn.begin_piece(1)
             if piece == 0:

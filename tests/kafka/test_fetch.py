@@ -96,7 +96,7 @@ def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
 
     async def stop() -> None:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
-        metrics = SimpleNamespace(away=SimpleNamespace(is_so=True))
+        metrics = SimpleNamespace(outage=SimpleNamespace(is_active=True))
         thread.consumer = SimpleNamespace(handover=SimpleNamespace(metrics=metrics))
         thread._consumer = SimpleNamespace(_client=SimpleNamespace(close=close))
         await thread.on_thread_stop()
@@ -144,7 +144,7 @@ def test_a_consumer_thread_that_does_not_answer_is_replaced(
         else:
             assert [one async for one in consumer.getmany(1.0)] == []
         handover.ended()
-        return handover.exit_status, handover.metrics.away.reason
+        return handover.exit_status, handover.metrics.outage.reason
 
     assert asyncio.run(run()) == (KAFKA_AWAY, "the consumer does not answer")
 

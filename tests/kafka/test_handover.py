@@ -317,7 +317,7 @@ async def test_a_failure_ends_the_worker_or_lets_it_begin_again(
     """
     await stage.fail(where, failure)
     assert stage.made[0].closed
-    assert stage.handover.exit_status == status and stage.handover.metrics.away.is_so == away
+    assert stage.handover.exit_status == status and stage.handover.metrics.outage.is_active == away
     assert any(record.exc_info for record in caplog.records) == (status == 70)
     stage.handover.ended()
 

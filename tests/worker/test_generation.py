@@ -37,7 +37,7 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release(0)
     assert (
-        shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns
+        shard.merge.gil_lock is factory.contribute(factory.sources.topics[0], 0)._gil_lock
     )  # one for all shards
     shard.open()
 

@@ -68,9 +68,9 @@ class ContributeShard(SourceShard):
         stream: ContributeStage,
         *,
         form: Callable[[Waiting], Format | None] = lambda _: None,
-        turns: GilLock | None = None,
+        gil_lock: GilLock | None = None,
     ) -> None:
-        """`form` is as in `Decoders.form`; the worker's shards share `turns`."""
+        """`form` is as in `Decoders.form`; the worker's shards share `gil_lock`."""
         events, lanes = stream.events, stream.lanes
         self._intake = Intake(
             lanes, events.grace_ms, stream.key, assignment.store, max_behind_ms=stream.max_behind_ms
@@ -82,7 +82,7 @@ class ContributeShard(SourceShard):
         self._reader = SourceReader(stream.reader, stream.declared, placement, form(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
-        self._turns = turns or GilLock()
+        self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
 
     def restore(self) -> None:
@@ -140,7 +140,7 @@ class ContributeShard(SourceShard):
     def _commit_all(self, offset: int) -> None:
         intake, topic = self._intake, self._stream.contributions
         closed, users = intake.ticks_closed(), intake.user_changes()
-        with self._turns.one(intake.rows):
+        with self._gil_lock.for_rows(intake.rows):
             said = intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
             messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in said]
         progress = ContributeProgress(

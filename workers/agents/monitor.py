@@ -35,9 +35,9 @@ from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
 from workers.kafka.handover import KAFKA_AWAY, Handover
 from workers.runtime.errors import SettingsError
-from workers.runtime.metrics import CONTRIBUTE, PREFIX, RELEASE, OfWorker
+from workers.runtime.metrics import CONTRIBUTE, PREFIX, RELEASE, WithWorkerLabel
 from workers.runtime.process import version
-from workers.runtime.serving import InThread, listening, url_of
+from workers.runtime.serving import ServerThread, open_listener, url_of
 from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -162,9 +162,9 @@ class Health:
         handover = self.handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
-        away = handover.metrics.away
-        if away.is_so:
-            return [f"Kafka has been away for {away.seconds:.0f} s: {away.reason}"]
+        outage = handover.metrics.outage
+        if outage.is_active:
+            return [f"Kafka has been away for {outage.seconds:.0f} s: {outage.reason}"]
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
         found = []
@@ -238,7 +238,7 @@ def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegis
         metrics.stage(stage)
     registry = CollectorRegistry(auto_describe=False)
     for collector in (metrics.registry, Partitions(health, partitions)):
-        registry.register(OfWorker(collector, settings.worker.name))
+        registry.register(WithWorkerLabel(collector, settings.worker.name))
     ProcessCollector(registry=registry)
     return registry
 
@@ -267,7 +267,7 @@ class OperatorsPort(ExitStack):
     def _listen(self, port: int) -> None:
         host = self._settings.worker.metrics_host
         try:
-            listener = listening(host, port)
+            listener = open_listener(host, port)
         except OSError as error:
             reason = error.strerror or str(error)
             raise SettingsError(
@@ -289,7 +289,7 @@ class OperatorsPort(ExitStack):
                 await runner.cleanup()
 
         self.enter_context(listener)
-        self.enter_context(InThread(run, "monitor"))
+        self.enter_context(ServerThread(run, "monitor"))
         self.address = url_of(listener.getsockname()[0], listener)
         logger.info(
             "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address

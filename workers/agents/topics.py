@@ -179,7 +179,7 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
 
 
 @contextmanager
-def watching(
+def watch_topics(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
     """Log and count, while the block runs, new matching topics that are not counted."""

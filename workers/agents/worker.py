@@ -18,13 +18,12 @@ from workers.agents.monitor import OperatorsPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.state import await_coordinator, check_states, key_of
-from workers.agents.topics import Topics, check_topics, connection_of, watching
+from workers.agents.topics import Topics, check_topics, connection_of, watch_topics
 from workers.events.formats.reader import Decoders
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials
 from workers.kafka.handover import KAFKA_AWAY, Handover
-from workers.kafka.outages import wait_for, without_outages
-from workers.kafka.outages import watching as watching_kafka
+from workers.kafka.outages import filter_outage_logs, wait_for, watch_kafka
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -76,7 +75,7 @@ class Factory:
         self._others = OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
         self._forms = Decoders(settings, self._reader, self.metrics)
-        self._turns = GilLock()
+        self._gil_lock = GilLock()
         contributions = settings.contributions_topic
         common: dict[str, Any] = {
             "events": settings.events,
@@ -104,7 +103,7 @@ class Factory:
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
-        # Every shard's thread reads these; metrics and turns have locks; a shard makes the rest.
+        # Every shard's thread reads these. Metrics and the GIL lock lock themselves.
         check_frozen((self.mechanisms, self._stream, self._by_user, connection), "factory")
 
     @property
@@ -128,7 +127,7 @@ class Factory:
         place, state = self.sources.place(topic, partition), self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
-            assignment, place, self._stream, form=self._forms.form, turns=self._turns
+            assignment, place, self._stream, form=self._forms.form, gil_lock=self._gil_lock
         )
 
     def release(self, partition: int) -> ReleaseShard:
@@ -160,7 +159,7 @@ class Factory:
             sources=len(self.sources),
             owners=owners,
             directory=self._data_dir,
-            turns=self._turns,
+            gil_lock=self._gil_lock,
         )
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
@@ -206,7 +205,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             ) from error
         # A failing disk only costs the local copies, as later; every store logs it.
     metrics, prepared = Metrics(), False
-    without_outages()
+    filter_outage_logs()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
     with OperatorsPort(settings, port) as operator:
         while True:
@@ -239,7 +238,7 @@ def _topics(
         if operator.address is None:
             operator.show(nothing_yet, {})
 
-    return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
+    return wait_for(lambda: check_topics(settings, connection), metrics.outage, waiting)
 
 
 def _say(factory: Factory) -> None:
@@ -290,8 +289,8 @@ def _work(factory: Factory, operator: OperatorsPort) -> int:
 
     try:
         with (
-            watching_kafka(connection, factory.metrics.away, gone),
-            watching(settings, connection, topics, factory.metrics),
+            watch_kafka(connection, factory.metrics.outage, gone),
+            watch_topics(settings, connection, topics, factory.metrics),
         ):
             return run_app(app)
     finally:

@@ -13,7 +13,7 @@ from workers.commands.failures import log
 from workers.kafka import topics
 from workers.kafka.clients import Connection
 from workers.privacy.ceiling import check_ceiling
-from workers.runtime.printing import many
+from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
@@ -38,7 +38,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     plan, existing = found.plan, found.existing
     for topic in topics.missing(plan, existing) if events_topic else ():
         if topic.purpose == topics.EVENTS:
-            number = many(topic.partitions, "partition")
+            number = plural(topic.partitions, "partition")
             log(f"creating the events topic {topic.name} with {number}")
     wanted = [topic for topic in plan if events_topic or topic.purpose != topics.EVENTS]
     created = topics.create_missing(connection, wanted, existing) if create else []
@@ -73,7 +73,7 @@ def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Co
     typo = f" (did you mean {near[0]}?)" if near else ""
     return (
         f"events topic {topic.name} does not exist: correct events.topic if it is a typo{typo}, else create the topic "
-        f"with {many(topic.partitions, 'partition')}; --create --events-topic does that"
+        f"with {plural(topic.partitions, 'partition')}; --create --events-topic does that"
     )
 
 

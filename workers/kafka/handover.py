@@ -264,7 +264,7 @@ class Handover:
         if self.exit_status is None:
             self.exit_status = KAFKA_AWAY
             if reason:
-                self.metrics.away.lost(reason)
+                self.metrics.outage.begin(reason)
             self._end(EXIT_FAILED)
 
     def _end(self, status: int) -> None:

@@ -23,7 +23,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, text_of, unreachable
-from workers.runtime.availability import Away
+from workers.runtime.availability import Outage
 from workers.runtime.errors import SettingsError
 
 #: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
@@ -51,7 +51,7 @@ _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
 
 
-def _adds_something(record: logging.LogRecord) -> bool:
+def _is_informative(record: logging.LogRecord) -> bool:
     source, text = record.name.partition(".")[0], record.getMessage()
     if source == "aiokafka":
         return not text.startswith(_AIOKAFKA)
@@ -62,11 +62,11 @@ def _adds_something(record: logging.LogRecord) -> bool:
     return record.name != "workers.kafka.clients" or _OURS.match(text) is None
 
 
-def without_outages() -> None:
+def filter_outage_logs() -> None:
     root = logging.getLogger()
     if root.level > logging.DEBUG:
         for handler in root.handlers:
-            handler.addFilter(_adds_something)
+            handler.addFilter(_is_informative)
 
 
 ASK_S = 3.0
@@ -83,13 +83,13 @@ T = TypeVar("T")
 
 
 @contextmanager
-def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> Iterator[None]:
+def watch_kafka(connection: Connection, outage: Outage, gone: Callable[[], None]) -> Iterator[None]:
     """Monitor Kafka, unless embedded, while the block runs; call `gone` to let go."""
     if connection.embedded is not None:
         yield
         return
     ended = Event()
-    args = connection, away, gone, ended
+    args = connection, outage, gone, ended
     thread = Thread(target=_look, args=args, name="kafka-watch", daemon=True)
     thread.start()
     try:
@@ -100,7 +100,7 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         thread.join(_END_S)
 
 
-def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: Event) -> None:
+def _look(connection: Connection, outage: Outage, gone: Callable[[], None], ended: Event) -> None:
     errors: list[KafkaError] = []
     eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
     if "reconnect.backoff.ms" in connection.client:
@@ -119,24 +119,24 @@ def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: E
                 admin.poll(0)  # serves the callback
                 silent_s = time.monotonic() - answered_s
                 if silent_s >= AWAY_S and not ended.is_set():
-                    away.lost(connection.silence(errors), answered_s)
+                    outage.begin(connection.silence(errors), answered_s)
                 if silent_s >= GIVE_UP_S:
                     gone()
                     return
             else:
                 answered_s = time.monotonic()
                 errors.clear()
-                away.found()
+                outage.end()
 
 
-def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:
+def wait_for(ask: Callable[[], T], outage: Outage, waiting: Callable[[], None] = lambda: None) -> T:
     """Return the answer of `ask`, retrying while Kafka is away; call `waiting` before every retry.
 
     Raises SettingsError if Kafka refuses us or the topic does not exist: at once, but after an
     outage only if it persists, since a broker that has just started may not know everything yet.
     """
     refused_s: float | None = None
-    seen = away.is_so
+    seen = outage.is_active
     while True:
         began_s = time.monotonic()
         try:
@@ -146,7 +146,7 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
             if not is_away and (isinstance(error, KafkaException) or not seen):
                 raise
             seen = True
-            away.lost(text_of(error) if is_away else str(error))
+            outage.begin(text_of(error) if is_away else str(error))
             if is_away:
                 refused_s = None
             else:
@@ -154,7 +154,7 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
                 if began_s - refused_s >= REFUSED_S:
                     raise
         else:
-            away.found()
+            outage.end()
             return answer
         waiting()
         time.sleep(max(0.0, LOOK_S - (time.monotonic() - began_s)))

@@ -90,7 +90,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def on_thread_stop(self) -> None:
         """Leave the group. If no broker answers, let the group time out instead."""
         try:
-            away = self.consumer.handover.metrics.away.is_so
+            away = self.consumer.handover.metrics.outage.is_active
             await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
         # aiokafka re-raises the errors that ended its tasks.
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001

@@ -180,9 +180,9 @@ class Merge:
         owners: int,
         directory: Path | None = None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
-        turns: GilLock | None = None,
+        gil_lock: GilLock | None = None,
     ) -> None:
-        """`directory` is as in `Waiting`, `turns` the worker's shards' (None: its own)."""
+        """`directory` is as in `Waiting`, `gil_lock` the worker's shards' (None: its own)."""
         self.histograms = histograms
         self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
@@ -197,7 +197,7 @@ class Merge:
         self.waiting = Waiting(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
-        self.turns = turns or GilLock()
+        self.gil_lock = gil_lock or GilLock()
 
     def receive(self, value: bytes, offset: int) -> None:
         self.take(decode(value), offset)
@@ -267,7 +267,7 @@ class Merge:
             self._begin(each, users, until[each])
         row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size, lane, in_a_row = 0, None, 0
-        with self.turns.several() as turn:
+        with self.gil_lock.for_pieces() as turn:
             while released.ticks < ticks_max and size < BYTES_MAX:
                 due = {lane: at for lane, end in until.items() if (at := self._due(lane, end))}
                 if not due:
@@ -330,7 +330,7 @@ class Merge:
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""
         changes, self._gone = self._gone, []
-        with self.turns.one(sum(map(self._rows, self._lanes))):
+        with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
         return changes

@@ -173,9 +173,11 @@ class CeilingGuard:
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
-                from workers.runtime.printing import when  # imports rich, which workers do without
+                from workers.runtime.printing import (
+                    iso_time,  # imports rich, which workers do without
+                )
 
-                dated = "" if begin == -EVER else f", from {when(begin)},"
+                dated = "" if begin == -EVER else f", from {iso_time(begin)},"
                 unit = self._ceiling.unit
                 raise CeilingReached(
                     f"{self._ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "

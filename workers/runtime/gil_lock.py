@@ -22,10 +22,10 @@ class GilLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def one(self, rows: int) -> GilTurn:
+    def for_rows(self, rows: int) -> GilTurn:
         return GilTurn(self._lock, rows)
 
-    def several(self) -> GilTurn:
+    def for_pieces(self) -> GilTurn:
         """Lock pieces of work, each announced with `begin_piece`."""
         return GilTurn(self._lock, None)
 

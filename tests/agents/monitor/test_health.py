@@ -30,8 +30,8 @@ def test_a_worker_without_partitions_is_ready_once_it_was_told_so(scene: Scene) 
 
 
 def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(scene: Scene) -> None:
-    away = scene.handover.metrics.away
-    away.lost("no broker answers")
+    outage = scene.handover.metrics.outage
+    outage.begin("no broker answers")
     for status in (None, KAFKA_AWAY):
         scene.handover.exit_status = status
         [reason] = scene.health.not_ready(NOW_S, NOW_MS)
@@ -40,7 +40,7 @@ def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(sce
     scene.handover.exit_status = 2
     assert scene.health.not_ready(NOW_S, NOW_MS) == ["stopping"]
     scene.handover.exit_status = None
-    away.found()
+    outage.end()
     assert scene.health.not_ready(NOW_S, NOW_MS) == []
 
 

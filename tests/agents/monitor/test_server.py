@@ -139,7 +139,7 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
 
 def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: Scene) -> None:
     waiting = Handover({})
-    waiting.metrics.away.lost("no broker answers")
+    waiting.metrics.outage.begin("no broker answers")
     with OperatorsPort(scene.settings, 0) as operator:
         operator.show(waiting, {})
         assert operator.address is not None
