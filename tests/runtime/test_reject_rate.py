@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from workers.runtime.metrics import RECORDS_MIN, QUIET_S, WINDOW_S, RejectRate
+from workers.runtime.metrics import QUIET_S, RECORDS_MIN, WINDOW_S, RejectRate
 
 BEGUN, OVER = "nearly all records are rejected (", "its records are accepted again"
 

@@ -180,7 +180,7 @@ def _of_noise() -> None:
         table = readonly_contiguous(noise), np.uint64(48), -1
         number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
-        number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
+        number_blocks.find_shown(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
     number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
 

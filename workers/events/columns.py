@@ -10,7 +10,7 @@ import numpy as np
 from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
 from workers.arrays.tallies import NO_LABEL as _NO_LABEL
-from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
+from workers.arrays.tallies import distinct_labels, one_label_each, pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.log_values import AMOUNT_MAX
@@ -264,7 +264,7 @@ class LabelEncoder:
         """
         names, n = self.labels.vocabulary, len(first)
         first, number = readonly_contiguous(first), readonly_contiguous(number)
-        if len(labels) == n and not len(amounts) and are_alone(first, number):
+        if len(labels) == n and not len(amounts) and one_label_each(first, number):
             # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)

@@ -122,12 +122,12 @@ class LabelCache:
 
         rows, counts = readonly_contiguous(rows), readonly_contiguous(counts)
         key_of, numbers = readonly_contiguous(columns.keys), np.empty(len(rows), dtype=np.int64)
-        shift = kernels.UNMET
-        while shift == kernels.UNMET:
+        shift = kernels.NO_RANK
+        while shift == kernels.NO_RANK:
             ranks, lengths = readonly_contiguous(self.rank), readonly_contiguous(self._lengths)
             made = kernels.items_as_numbers(rows, counts, key_of, ranks, lengths, keys, numbers)
             shift, rank_bits, largest, size = made
-            if shift == kernels.UNMET:
+            if shift == kernels.NO_RANK:
                 self.meet(columns, rows)
         if shift == kernels.TOO_LONG:
             return None

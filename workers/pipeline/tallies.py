@@ -43,7 +43,7 @@ class Tally:
             secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
             bits=_HASHED,
             slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
-            told=np.zeros(0, dtype=np.bool_),
+            has_row=np.zeros(0, dtype=np.bool_),
             pairs=np.empty(_FIRST_ROWS, dtype=np.uint64),
             counts=np.empty(_FIRST_ROWS, dtype=np.int64),
         )
@@ -86,12 +86,12 @@ class Tally:
         return [self.key_names.name(code) for code in met.tolist()], bounds.tolist(), starts
 
     def _make_room(self, rows: int) -> None:
-        secret, bits, slots, told, pairs, counts = self._table
+        secret, bits, slots, has_row, pairs, counts = self._table
         keys, labels = len(self.key_names), len(self.label_names)
         if rows > len(pairs):
             pairs, counts = with_capacity(pairs, rows), with_capacity(counts, rows)
-        told = with_capacity(told, keys)
-        self._table = kernels.Table(secret, bits, slots, told, pairs, counts)
+        has_row = with_capacity(has_row, keys)
+        self._table = kernels.Table(secret, bits, slots, has_row, pairs, counts)
         if bits != _HASHED and labels <= 1 << bits and keys << bits <= len(slots):
             return
         per_key = (labels - 1).bit_length() if labels else 0
@@ -103,7 +103,7 @@ class Tally:
         else:
             return
         self._table = self._table._replace(bits=bits, slots=np.full(size, -1, dtype=np.int32))
-        kernels.refill(self._table, self._used)
+        kernels.fill_slots(self._table, self._used)
 
 
 Counted = tuple[Lane, int, Tally]
