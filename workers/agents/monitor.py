@@ -57,7 +57,7 @@ GAUGES: Mapping[str, str] = MappingProxyType(
         "consumer_lag_records{stage,topic,partition}": "Records in the log that are not processed",
         "consumer_lag_seconds{stage,topic,partition}": "Seconds for which the log has had records that are not processed",
         "commit_age_seconds{stage,topic,partition}": "Seconds since the last commit, or since the partition was taken over",
-        "copy_missing{stage,topic,partition}": "1 while the local copy of the state cannot be on disk, and is in memory",
+        "copy_missing{stage,topic,partition}": "1 while the state is in memory because its local copy cannot be on disk",
         "ledger_rows{histogram,partition}": "Rows of the ledger: items of all stream keys",
         "ledger_bytes{histogram,partition}": "Bytes of the ledger's columns in memory",
         "waiting_bytes{partition,place}": "Bytes of contributions that wait for a slower source partition",

@@ -97,7 +97,7 @@ def look_at_topics(
         others=others,
         plan=plan,
         existing=existing,
-        plain=settings.events.topics.one,
+        plain=settings.events.topics.is_single,
         by_user=settings.by_user_topic if rekey else None,
         embedded=connection.embedded is not None,
     )
@@ -136,7 +136,7 @@ def check_events(
     for name in names:
         if name not in existing:
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
-    plain, embedded = by_user or settings.events.topics.one, connection.embedded is not None
+    plain, embedded = by_user or settings.events.topics.is_single, connection.embedded is not None
     return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
-from workers.settings.files import CLIENT_OURS
+from workers.settings.files import CLIENT_RESERVED
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Connection:
                 "kafka.bootstrap is empty: give host:port, or several separated by commas"
             )
         for name in self.client:
-            if name in CLIENT_OURS:
+            if name in CLIENT_RESERVED:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def forbidden(error: BaseException) -> str | None:
     name = type(error).__name__ if cause is None else cause.name()
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
         return None
-    return f"Kafka does not allow it: {text_of(error).rstrip('.')}. Which principal needs what is in deploy/acls.md"
+    return f"Kafka does not allow it: {text_of(error).rstrip('.')}. See deploy/acls.md for the rights that are needed"
 
 
 def text_of(error: BaseException) -> str:

@@ -390,7 +390,7 @@ def _next_records(data: Bytes, rows: Longs, place: Longs, n: int) -> tuple[Recor
 
 def _no_records(batch: RecordBatch) -> CorruptRecordException:
     where = f"the record batch at offset {batch.base_offset}"
-    return CorruptRecordException(f"{where} holds no records")
+    return CorruptRecordException(f"{where} is malformed")
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped

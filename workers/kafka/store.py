@@ -366,7 +366,7 @@ class Store:
     def _in_memory(self, error: CopyFailed) -> Memory:
         if not self.in_memory:
             logger.warning(
-                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then",
+                "worker.data_dir: %s. Continuing with the state in memory; the disk is retried",
                 error,
             )
         self.in_memory, self._look_s, self._pause_s = True, time.monotonic(), RETRY_S
@@ -404,7 +404,7 @@ class Store:
             return
         self._copy, self.in_memory = disk, False
         logger.warning(
-            "worker.data_dir: %s can be written again: the local copy is there", self.path
+            "worker.data_dir: %s can be written again: the local copy is complete", self.path
         )
 
     def _look(self) -> None:

@@ -256,7 +256,7 @@ def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMet
             if time.monotonic() >= deadline:
                 raise SettingsError(
                     f"{where}: the cluster has had no controller for {_ANSWER_S:g} s, and "
-                    "without one it tells no topic ids: see to its controllers, then start again"
+                    "without one it reports no topic ids: repair its controllers, then start again"
                 )
             time.sleep(_AGAIN_S)
             metadata = admin.list_topics(timeout=_ANSWER_S)

@@ -73,14 +73,14 @@ class Waiting:
         except OSError as error:
             if self._failed_s is None:
                 logger.warning(
-                    "worker.data_dir: what waits for a slower source partition cannot be written: %s. It stays in memory",
+                    "worker.data_dir: contributions waiting for a slower source partition cannot be written: %s. They stay in memory",
                     error.strerror,
                 )
             self._failed_s = now_s
             return None
         if self._failed_s is not None:
             logger.warning(
-                "worker.data_dir: what waits for a slower source partition can be written again"
+                "worker.data_dir: contributions waiting for a slower source partition can be written again"
             )
             self._failed_s = None
         self._end += len(text)
@@ -122,9 +122,11 @@ class Waiting:
         try:
             text = b"" if self._file is None else os.pread(self._file.fileno(), length, start)
         except OSError as error:
-            raise CopyFailed(f"what waited on disk cannot be read: {error.strerror}") from error
+            raise CopyFailed(
+                f"contributions waiting on disk cannot be read: {error.strerror}"
+            ) from error
         if len(text) != length:
-            raise CopyFailed("what waited on disk is gone")
+            raise CopyFailed("contributions waiting on disk are gone")
         return _DECODER.decode(text)
 
 
