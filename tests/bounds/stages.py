@@ -34,7 +34,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
 from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
-from workers.kafka.topics import Existing
+from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.offline import replay
@@ -153,7 +153,7 @@ def _factory(variant: str) -> Factory:
     settings = settings_of(variant)
     names = ["events", settings.contributions_topic, settings.contribute_state_topic]
     names += [settings.release_state_topic, "bounds.by-user", "bounds.rekey-state"]
-    existing = {name: Existing(name, 1) for name in names}
+    existing = {name: ExistingTopic(name, 1) for name in names}
     of: Any = {"by_user": "bounds.by-user" if settings.privacy.rekey else None, "embedded": True}
     topics = Topics(events=("events",), plan=[], existing=existing, **of)
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)

@@ -17,7 +17,7 @@ import gc, time
 from workers.kafka.clients import Connection
 
 def ask():
-    with Connection("127.0.0.1:1").asking([]) as admin:
+    with Connection("127.0.0.1:1").quiet_admin([]) as admin:
         around = [admin, admin.describe_cluster(request_timeout=0.05)]
         around.append(around)
 

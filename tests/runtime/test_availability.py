@@ -48,7 +48,7 @@ def answers(*given: object) -> Callable[[], str]:
 
 def test_only_an_absent_kafka_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting on a wrong setting would never end."""
-    monkeypatch.setattr(outages, "LOOK_S", 0.0)
+    monkeypatch.setattr(outages, "INTERVAL_S", 0.0)
     outage, waited = Outage(), list[bool]()
     silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     asked = answers(KafkaAway("no broker"), silent, "topics")
@@ -62,7 +62,7 @@ def test_only_an_absent_kafka_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_refusal_that_stays_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh broker may not know its users yet; a repeated refusal must end the retries."""
-    monkeypatch.setattr(outages, "LOOK_S", 0.0)
+    monkeypatch.setattr(outages, "INTERVAL_S", 0.0)
     outage = Outage()
     outage.begin("no broker answers")
     refuses = KafkaRefuses("wrong password")
@@ -77,6 +77,6 @@ def test_a_refusal_that_stays_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
     with (
         pytest.raises(KafkaAway, match=r"127\.0\.0\.1:1.*refused"),
-        Connection("127.0.0.1:1").introduce(0.5),
+        Connection("127.0.0.1:1").connect(0.5),
     ):
         pass

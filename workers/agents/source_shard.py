@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from workers.events.reader import Reject
-from workers.kafka.offsets import End
+from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
@@ -165,7 +165,7 @@ class SourceShard(Shard):
     def wants_end(self, now_ms: int) -> bool:
         return self._clock.closes_by_clock(now_ms, self.ends.noted_ms)
 
-    def reached(self, end: End) -> None:
+    def reached(self, end: LogEnd) -> None:
         self._clock.read_to_end(end.now_ms)
         self.idle()
 

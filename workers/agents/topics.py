@@ -10,8 +10,8 @@ from confluent_kafka import KafkaException
 
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, reader, take
-from workers.kafka.topics import Existing, Topic, checked_id, describe, partitions_on
+from workers.kafka.reading import bounds_of, read_spans, reader
+from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
 from workers.pipeline.ledger_blocks import joined
 from workers.pipeline.sources import SOURCES, Sources, SourceTopic, stored_set
 from workers.runtime.errors import QuietcountError, SettingsError
@@ -22,7 +22,7 @@ from workers.settings.settings import Settings, internal_topics, rekey_topics
 logger = logging.getLogger(__name__)
 
 #: Interval between checks for matching topics that are not counted.
-LOOK_S = 60.0
+INTERVAL_S = 60.0
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
@@ -37,7 +37,7 @@ class Topics:
     events: tuple[str, ...]
     others: tuple[str, ...] = ()
     plan: list[Topic]
-    existing: dict[str, Existing]
+    existing: dict[str, ExistingTopic]
     plain: bool = True
     by_user: str | None = None
     embedded: bool = False
@@ -120,7 +120,7 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
             raise _no_such_topic(settings, name)
     if absent:
         raise _missing(absent)
-    wrong = kafka_topics.problems(topics.plan, topics.existing)
+    wrong = kafka_topics.find_problems(topics.plan, topics.existing)
     if wrong:
         raise SettingsError("; ".join(wrong))
     return topics
@@ -147,7 +147,7 @@ def events_topics(
     wanted = settings.events.topics
     if wanted.pattern is None:
         return wanted.names, ()
-    there = partitions_on(connection)
+    there = partition_counts(connection)
     found = matching(settings, there)
     rekey = settings.privacy.rekey
     state = settings.rekey_state_topic if rekey else settings.contribute_state_topic
@@ -196,9 +196,9 @@ def watch_topics(
         metrics.unread_topics.set(len(names))
 
     def look() -> None:
-        while not ended.wait(LOOK_S):
+        while not ended.wait(INTERVAL_S):
             try:
-                found = matching(settings, partitions_on(connection))
+                found = matching(settings, partition_counts(connection))
                 tell([name for name in found if name not in topics.events])
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
@@ -222,7 +222,8 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
         for partition in range(partitions):
             low, high = bounds_of(consumer, state, partition)
             found: dict[bytes, bytes | None] = {}
-            for taken in take(consumer, {(state, partition): (low, high)} if low < high else {}):
+            spans = {(state, partition): (low, high)} if low < high else {}
+            for taken in read_spans(consumer, spans):
                 found |= {message.key() or b"": message.value() for message in taken.messages}
                 if SOURCES in found:  # the head follows its pages
                     break

@@ -283,13 +283,13 @@ def _work(factory: Factory, operator: OperatorsPort) -> int:
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 
-    def gone() -> None:
+    def give_up() -> None:
         with suppress(RuntimeError):  # the loop has already ended
-            loop.call_soon_threadsafe(app.handover.let_go)
+            loop.call_soon_threadsafe(app.handover.stop_for_outage)
 
     try:
         with (
-            watch_kafka(connection, factory.metrics.outage, gone),
+            watch_kafka(connection, factory.metrics.outage, give_up),
             watch_topics(settings, connection, topics, factory.metrics),
         ):
             return run_app(app)

@@ -48,7 +48,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     absent = [topic for topic in topics.missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
-    wrong = topics.problems(plan, existing)
+    wrong = topics.find_problems(plan, existing)
     for name in found.others:
         log(f"{name} matches events.topic too, but is not counted: {FIXED}")
     for problem in (*wrong, *topics.cautions(plan, existing)):
@@ -68,7 +68,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
 def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection) -> str:
     ours = {topic.name for topic in plan}
-    others = [name for name in topics.partitions_on(connection) if name not in ours]
+    others = [name for name in topics.partition_counts(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
     typo = f" (did you mean {near[0]}?)" if near else ""
     return (
@@ -79,7 +79,7 @@ def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Co
 
 def _print(
     plan: Sequence[topics.Topic],
-    existing: Mapping[str, topics.Existing],
+    existing: Mapping[str, topics.ExistingTopic],
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:

@@ -149,7 +149,7 @@ class SourceReader:
         """Return the index of the refusal reason for each event, 0 if accepted."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
-            refused[spans.looked_at & ~self._placement.here(spans.data, spans.users)] = 1
+            refused[spans.looked_at & ~self._placement.belongs(spans.data, spans.users)] = 1
         if int(spans.times.min(initial=self._earliest_ms)) < self._earliest_ms:
             before = (spans.times < self._earliest_ms) & (refused == 0)
             refused[before] = np.where(spans.looked_at[before], 4, _PASSED_OVER)

@@ -77,8 +77,8 @@ _ASK_S = 0.5
 #: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
 #: Discards logs that repeat a message of our own.
-_UNHEARD = logging.getLogger("librdkafka.unheard")
-_UNHEARD.setLevel(logging.CRITICAL + 1)
+_MUTED_LOG = logging.getLogger("librdkafka.muted")
+_MUTED_LOG.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Connection:
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer without a group; for its errors see `of_no_group`."""
+        """Return a read_committed consumer without a group; ignore its `is_group_denial` errors."""
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -141,17 +141,17 @@ class Connection:
         """
         return AdminClient(self.config(**extra))
 
-    def asking(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
+    def quiet_admin(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
         """Return an admin client that logs nothing and appends its errors to `errors`."""
-        return self.admin(error_cb=errors.append, logger=_UNHEARD, **extra)
+        return self.admin(error_cb=errors.append, logger=_MUTED_LOG, **extra)
 
     @contextmanager
-    def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield a client and the first metadata; raise KafkaAway, or KafkaRefuses at once."""
+    def connect(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
+        """Yield a client and the first metadata; raise KafkaAway, or at once KafkaRefuses."""
         errors: list[KafkaError] = []
         where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
         deadline, metadata = time.monotonic() + within_s, None
-        with self.asking(errors) as admin:
+        with self.quiet_admin(errors) as admin:
             while metadata is None:
                 try:
                     metadata = admin.list_topics(timeout=ask_s)
@@ -171,7 +171,8 @@ class Connection:
                     ask_s = min(2 * ask_s, max(left_s, _ASK_S))
             yield admin, metadata
 
-    def silence(self, errors: list[KafkaError]) -> str:
+    def no_answer(self, errors: list[KafkaError]) -> str:
+        """Say that no broker answers, with the reason if `errors` have one."""
         reason = _refusal(errors) or _network(errors)
         said = "" if reason is None else f" ({_line(reason)})"
         return f"no broker of {self.bootstrap} answers{said}"
@@ -262,8 +263,8 @@ def unreachable(error: BaseException) -> bool:
     return error.retriable or type(error) is ConsumerError
 
 
-def of_no_group(error: KafkaError) -> bool:
-    """Return whether an error denies the group a reader never joins but librdkafka queries."""
+def is_group_denial(error: KafkaError) -> bool:
+    """Return whether an error denies access to the group, which readers name but never join."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 

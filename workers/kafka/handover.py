@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import End, Lag, Reading
+from workers.kafka.offsets import Lag, LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
@@ -60,7 +60,7 @@ class LogReader(Protocol):
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Ask the broker for the current last stable offset of each log."""
 
-    def readings(self) -> Mapping[Partition, Reading]: ...
+    def read_positions(self) -> Mapping[Partition, ReadPosition]: ...
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools; failure is not an error."""
@@ -82,7 +82,7 @@ class Handover:
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        #: The last assignment was taken over.
+        #: Whether the last assignment was taken over.
         self.assigned = False
         self.beat_s = time.monotonic()
         self.exit_status: int | None = None
@@ -93,7 +93,7 @@ class Handover:
         self._waiting: Counter[Shard] = Counter()
         self._at_work: set[tuple[Shard, str]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
-        self._told: dict[Partition, int] = {}
+        self._shown: dict[Partition, int] = {}  # in the consumer group
         self._next_group_commit = self._next_lag = 0.0
         self._last_resort: threading.Timer | None = None
 
@@ -177,7 +177,7 @@ class Handover:
         old, self.shards = self.shards, {}
         self.assigned, self.lags = False, {}
         self._waiting.clear()
-        self._told.clear()
+        self._shown.clear()
         if old:
             started = time.perf_counter()
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
@@ -218,7 +218,7 @@ class Handover:
         if now < self._next_lag or self.reader is None:
             return
         self._next_lag = now + _LAG_S
-        for tp, reading in self.reader.readings().items():
+        for tp, reading in self.reader.read_positions().items():
             shard, lag = self.shards.get(tp), self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now, shard.offset, reading)
@@ -233,24 +233,24 @@ class Handover:
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
-                    shards[tp].ends.note(End(now_ms, offset))
-            for tp, reading in self._reader().readings().items():
+                    shards[tp].ends.note(LogEnd(now_ms, offset))
+            for tp, reading in self._reader().read_positions().items():
                 behind = self.shards.get(tp)
                 if behind is not None and behind.ends:
                     self._start_once(behind, "clock", behind.tick, reading)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
-            logger.debug("the end of the log could not be asked for: %s", describe(exc))
+            logger.debug("the log ends could not be queried: %s", describe(exc))
 
     async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
         offsets = {tp: at for tp, shard in shards.items() if (at := shard.committed) is not None}
-        changed = {tp: offset for tp, offset in offsets.items() if self._told.get(tp) != offset}
+        changed = {tp: offset for tp, offset in offsets.items() if self._shown.get(tp) != offset}
         if changed:
             await self._reader().commit_group(changed)
-            self._told.update(changed)
+            self._shown.update(changed)
 
     def fail(self, status: int, message: str) -> None:
         """Stop with `status`, unless one is set; the process ends even if stopping hangs."""
@@ -259,8 +259,8 @@ class Handover:
             logger.critical("%s", message, extra=about(event="stopping", status=status))
             self._end(status)
 
-    def let_go(self, reason: str = "") -> None:
-        """Stop, to restart when Kafka is back; `reason` reports an outage not noticed yet."""
+    def stop_for_outage(self, reason: str = "") -> None:
+        """Stop, to restart when Kafka is back; `reason` begins the outage unless it has begun."""
         if self.exit_status is None:
             self.exit_status = KAFKA_AWAY
             if reason:
@@ -273,8 +273,8 @@ class Handover:
         self._last_resort.daemon = True
         self._last_resort.start()
 
-    def ended(self) -> None:
-        """Cancel the exit timer and drop everything large, since Faust keeps a reference."""
+    def dispose(self) -> None:
+        """Cancel the exit timer and drop everything large: Faust keeps a reference to this."""
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.factories.clear()
@@ -297,10 +297,10 @@ class Handover:
             loop = asyncio.get_running_loop()
             loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
         elif unreachable(failure):
-            self.let_go(text_of(failure))
+            self.stop_for_outage(text_of(failure))
         elif isinstance(failure, CopyFailed):
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
-            self.let_go()
+            self.stop_for_outage()
         elif isinstance(failure, QuietcountError):
             self.fail(EXIT_REFUSED, str(failure))
         elif (reason := forbidden(failure)) is not None:

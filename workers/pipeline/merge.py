@@ -122,11 +122,9 @@ class Waiting:
         try:
             text = b"" if self._file is None else os.pread(self._file.fileno(), length, start)
         except OSError as error:
-            raise CopyFailed(
-                f"contributions waiting on disk cannot be read: {error.strerror}"
-            ) from error
+            raise CopyFailed(f"waiting contributions cannot be read: {error.strerror}") from error
         if len(text) != length:
-            raise CopyFailed("contributions waiting on disk are gone")
+            raise CopyFailed("waiting contributions are gone")
         return _DECODER.decode(text)
 
 

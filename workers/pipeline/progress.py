@@ -11,7 +11,7 @@ import msgspec
 from confluent_kafka import Consumer
 
 from workers.kafka.clients import Connection
-from workers.kafka.reading import Partition, bounds_of, read_partition, reader, take
+from workers.kafka.reading import Partition, bounds_of, read_partition, read_spans, reader
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import joined
@@ -93,7 +93,7 @@ def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, 
         values: dict[Partition, dict[bytes, bytes | None]] = {where: {} for where in spans}
         whole: dict[Partition, bytes] = {}
         cut: dict[Partition, StateRefused] = {}
-        for taken in take(consumer, dict(spans)):
+        for taken in read_spans(consumer, dict(spans)):
             where, pairs = taken.where, values[taken.where]
             for message in taken.messages:
                 key = message.key() or b""

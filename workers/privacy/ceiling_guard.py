@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, forbidden
 from workers.kafka.reading import Partition, bounds_of, reader
-from workers.kafka.topics import partitions_on
+from workers.kafka.topics import partition_counts
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_tails
 from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
@@ -39,7 +39,7 @@ class OtherWorkers:
     def charges(self) -> list[Charge]:
         """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
-            there = partitions_on(self.connection)
+            there = partition_counts(self.connection)
             found: list[Charge] = []
             for worker, states in self._states(there).items():
                 topics = self.settings.events.topics
@@ -173,9 +173,7 @@ class CeilingGuard:
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
-                from workers.runtime.printing import (
-                    iso_time,  # imports rich, which workers do without
-                )
+                from workers.runtime.printing import iso_time  # rich is for commands only
 
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
                 unit = self._ceiling.unit

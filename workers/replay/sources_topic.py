@@ -24,7 +24,7 @@ from workers.events.columns import Events
 from workers.events.formats.reader import Decoders
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
-from workers.kafka.reading import EVENTS, bounds_of, reader, take
+from workers.kafka.reading import EVENTS, bounds_of, read_spans, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.factory import reader_of, source_reader_of
@@ -93,7 +93,7 @@ class TopicSource(Source):
         self.total = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
-        for taken in take(self._consumer, self._open, most=EVENTS):
+        for taken in read_spans(self._consumer, self._open, most=EVENTS):
             part = self._parts[taken.where]
             part.waiting += taken.messages
             part.nbytes += sum(len(message) for message in taken.messages)

@@ -6,8 +6,7 @@ histogram, topic, partition and reject reason, never a label, stream key or user
 are exact, so they are for the operator only.
 
 `RejectRate` logs when nearly all of a topic's relevant records in a minute (at least `RECORDS_MIN`)
-are rejected, and when that ends: at a far lower share, against flapping, or after `QUIET_S` without
-records.
+are rejected, and when that ends: at a far lower share (no flapping), or after `QUIET_S` of silence.
 """
 
 import collections
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 WINDOW_S = 60.0
 RECORDS_MIN = 100
 #: Shares of rejects above which the alarm is raised, and at or below which it is cleared.
-ALARM_SHARE, CLEAR_SHARE = 0.9, 0.5
+ALARM, CLEAR = 0.9, 0.5
 QUIET_S = 600.0
 _STEP_S = 5.0
 
@@ -83,9 +82,7 @@ class RejectRate:
         records = sum(step.records for step in of_topic.steps)
         rejects = sum((step.rejects for step in of_topic.steps), collections.Counter[str]())
         number = rejects.total()
-        if number > ALARM_SHARE * records and (
-            records >= RECORDS_MIN or of_topic.rejecting is not None
-        ):
+        if number > ALARM * records and (records >= RECORDS_MIN or of_topic.rejecting is not None):
             [(reason, _)] = rejects.most_common(1)
             if of_topic.rejecting is None:
                 share = f"{number} of {records} within a minute"
@@ -93,7 +90,7 @@ class RejectRate:
                 remedy = "`quietcount check -c FILE` says why, with examples"
                 logger.error("%s: %s. %s", topic, text, remedy)
             of_topic.rejecting = reason
-        elif number <= CLEAR_SHARE * records and of_topic.rejecting is not None:
+        elif number <= CLEAR * records and of_topic.rejecting is not None:
             self._clear(topic, of_topic)
 
     def _clear(self, topic: str, of_topic: _Topic) -> None:

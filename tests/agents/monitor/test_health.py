@@ -7,7 +7,7 @@ import pytest
 from tests.agents.monitor.scene import NOW_MS, NOW_S, Scene
 from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S
 from workers.kafka.handover import KAFKA_AWAY
-from workers.kafka.offsets import Lag, Reading
+from workers.kafka.offsets import Lag, ReadPosition
 
 COMMIT_INTERVAL_S, TICK_S = 5.0, 10.0
 
@@ -67,8 +67,8 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
     tp = ("events", 1)
     scene.handover.lags[tp] = lag = Lag()
     assert "events[1]: not read yet" in scene.health.not_ready(NOW_S, NOW_MS)[0]
-    lag.sample(NOW_S, 100, Reading(100, 100, 100))
-    lag.sample(NOW_S + 1, 100, Reading(100, 100, 200))
+    lag.sample(NOW_S, 100, ReadPosition(100, 100, 100))
+    lag.sample(NOW_S + 1, 100, ReadPosition(100, 100, 200))
     scene.handover.beat_s = NOW_S
     assert scene.health.not_ready(NOW_S + 2, NOW_MS) == []
     assert "events[1]: 31 s behind" in scene.health.not_ready(NOW_S + 2 + BEHIND_S, NOW_MS)[0]

@@ -100,9 +100,8 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
         before = f"dated before its start {iso_time(config.start_ms)}: not counted"
         say.line(f"! {plural(one.early, 'event')} of these {before}", 2)
     if one.without_items:
-        these = (
-            f"{plural(one.without_items, 'event')} of these ({percent(one.without_items, seen)})"
-        )
+        empty = one.without_items
+        these = f"{plural(empty, 'event')} of these ({percent(empty, seen)})"
         say.line(f"! {these} accepted without any item: they count nothing", 2)
     spread = _spread(one.items, f"max_items = {config.max_items}", seen, "event")
     say.line(f"items an event: {spread}", 2)
@@ -139,9 +138,8 @@ def _declared(one: examine.HistogramFindings) -> str:
         return "every key may be named"
     if one.served == one.keys:
         return "all declared"
-    return (
-        f"{one.served:,} declared; {plural(one.unserved, 'event')} of the others do not count here"
-    )
+    others = plural(one.unserved, "event")
+    return f"{one.served:,} declared; {others} of the others do not count here"
 
 
 def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:

@@ -53,11 +53,9 @@ class UnkBase(OnCounters):
 
         state.merge(contributions, add_rows=True)
         ledger, threshold = state.ledger, self.threshold(t)
-        new, rows, noisy = results = [np.empty(ledger.n, dtype=np.int64) for _ in range(3)]
+        new, rows, noisy = out = [np.empty(ledger.n, dtype=np.int64) for _ in range(3)]
         drawn, tests = noise.at(t, ledger.tags), threshold is not None
-        fresh, both = find_shown(
-            ledger.counts, drawn, ledger.shown, threshold or 0, tests, *results
-        )
+        fresh, both = find_shown(ledger.counts, drawn, ledger.shown, threshold or 0, tests, *out)
         if fresh:
             ledger.mark_shown(new[:fresh].copy(), t)
         return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
