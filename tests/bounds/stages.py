@@ -25,10 +25,10 @@ from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
-from workers.events.formats.reader import FormatReader, FramedJson, form_of
+from workers.events.formats.reader import FormatReader, FramedJson, make_format
 from workers.events.json import Json
 from workers.events.log import Format
-from workers.events.schemas import Nobody
+from workers.events.schemas import AlwaysOpen
 from workers.events.tree import Node
 from workers.kafka.clients import Connection
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
@@ -260,13 +260,15 @@ class Stages:
         def form(tree: Node) -> Format:
             if self.form == "json_schema":
                 return FramedJson(Json(tree))
-            return FormatReader(form_of(self.form, tree, None), OneSchema(self.form), Nobody())
+            return FormatReader(
+                make_format(self.form, tree, None), OneSchema(self.form), AlwaysOpen()
+            )
 
         reader = factory._reader
         if isinstance(shard, RekeyShard):
-            shard._form, shard._whole = form(shard._reader.tree), form(reader.layout.tree)
+            shard._fmt, shard._whole = form(shard._reader.tree), form(reader.layout.tree)
         else:
-            shard._reader._form = form(reader.layout.tree)
+            shard._reader._fmt = form(reader.layout.tree)
 
     def _stage(
         self, shard: Any, keys: Column, values: Column, codec: str, memory: bool

@@ -268,7 +268,7 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
 
 
 def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[str]:
-    if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Wrong") and node.args:
+    if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Rejected") and node.args:
         yield from _phrases(node.args[-1], tree)
     elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         # Those of a schema are said of the schema, not of a record.

@@ -21,13 +21,13 @@ from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, So
 from workers.arrays.types import Longs
 from workers.events.log import Format
 from workers.events.reader import EARLIEST_MS, Reject
-from workers.events.schemas import Waiting
+from workers.events.schemas import SchemaWaiter
 from workers.events.tree import Node
 from workers.events.user_reader import NO_TIME, RecordUsers, UserReader
 from workers.kafka.placement import partitions_of
 from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
 from workers.kafka.shard import Assignment
-from workers.pipeline.rekey_markers import HEADER, Mark, header_of
+from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
 from workers.pipeline.sources import Place, SourceTopic, refuse_other_topic
 from workers.pipeline.watermark import Watermark
 from workers.runtime.metrics import REKEY
@@ -93,7 +93,7 @@ class Sent:
         for user, stop, value, end, partition, time_ms, says, key, key_end, late, own in rows:
             headers: Headers | None = None
             if says:
-                ours = HEADER, header_of(late, None if key < 0 else data[key:key_end])
+                ours = HEADER, encode_header(late, None if key < 0 else data[key:key_end])
                 headers = [ours, *((headers_at(data, end, MESSAGE_BYTES) or ()) if own else ())]
             yield data[value:end], data[user:stop], partition, time_ms, headers
 
@@ -117,12 +117,12 @@ class RekeyShard(SourceShard):
         place: Place,
         stream: RekeyStage,
         *,
-        form: Callable[[Waiting, Node | None], Format | None] = lambda _, __: None,
+        make_format: Callable[[SchemaWaiter, Node | None], Format | None] = lambda _, __: None,
     ) -> None:
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._reader = stream.reader
-        self._form, self._whole = form(self, self._reader.tree), form(self, None)
+        self._fmt, self._whole = make_format(self, self._reader.tree), make_format(self, None)
         self._with_keys = stream.with_keys and not self._reader.user_is_key
         self._pending: list[Forwarded] = []
         self._records = self._bytes = self._sequence = 0
@@ -139,7 +139,7 @@ class RekeyShard(SourceShard):
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
         records, latest_ms = batch.records, now_ms + self._stream.events.max_ahead_ms
-        found = self._reader.read(records, latest_ms, self._form, self._whole)
+        found = self._reader.read(records, latest_ms, self._fmt, self._whole)
         self.metrics.declined.inc(found.declined)
         late = self._late(found.times, now_ms, latest_ms)
         too_large = self._add(records, found, late, now_ms)

@@ -19,7 +19,7 @@ from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.state import await_coordinator, check_states, key_of
 from workers.agents.topics import Topics, check_topics, connection_of, watch_topics
-from workers.events.formats.reader import Decoders
+from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials
 from workers.kafka.handover import KAFKA_AWAY, Handover
@@ -74,7 +74,7 @@ class Factory:
         self._ceiling = Ceiling.of(settings.privacy)
         self._others = OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
-        self._forms = Decoders(settings, self._reader, self.metrics)
+        self._formats = RecordFormats(settings, self._reader, self.metrics)
         self._gil_lock = GilLock()
         contributions = settings.contributions_topic
         common: dict[str, Any] = {
@@ -121,13 +121,13 @@ class Factory:
         assert self._by_user is not None, "only where events are sent on by user"
         place = self._by_user.sources.place(topic, partition)
         assignment = self._assignment(REKEY, place.number, self.settings.rekey_state_topic)
-        return RekeyShard(assignment, place, self._by_user, form=self._forms.form)
+        return RekeyShard(assignment, place, self._by_user, make_format=self._formats.make)
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
         place, state = self.sources.place(topic, partition), self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
-            assignment, place, self._stream, form=self._forms.form, gil_lock=self._gil_lock
+            assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
         )
 
     def release(self, partition: int) -> ReleaseShard:

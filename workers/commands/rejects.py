@@ -23,7 +23,7 @@ from rich.console import Console
 
 from workers.agents.topics import check_events, connection_of, partitions_by_user
 from workers.commands.compiling import ensure_compiled
-from workers.events.formats.reader import Decoders
+from workers.events.formats.reader import RecordFormats
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
 from workers.kafka.reading import await_commits, read_partition
@@ -208,7 +208,7 @@ def _chunks(
 class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
-        self._forms = Decoders(settings, self._reader)
+        self._formats = RecordFormats(settings, self._reader)
         produced = check_events(settings, connection, as_produced=True)
         sources = *produced, *partitions_by_user(settings, connection)
         self._sources = {place.log: place for place in sources}
@@ -236,7 +236,7 @@ class _AcceptanceFilter:
         if log not in self._readers:
             partition, partitions = log[1], self._sources[log].topic.partitions
             of = self._settings, self._reader, partition, partitions
-            self._readers[log] = source_reader_of(*of, self._forms.form())
+            self._readers[log] = source_reader_of(*of, self._formats.make())
         records = Records.of(
             [reject.value for reject in rejects],
             [self._key(reject) for reject in rejects],
@@ -248,7 +248,7 @@ class _AcceptanceFilter:
         accepted: list[int] = []
         latest = now + self._settings.events.max_ahead_ms
         for events, _, _ in self._readers[log].read(records, latest):
-            wanted = events.looked_at
+            wanted = events.in_any_view
             if most is not None:
                 wanted &= watermark - events.times <= most
             accepted += events.index[wanted].tolist()

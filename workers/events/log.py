@@ -75,7 +75,7 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 
 
 @kernel
-def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
+def log_ends(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
     """Convert row counts, or DECLINED, to the end and status (0 or DECLINED) of each record's log.
 
     Returns the number of records up to and including the one that exhausts `room` bytes, or n; each
@@ -103,7 +103,7 @@ def longest_log(ends: Longs) -> int:
 
 
 @kernel
-def widest(texts: Longs) -> int:
+def longest_value(texts: Longs) -> int:
     most = 0
     for i in range(len(texts)):
         most = max(most, texts[i, 1] - texts[i, 0])
@@ -122,8 +122,8 @@ def outcomes(status: Flags, read: int) -> tuple[int, int]:
 #: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
-# Log rows of a part: ROWS_FORESEEN per record, and at least ROWS_LEAST, 8 MiB.
-ROWS_FORESEEN, ROWS_LEAST = 8, 1 << 18
+# Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_LEAST, 8 MiB.
+ROWS_EXPECTED, ROWS_LEAST = 8, 1 << 18
 # Limit for a single record: one row per byte, plus ROWS_FREE, because an Avro item may be empty.
 ROWS_FREE = 1 << 16
 # Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
@@ -157,7 +157,7 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
     n, done, room = len(values), 0, 0
     values, number = readonly_contiguous(values), np.empty(n, dtype=np.int64)
     while True:
-        begin, room = done, max(room, ROWS_FORESEEN * (n - done) + 64, ROWS_LEAST)
+        begin, room = done, max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_LEAST)
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, number, rows)
         if begin == done < n:
@@ -171,7 +171,7 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
         while True:
             ends = np.empty(done - begin, dtype=np.int64)
             status = np.empty(done - begin, dtype=np.int8)
-            m = ended(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
+            m = log_ends(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
             last = first + int(ends[m - 1]) if m else first
             yield FieldSpans(begin, data, rows[first:last], ends[:m], status[:m], decode)
             begin, first = begin + m, last

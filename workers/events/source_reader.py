@@ -55,11 +55,11 @@ class SourceReader:
         reader: EventReader,
         declared: Declared,
         placement: Placement | None = None,
-        form: Format | None = None,
+        fmt: Format | None = None,
         earliest_ms: int = EARLIEST_MS,
     ) -> None:
         """`declared`, per view: the stream keys that its histograms serve; None means all."""
-        self._reader, self._placement, self._form = reader, placement, form
+        self._reader, self._placement, self._fmt = reader, placement, fmt
         self._earliest_ms = earliest_ms
         layout = reader.layout
         self._names = [Names() for _ in layout.keys]
@@ -90,22 +90,22 @@ class SourceReader:
         Events after `latest_ms` are rejected so that they cannot close ticks early.
         """
         for spans, rejects, stop in self.spans(records):
-            yield *self.coded(spans, rejects, latest_ms), stop
+            yield *self.encode(spans, rejects, latest_ms), stop
 
     def spans(self, records: Records) -> Iterator[Part]:
-        """Yield a batch's parts, to be passed to `coded` in order.
+        """Yield a batch's parts, to be passed to `encode` in order.
 
         It changes no state here, so another thread may run it.
         """
-        return self._reader.read(records, self._form)
+        return self._reader.read(records, self._fmt)
 
-    def whole(self, records: Records, row: int) -> object:
-        return self._reader.whole(records, row, self._form)
+    def decode_all(self, records: Records, row: int) -> object:
+        return self._reader.decode_all(records, row, self._fmt)
 
-    def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
-        return self.coded(*self._reader.of_objects(objects))
+    def read_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
+        return self.encode(*self._reader.read_objects(objects))
 
-    def coded(
+    def encode(
         self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None = None
     ) -> tuple[Events, list[Reject]]:
         """Encode events as columns of codes and add the events refused here to the rejects."""
@@ -149,13 +149,13 @@ class SourceReader:
         """Return the index of the refusal reason for each event, 0 if accepted."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
-            refused[spans.looked_at & ~self._placement.belongs(spans.data, spans.users)] = 1
+            refused[spans.in_any_view & ~self._placement.belongs(spans.data, spans.users)] = 1
         if int(spans.times.min(initial=self._earliest_ms)) < self._earliest_ms:
             before = (spans.times < self._earliest_ms) & (refused == 0)
-            refused[before] = np.where(spans.looked_at[before], 4, _PASSED_OVER)
+            refused[before] = np.where(spans.in_any_view[before], 4, _PASSED_OVER)
         if latest_ms is not None and int(spans.times.max(initial=0)) > latest_ms:
             late = (spans.times > latest_ms) & (refused == 0)
-            refused[late] = np.where(spans.looked_at[late], 2, _PASSED_OVER)
+            refused[late] = np.where(spans.in_any_view[late], 2, _PASSED_OVER)
         for number, key in zip(spans.number, self._reader.layout.key_of, strict=True):
             declared = self._declared[key]
             if declared is not None:

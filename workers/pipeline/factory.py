@@ -46,13 +46,13 @@ def source_reader_of(
     reader: EventReader,
     partition: int,
     partitions: int,
-    form: Format | None = None,
+    fmt: Format | None = None,
 ) -> SourceReader:
     placement = None
     # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
         placement = Placement(settings.events.partitioner, partition, partitions)
-    return SourceReader(reader, declared_keys(settings), placement, form)
+    return SourceReader(reader, declared_keys(settings), placement, fmt)
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:

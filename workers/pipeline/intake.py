@@ -14,7 +14,7 @@ import numpy as np
 from workers.arrays.tallies import bound_events
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Longs, Words
-from workers.events.columns import DigestsOfViews, EventColumns, Events, pair_state, pairs_of
+from workers.events.columns import EventColumns, Events, ViewDigests, pair_state, pairs_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
@@ -39,7 +39,7 @@ class Intake(Watermark):
         """`stored` holds committed user pairs; without it, they are kept in memory."""
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
-        self._shares, self._pairs = ContributionBuilder(key.tag_state), DigestsOfViews(pair_state)
+        self._shares, self._pairs = ContributionBuilder(key.tag_state), ViewDigests(pair_state)
         self._users = Users(lanes, stored)
         self.first: int | None = None
         self._tallies = Tallies()

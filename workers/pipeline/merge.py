@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0
 
 
-class Waiting:
+class WaitingSections:
     """Sections of incomplete ticks, by (lane, tick)."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
@@ -182,7 +182,7 @@ class Merge:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         gil_lock: GilLock | None = None,
     ) -> None:
-        """`directory` is as in `Waiting`, `gil_lock` the worker's shards' (None: its own)."""
+        """`directory` is as in `WaitingSections`; the worker's shards share `gil_lock`."""
         self.histograms = histograms
         self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
@@ -194,7 +194,7 @@ class Merge:
         self._position = self._read_to = 0
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._gone: list[Change] = []
-        self.waiting = Waiting(directory, waiting_bytes_max)
+        self.waiting = WaitingSections(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
         self.gil_lock = gil_lock or GilLock()

@@ -15,7 +15,7 @@ from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Codes, Longs
-from workers.events.columns import DigestsOfViews, EventColumns
+from workers.events.columns import EventColumns, ViewDigests
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
@@ -148,7 +148,7 @@ class ContributionBuilder:
     """Builder of one source partition's rows, tagged by `NoiseKey.tag_state`. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
-        self._tags = DigestsOfViews(tag_state)
+        self._tags = ViewDigests(tag_state)
         self._owner_of: dict[Vocabulary, Codes] = {}
 
     def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:

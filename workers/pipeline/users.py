@@ -46,7 +46,7 @@ _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
 _1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
 # Events guessed together: the memory they touch fits in a core's own cache.
-AHEAD = 256
+BLOCK_EVENTS = 256
 
 
 class Table(NamedTuple):
@@ -137,8 +137,8 @@ def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Cod
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
     users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
-    for start in range(at, len(events), AHEAD):
-        block = events[start : start + AHEAD]
+    for start in range(at, len(events), BLOCK_EVENTS):
+        block = events[start : start + BLOCK_EVENTS]
         # Guess the number in each user's first slot; -1: new, or in a later slot.
         for event in block:
             hashed = spread(users[event, 0], users[event, 1], seed)
@@ -183,8 +183,8 @@ def count_pairs(
     of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
     first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
     (most, max_count), mask = bounds, len(slots) - 1
-    for start in range(at, len(events), AHEAD):
-        block = events[start : start + AHEAD]
+    for start in range(at, len(events), BLOCK_EVENTS):
+        block = events[start : start + BLOCK_EVENTS]
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 hashed = spread(pairs[row], np.uint64(owners[event]), seed)

@@ -51,7 +51,7 @@ _NO_LIMIT = int(np.iinfo(np.int64).max)
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
     """Return rejects for the events `behind` (k,) of a batch, except skipped ones."""
-    index = events.index[behind[events.looked_at[behind]]]
+    index = events.index[behind[events.in_any_view[behind]]]
     return [Reject(row, BEHIND) for row in index.tolist()]
 
 

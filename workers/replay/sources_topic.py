@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from workers.agents.topics import check_events, connection_of
 from workers.arrays.types import Longs
 from workers.events.columns import Events
-from workers.events.formats.reader import Decoders
+from workers.events.formats.reader import RecordFormats
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.reading import EVENTS, bounds_of, read_spans, reader
@@ -74,7 +74,7 @@ class TopicSource(Source):
         self.partitions = len(sources)
         self.places = [str(one) if several else f"partition {one.partition}" for one in sources]
         reader = reader_of(settings)
-        decoders = Decoders(settings, reader)
+        formats = RecordFormats(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
@@ -82,7 +82,7 @@ class TopicSource(Source):
         self._parts: dict[tuple[str, int], _Partition] = {}
         for place in sources:
             start, end = _bounds(consumer, place, earliest)
-            of = place.partition, place.topic.partitions, decoders.form()
+            of = place.partition, place.topic.partitions, formats.make()
             source = source_reader_of(settings, reader, *of)
             watermark = Watermark((), events.grace_ms, settings.max_behind_ms)
             origins = Origins(None) if settings.privacy.rekey else None

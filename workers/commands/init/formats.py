@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.events.formats.fitting import Refused
+from workers.events.formats.fitting import SchemaRefused
 from workers.events.formats.wire import HEADER, REFUSED, message
 from workers.events.json import JsonDecoder
 from workers.events.schemas import AVRO, JSON, PROTOBUF, Access, CommandWait, Registry
@@ -58,7 +58,9 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
         if value is None or len(value) > VALUE_BYTES_MAX:
             continue
         try:
-            name, record = by_schema.decode(value) if by_schema else ("json", _JSON.whole(value))
+            name, record = (
+                by_schema.decode(value) if by_schema else ("json", _JSON.decode_all(value))
+            )
         except ValueError:
             continue
         if isinstance(record, dict):
@@ -100,7 +102,7 @@ class SchemaDecoder:
             raise ValueError
         name, start = FORMATS[schema.kind], HEADER
         if schema.kind == JSON:
-            return name, _JSON.whole(value[HEADER:])
+            return name, _JSON.decode_all(value[HEADER:])
         if schema.kind == PROTOBUF:
             _, start = message(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
             if start == REFUSED:
@@ -109,7 +111,7 @@ class SchemaDecoder:
         if key not in self._numbers:
             try:
                 self._numbers[key] = form.add(schema, key[1])
-            except (Refused, ValueError):
+            except (SchemaRefused, ValueError):
                 self._numbers[key] = None
         number = self._numbers[key]
         if number is None:

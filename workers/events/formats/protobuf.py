@@ -29,10 +29,10 @@ from workers.events.formats.fitting import (
     UNREADABLE,
     UNWANTED,
     Fit,
-    Logging,
     Program,
-    Refused,
+    RecordScan,
     SchemaFormat,
+    SchemaRefused,
     child,
     element,
     longs,
@@ -415,31 +415,31 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
         """Add a message type by the encoded path after the schema id; return its number."""
         if schema.kind != PROTOBUF:
-            raise Refused(NOT_OF_FORMAT)
+            raise SchemaRefused(NOT_OF_FORMAT)
         try:
             found = self._schemas.get(schema)
             if found is None:
                 found = self._schemas[schema] = ProtobufSchema(schema)
         except ValueError:
-            raise Refused(UNREADABLE) from None
+            raise SchemaRefused(UNREADABLE) from None
         try:
             descriptor = found.message(indexes_of(message))
         except ValueError:
-            raise Refused(NO_MESSAGE) from None
+            raise SchemaRefused(NO_MESSAGE) from None
         try:
             root, fit = self._source.add(descriptor)
             kind = message_factory.GetMessageClass(descriptor)
         except RecursionError:
-            raise Refused(UNREADABLE) from None
+            raise SchemaRefused(UNREADABLE) from None
         number = self._accept(root, fit)
         self._classes.append(kind)
         return number
 
-    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         lists = np.empty((self._source.lists, ops.LIST_COLUMNS), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack, lists)
-        return partial(ops.logs, scan, values, roots)
+        return partial(ops.scan_all, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return the wanted fields of a message; raise ValueError with the reject reason."""

@@ -33,7 +33,7 @@ import numpy as np
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
-from workers.events.formats.wire import REFUSED, delimited, fixed, real, repeated, varint, zigzag
+from workers.events.formats.wire import REFUSED, delimited, fixed, has_name, real, varint, zigzag
 from workers.events.json_scanner import same
 from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
@@ -217,7 +217,7 @@ def entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> in
     head = fields[row, HEAD]
     if head >= 0:
         before = lists[state, L_HEAD]
-        if log[before, START] > MAP_NAMES_MAX or repeated(data, name, name_end, log, before, used):
+        if log[before, START] > MAP_NAMES_MAX or has_name(data, name, name_end, log, before, used):
             return DECLINED
         used = put(log, put(log, used, head, kinds.TEXT, name, name_end), head, kind, start, end)
         lists[state, L_END] = used
@@ -259,7 +259,7 @@ def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
 
 
 @checked_kernel
-def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
     """Log the message data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, _, program, stack, lists = scan
     messages, fields = program.messages, program.fields
@@ -335,14 +335,14 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
 
 
 @checked_kernel
-def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
-    """Scan messages, as `avro_scanner.logs`; `roots` are rows of `messages`."""
+def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
+    """Scan messages, as `avro_scanner.scan_all`; `roots` are rows of `messages`."""
     used = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        end = event(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        end = scan_record(scan, values[i, 0], values[i, 1], roots[i], log, used)
         if end == FULL:
             return i
         if end != DECLINED:
