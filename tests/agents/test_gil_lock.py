@@ -12,7 +12,7 @@ from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.agents.release import ReleaseShard
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.mechanisms.config.histogram import EPOCH
-from workers.pipeline.watermark import Watermark, apart_s, is_behind
+from workers.pipeline.watermark import Watermark, commit_gap_s, is_behind
 from workers.runtime import gil_lock as module
 from workers.runtime.gil_lock import SHORT_ROWS, GilLock
 
@@ -125,8 +125,8 @@ def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyP
 
 def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     lanes = [unk(tick_ms=tick_ms).lane for tick_ms in (60_000, 100, 5_000)]
-    assert apart_s(lanes) == 0.05
-    assert apart_s(lanes[:1]) == apart_s([]) == 0.5
+    assert commit_gap_s(lanes) == 0.05
+    assert commit_gap_s(lanes[:1]) == commit_gap_s([]) == 0.5
 
 
 def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
-    "workers/pipeline/histogram.py": {"refusal_of_left_out"},
+    "workers/pipeline/histogram.py": {"removal_refusals"},
     "workers/commands/audit.py": {"_unlike"},
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},

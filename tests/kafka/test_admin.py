@@ -36,12 +36,12 @@ from confluent_kafka import KafkaError, KafkaException
 from workers.agents import state as groups
 from workers.kafka.clients import EmbeddedCluster
 
-groups._SOON = (KafkaError._UNSUPPORTED_FEATURE,)
+groups._TRANSIENT = (KafkaError._UNSUPPORTED_FEATURE,)
 with EmbeddedCluster() as cluster:
     for i in range(150):
         groups._ANSWER_S = 0.0005 * (i % 30)
         try:
-            groups.members_of(cluster.connection, "g")
+            groups.group_size(cluster.connection, "g")
         except KafkaException as error:
             assert error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._UNSUPPORTED_FEATURE), error
 print("done")

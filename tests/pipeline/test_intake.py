@@ -56,14 +56,14 @@ def by_hand(events: list[Event], grace: int) -> Counter[Contributed]:
 @given(
     st.lists(EVENT, max_size=40),
     st.sampled_from([0, 5, 25]),
-    st.sampled_from([1, 6, tallies.TOGETHER_ROWS]),
+    st.sampled_from([1, 6, tallies.GROUP_ROWS]),
     st.data(),
 )
 def test_where_batches_and_commits_end_changes_nothing(
     events: list[Event], grace: int, together: int, data: st.DataObject
 ) -> None:
     """A restart re-reads from the last commit; its place and batched ticks must not matter."""
-    with patch.object(tallies, "TOGETHER_ROWS", together):
+    with patch.object(tallies, "GROUP_ROWS", together):
         check_where_they_end(events, grace, data)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.pipeline import Partition, unk
 from workers.pipeline import progress as module
-from workers.pipeline.ledger_blocks import pages
+from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.progress import PROGRESS
 from workers.runtime.errors import StateRefused
 
@@ -21,7 +21,7 @@ WHERE = ("state", 0)
 def record(offset: int, size: int) -> list[tuple[bytes, bytes | None]]:
     made = Partition([unk()], 1).merge.progress()
     changed = msgspec.structs.replace(made, offset=offset, key="k" * size)
-    return pages(PROGRESS, msgspec.json.encode(changed), max_bytes=900)
+    return split_pages(PROGRESS, msgspec.json.encode(changed), max_bytes=900)
 
 
 def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> Any:

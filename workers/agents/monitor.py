@@ -65,7 +65,7 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Partitions(Collector):
+class PartitionGauges(Collector):
     def __init__(self, health: Health, topic_partitions: Mapping[str, int]) -> None:
         self._health, self._topic_partitions = health, topic_partitions
 
@@ -87,7 +87,7 @@ class Partitions(Collector):
         for config in settings.histograms:
             show("tick_seconds", config.tick_ms / 1000, config.name)
         rejecting = handover.metrics.rejecting
-        for topic in topics_read(handover):
+        for topic in source_topics(handover):
             show("rejecting", rejecting.reason(topic, now_s) is not None, topic)
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
@@ -168,7 +168,7 @@ class Health:
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
         found = []
-        for topic in topics_read(handover):
+        for topic in source_topics(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
                 found.append(
@@ -217,7 +217,7 @@ class Health:
         return self._idle_s + self._tick_s + ahead_ms / 1000
 
 
-def topics_read(handover: Handover) -> list[str]:
+def source_topics(handover: Handover) -> list[str]:
     shards = list(handover.shards.items())
     return list(dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard)))
 
@@ -228,7 +228,7 @@ HEADERS = MappingProxyType(
 )
 
 
-def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
+def metrics_registry(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
     settings, metrics = health.settings, health.handover.metrics
     # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
@@ -237,13 +237,13 @@ def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegis
     for stage in (CONTRIBUTE, RELEASE):
         metrics.stage(stage)
     registry = CollectorRegistry(auto_describe=False)
-    for collector in (metrics.registry, Partitions(health, partitions)):
+    for collector in (metrics.registry, PartitionGauges(health, partitions)):
         registry.register(WithWorkerLabel(collector, settings.worker.name))
     ProcessCollector(registry=registry)
     return registry
 
 
-class OperatorsPort(ExitStack):
+class OperatorPort(ExitStack):
     """Port of one worker, open from the first `show` to the end of the `with` block."""
 
     def __init__(self, settings: Settings, port: int | None) -> None:
@@ -259,7 +259,7 @@ class OperatorsPort(ExitStack):
         if self._port is None:
             return
         health = Health(self._settings, handover)
-        self._registry = registry_of(health, partitions)
+        self._registry = metrics_registry(health, partitions)
         self._states = {"/healthz": health.healthz, "/readyz": health.readyz}
         if self.address is None:
             self._listen(self._port)

@@ -53,7 +53,7 @@ _DECODER = msgspec.json.Decoder(RekeyProgress)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sent:
+class ForwardBatch:
     """Records of one batch to forward, see `Forwarded`; one row each. Sensitive.
 
     `users`, `values` and `keys`, int64 (n, 2), are starts and stops in `data`; `keys` are the
@@ -154,7 +154,7 @@ class RekeyShard(SourceShard):
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
-            effective = self._clock.pass_by(times[timed], now_ms)
+            effective = self._clock.advance_by(times[timed], now_ms)
             behind = times[timed] < effective
             late[timed[behind]] = effective[behind]
         return late
@@ -177,7 +177,7 @@ class RekeyShard(SourceShard):
             message = Outgoing("", None, None, None, headers or ())
             own[row] = MESSAGE_BYTES if headers is None else message.nbytes
         columns = found.users[rows], values, keys, late[rows], partitions, times, own
-        sent = Sent(self._stream.topic.name, data, *columns)
+        sent = ForwardBatch(self._stream.topic.name, data, *columns)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
             found.known[rows[large]] = False

@@ -18,16 +18,16 @@ from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.progress import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
     SOURCES,
     Place,
     Sources,
+    decode_sources,
     refuse_other_set,
     refuse_other_topic,
-    stored_set,
 )
 from workers.pipeline.watermark import Watermark
 from workers.runtime.errors import StateRefused
@@ -137,7 +137,7 @@ class SourceShard(Shard):
         super().open()
 
     def _stored(self, decoder: msgspec.json.Decoder[P]) -> P | None:
-        value = joined(PROGRESS, self.store.get)
+        value = read_paged(PROGRESS, self.store.get)
         if value is None:
             return None
         progress = decoder.decode(value)
@@ -149,9 +149,9 @@ class SourceShard(Shard):
 
     def _check_sources(self, partitions: int, topic_id: str | None) -> None:
         """Refuse topics other than the state's; the arguments describe a single topic."""
-        known = joined(SOURCES, self.store.get)
+        known = read_paged(SOURCES, self.store.get)
         if known is not None:
-            refuse_other_set(self._stream.sources, stored_set(known))
+            refuse_other_set(self._stream.sources, decode_sources(known))
             self._set_stored = True
         else:
             refuse_other_topic(self._place.topic, partitions, topic_id)
@@ -189,8 +189,8 @@ class SourceShard(Shard):
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
-        sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
-        changes = [*changes, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
+        sources = [] if self._set_stored else split_pages(SOURCES, self._stream.sources.encoded())
+        changes = [*changes, *sources, *split_pages(PROGRESS, msgspec.json.encode(progress))]
         messages = messages + self._rejects.messages
         self.transact(messages, changes, progress.offset, forwarded)
         self._set_stored = True

@@ -12,8 +12,8 @@ from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
-from workers.pipeline.ledger_blocks import joined
-from workers.pipeline.sources import SOURCES, Sources, SourceTopic, stored_set
+from workers.pipeline.ledger_blocks import read_paged
+from workers.pipeline.sources import SOURCES, Sources, SourceTopic, decode_sources
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
@@ -71,7 +71,7 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
     return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
 
 
-def look_at_topics(
+def inspect_topics(
     settings: Settings, connection: Connection, events_partitions: int | None = None
 ) -> Topics:
     """Plan and look up the topics; `events_partitions` is the default for missing events topics.
@@ -113,7 +113,7 @@ def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the worker's topics; raise SettingsError if one is missing or unusable."""
-    topics = look_at_topics(settings, connection)
+    topics = inspect_topics(settings, connection)
     absent = [topic.name for topic in kafka_topics.missing(topics.plan, topics.existing)]
     for name in topics.events:
         if name in absent:
@@ -227,8 +227,8 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
                 found |= {message.key() or b"": message.value() for message in taken.messages}
                 if SOURCES in found:  # the head follows its pages
                     break
-            if (value := joined(SOURCES, found.get)) is not None:
-                return stored_set(value)
+            if (value := read_paged(SOURCES, found.get)) is not None:
+                return decode_sources(value)
     return None
 
 

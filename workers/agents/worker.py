@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from workers.agents.contribute import ContributeShard, ContributeStage
-from workers.agents.monitor import OperatorsPort
+from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
-from workers.agents.state import await_coordinator, check_states, key_of
+from workers.agents.state import await_coordinator, check_states, load_key
 from workers.agents.topics import Topics, check_topics, connection_of, watch_topics
 from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
@@ -49,9 +49,9 @@ from workers.settings.settings import Settings
 logger = logging.getLogger(__name__)
 
 #: Errors of a full or failing disk; any other means a wrong name or missing permissions.
-_OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
+_DISK_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
 #: Least delay before restarting after an outage.
-AGAIN_S = 1.0
+RESTART_DELAY_S = 1.0
 
 
 class Factory:
@@ -194,12 +194,12 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     check_ceiling(settings)
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # Kafka coming back would not fix these errors
-    key = key_of(settings, connection)
+    key = load_key(settings, connection)
     data_dir = settings.worker.data_dir
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        if error.errno not in _OF_DISKS:
+        if error.errno not in _DISK_ERRORS:
             raise SettingsError(
                 f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
             ) from error
@@ -207,7 +207,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     metrics, prepared = Metrics(), False
     filter_outage_logs()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
-    with OperatorsPort(settings, port) as operator:
+    with OperatorPort(settings, port) as operator:
         while True:
             topics = _topics(settings, connection, metrics, operator)
             copies = None if topics.embedded else data_dir
@@ -215,21 +215,21 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
-                _say(factory)
+                _log_start(factory)
                 _prepare()
                 prepared = True
             if not topics.embedded:
                 await_coordinator(connection, settings.worker.name)
-            status = _work(factory, operator)
+            status = _run_once(factory, operator)
             del factory
             gc.collect()  # what it owned is large
             if status != KAFKA_AWAY:
                 return status
-            time.sleep(AGAIN_S)
+            time.sleep(RESTART_DELAY_S)
 
 
 def _topics(
-    settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
+    settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorPort
 ) -> Topics:
     nothing_yet = Handover({}, metrics=metrics)
 
@@ -241,7 +241,7 @@ def _topics(
     return wait_for(lambda: check_topics(settings, connection), metrics.outage, waiting)
 
 
-def _say(factory: Factory) -> None:
+def _log_start(factory: Factory) -> None:
     settings, topics = factory.settings, factory.topics
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
@@ -272,7 +272,7 @@ def _prepare() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
-def _work(factory: Factory, operator: OperatorsPort) -> int:
+def _run_once(factory: Factory, operator: OperatorPort) -> int:
     """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own

@@ -7,8 +7,8 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from workers.agents.state import announcements
-from workers.agents.topics import FIXED, connection_of, look_at_topics
+from workers.agents.state import start_refusals
+from workers.agents.topics import FIXED, connection_of, inspect_topics
 from workers.commands.failures import log
 from workers.kafka import topics
 from workers.kafka.clients import Connection
@@ -32,9 +32,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     """
     check_ceiling(settings)
     connection = connection_of(settings)
-    found = look_at_topics(settings, connection)
+    found = inspect_topics(settings, connection)
     if create and not events_topic and not found.existing.keys() >= set(found.events):
-        found = look_at_topics(settings, connection, topics.default_partitions(connection))
+        found = inspect_topics(settings, connection, topics.default_partitions(connection))
     plan, existing = found.plan, found.existing
     for topic in topics.missing(plan, existing) if events_topic else ():
         if topic.purpose == topics.EVENTS:
@@ -44,7 +44,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     created = topics.create_missing(connection, wanted, existing) if create else []
     # Others created some meanwhile.
     if create and len(created) < len(topics.missing(wanted, existing)):
-        existing = look_at_topics(settings, connection).existing
+        existing = inspect_topics(settings, connection).existing
     absent = [topic for topic in topics.missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
@@ -59,7 +59,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
         log(f"missing: {', '.join(own)}; --create creates what is missing")
-    for announcement in announcements(settings, connection):
+    for announcement in start_refusals(settings, connection):
         log(announcement)
     if wrong:
         return EXIT_NOT_READY

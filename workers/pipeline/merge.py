@@ -23,7 +23,7 @@ import msgspec
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, Section, decode
-from workers.pipeline.histogram import Histogram, HistogramProgress, left_out, refusal_of_left_out
+from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.sources import refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
@@ -193,7 +193,7 @@ class Merge:
         self._sequences = [0] * sources
         self._position = self._read_to = 0
         self._retired: list[tuple[str, HistogramProgress]] = []
-        self._gone: list[Change] = []
+        self._deletions: list[Change] = []
         self.waiting = WaitingSections(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
@@ -329,7 +329,7 @@ class Merge:
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""
-        changes, self._gone = self._gone, []
+        changes, self._deletions = self._deletions, []
         with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
@@ -361,8 +361,8 @@ class Merge:
             )
         refuse_other_count("the events topic", len(self.watermarks), len(progress.watermarks))
         refuse_other_count("the contributions topic", self.owners, progress.owners)
-        for name in left_out(progress.histograms, [h.name for h in self.histograms]):
-            raise StateRefused(refusal_of_left_out(name))
+        for refusal in removal_refusals(progress.histograms, [h.name for h in self.histograms]):
+            raise StateRefused(refusal)
         for histogram in self.histograms:
             life, generation = progress.histograms.get(histogram.name), histogram.config.generation
             used = _used(progress, histogram.name)
@@ -407,7 +407,7 @@ class Merge:
         if end_ms is not None:
             life.until = end_ms
         self._retired.append((name, life))
-        self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+        self._deletions += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:

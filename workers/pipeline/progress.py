@@ -14,7 +14,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition, bounds_of, read_partition, read_spans, reader
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
-from workers.pipeline.ledger_blocks import joined
+from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
@@ -102,7 +102,7 @@ def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, 
                 # Pages precede their record; pages of an unfinished record do not count.
                 if key == PROGRESS:
                     try:
-                        if (value := joined(PROGRESS, pairs.get)) is not None:
+                        if (value := read_paged(PROGRESS, pairs.get)) is not None:
                             whole[where] = value
                     except StateRefused as error:  # some of its pages may be further back
                         cut[where] = error

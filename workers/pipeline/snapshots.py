@@ -5,7 +5,7 @@ count and *rank*: the label's place by name among all labels shown in the epoch.
 
 A snapshot too long for one message is split into pages by the JSON bytes of one list: `items`,
 `labels`, `value` or `answers`. All pages repeat the other fields, and a continued answer its query;
-`joined(parts(fields)) == fields`.
+`join_pages(split_fields(fields)) == fields`.
 
 Bound: labels and stream keys have at most 1,024 bytes, and JSON makes at most six characters of a
 byte. So a page without its items has fewer than 9,000 bytes, an item fewer than 6,200, and edges
@@ -225,7 +225,7 @@ Fields = Mapping[str, Any]
 LISTS = ("items", "labels", "value", "answers")
 
 
-def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
+def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     """Split a list into parts of at most `room` JSON bytes: at least twice the longest label's."""
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
@@ -243,7 +243,7 @@ def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
     return found or [dict(fields)]
 
 
-def joined(pages: Sequence[Fields]) -> dict[str, Any]:
+def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
     whole = dict(pages[0])
     for name in LISTS:
         if isinstance(whole.get(name), list):
@@ -390,7 +390,7 @@ class _Frame:
             return
         empty = {name: [] if name in LISTS else field for name, field in fields.items()}
         room = self._max_bytes - len(self.of(key, _members(empty))) - _DIGITS
-        cut = parts(fields, room)
+        cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):
             yield key, self.of(key, _members(part), page, len(cut))
 

@@ -81,7 +81,7 @@ class Stored(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(Stored)
 
 
-def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
+def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:
     """Decode the stored topics; raise StateRefused if this version cannot read them."""
     try:
         return _DECODER.decode(value).topics

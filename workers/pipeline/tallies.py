@@ -24,7 +24,7 @@ from workers.pipeline.histogram import owner_of
 from workers.runtime.frozen import read_only
 
 # Row limit of tallies processed together: a new pair is digested once for all of them.
-TOGETHER_ROWS = 1 << 15
+GROUP_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
 # Replaces the bits of a label: slots are found by a hash, two to four slots a row.
 _HASHED = -1
@@ -151,11 +151,9 @@ class ContributionBuilder:
         self._tags = ViewDigests(tag_state)
         self._owner_of: dict[Vocabulary, Codes] = {}
 
-    def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
+    def build(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
         """Return rows by owner partition, in tally order; `owners` is the same at every call."""
-        found = [
-            each for group in _together(counted) for each in self._rows(counted, group, owners)
-        ]
+        found = [each for group in _group(counted) for each in self._rows(counted, group, owners)]
         shares: list[list[Rows]] = [[] for _ in range(owners)]
         for _, owner, rows in sorted(found, key=itemgetter(0)):
             shares[owner].append(rows)
@@ -206,14 +204,14 @@ class ContributionBuilder:
         return known
 
 
-def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
+def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
     open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
     for place, (_, _, tally) in enumerate(counted):
         names = tally.key_names, tally.label_names
         open_.setdefault(names, []).append(place)
         rows[names] = rows.get(names, 0) + len(tally)
-        if rows[names] >= TOGETHER_ROWS:
+        if rows[names] >= GROUP_ROWS:
             yield open_.pop(names)
             del rows[names]
     yield from open_.values()

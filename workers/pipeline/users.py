@@ -283,7 +283,7 @@ TAIL_ROWS = 1_024
 # Initial capacity and growth factor: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
-_NUMBERS = 2**31 - 1
+_ROWS_MAX = 2**31 - 1
 
 Rows = NDArray[np.void]
 _ROW = np.dtype([("user", "<u8", 2), ("pair", "<u8"), ("added", "<u4")])
@@ -296,7 +296,7 @@ class UserEpoch:
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
-        self._table = _empty(self._max_count)
+        self._table = _new_table(self._max_count)
         self._new: list[Rows] = []
         self._tail = _NO_ROWS
         self._sequence = 0
@@ -318,13 +318,13 @@ class UserEpoch:
         owners, numbers = np.empty(len(users), dtype=np.int32), np.empty(len(pairs), dtype=np.int32)
         done, bounds = 0, (self._most, self._max_count)
         while (done := number_users(self._table, done, events, batch, owners)) < len(events):
-            self._table = _with_users(self._table)
+            self._table = _grow_users(self._table)
         done = 0
         while True:
             done = count_pairs(self._table, bounds, done, events, batch, owners, numbers, counted)
             if done == len(events):
                 return
-            self._table = _with_pairs(self._table, int(batch.number[events[done]]))
+            self._table = _grow_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
         if not self.rows:
@@ -360,7 +360,7 @@ class UserEpoch:
                 self._sequence, self._tail = self._sequence + 1, _NO_ROWS
 
 
-def _empty(max_count: int) -> Table:
+def _new_table(max_count: int) -> Table:
     return Table(
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
         digests=np.zeros((_ROOM, 2), dtype=np.uint64),
@@ -376,7 +376,7 @@ def _empty(max_count: int) -> Table:
     )
 
 
-def _with_users(table: Table) -> Table:
+def _grow_users(table: Table) -> Table:
     users = int(table.sizes[0])
     room = _room(users, 1)
     # Reallocated in place where possible: a copy would need both at once.
@@ -390,7 +390,7 @@ def _with_users(table: Table) -> Table:
     return table
 
 
-def _with_pairs(table: Table, rows: int) -> Table:
+def _grow_pairs(table: Table, rows: int) -> Table:
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
     table.owners.resize(room, refcheck=False)
@@ -416,8 +416,8 @@ def _slots_for(room: int, slots: int) -> int:
 
 def _room(held: int, more: int) -> int:
     room = max(held + more, int(held * _GROWTH))
-    if room > _NUMBERS:
-        raise MemoryError(f"{held:,} users or pairs in one epoch: at most {_NUMBERS:,}")
+    if room > _ROWS_MAX:
+        raise MemoryError(f"{held:,} users or pairs in one epoch: at most {_ROWS_MAX:,}")
     return room
 
 
@@ -442,11 +442,11 @@ def _decode(block: bytes) -> tuple[Words, Words, Longs]:
 
 PREFIX = b"U"
 # Rows between commits: 6 MB of blocks in one transaction.
-ROWS_HELD = 200_000
+ROWS_PENDING_MAX = 200_000
 # Delete expired epochs in steps, so that no transaction grows with the number of users.
-FORGOTTEN_AT_ONCE = 20_000
+DELETIONS_MAX = 20_000
 # A store yields values with names, and blocks are long: no step reads much more than this.
-FORGOTTEN_BYTES_AT_ONCE = 64 << 20
+DELETED_BYTES_MAX = 64 << 20
 
 
 class Stored(Protocol):
@@ -470,9 +470,9 @@ class Users:
 
     @property
     def full(self) -> bool:
-        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
+        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_PENDING_MAX
 
-    def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
+    def charge(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
         """Charge rows to users in event order; return the amounts that count, (m,).
 
         `epochs` (n > 0,) are the events', -1 to skip one.
@@ -491,7 +491,7 @@ class Users:
         held = self._epochs.items()
         return [change for at, epoch in held for change in epoch.changes(self._name(*at))]
 
-    def over(self, watermark_ms: int) -> list[Change]:
+    def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""
         if self._stored is None:
             return []
@@ -499,9 +499,9 @@ class Users:
         size = 0
         for lane, digest in self._digests.items():
             prefix = PREFIX + digest
-            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), FORGOTTEN_AT_ONCE
+            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), DELETIONS_MAX
             for name, value in islice(self._stored.items(prefix), most - len(deletions)):
-                if name >= first_kept or size >= FORGOTTEN_BYTES_AT_ONCE:
+                if name >= first_kept or size >= DELETED_BYTES_MAX:
                     break
                 size += len(value)
                 deletions.append((name, None))

@@ -161,7 +161,7 @@ class TopicSource(Source):
                     passing[0] = found.times[0] >= self.until_ms  # the watermark begins there
                 if passing.any():
                     select(np.arange(np.argmax(passing) + 1))
-            effective = mark.pass_by(found.times, None)
+            effective = mark.advance_by(found.times, None)
         else:
             effective = found.times
         rejects = [*rejected]

@@ -307,7 +307,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
             if sample.live and len(found):
-                late = clock.too_far_behind(found.times, clock.pass_by(found.times, None))
+                late = clock.too_far_behind(found.times, clock.advance_by(found.times, None))
                 if late.any():
                     rejects += behind_rejects(found, np.flatnonzero(late))
                     found = found.select(np.flatnonzero(~late))
