@@ -43,7 +43,7 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
             of_slots = 4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length()
             slots = np.full(of_slots, -1, dtype=np.int32)
             table = tallies.Table(SECRET, bits, slots, has_row, pairs, counts)
-            batch = tallies.LabelledEvents(np.empty(0, dtype=np.bool_), keys, ends, labels, amounts)
+            batch = tallies.LabeledEvents(np.empty(0, dtype=np.bool_), keys, ends, labels, amounts)
             way(tallies.fill_slots)(table, used)
             used = way(tallies.count_events)(part, batch, max_items, max_count, table, used)
         table_rows = zip(pairs[:used].tolist(), counts[:used].tolist(), strict=True)

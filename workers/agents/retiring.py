@@ -1,8 +1,8 @@
 """Retire a histogram that left the settings, for good.
 
-Each owner partition takes one transaction, by its owner: the histogram's life joins the retired
-ones, where `budget` counts it and no generation can be reused, and its stored pairs are deleted.
-Another call completes what a crash interrupted.
+One transaction per owner partition moves the histogram's progress to the retired ones, where
+`budget` still counts it and its generation cannot be reused, and deletes its stored pairs. After a
+crash, another call completes the work.
 """
 
 import msgspec

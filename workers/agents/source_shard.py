@@ -1,4 +1,4 @@
-"""Base of the shards that read events: their topics must not change, and when they commit.
+"""Base of the shards that read events: refuses changed topics, and decides when to commit.
 
 A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
 the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.

@@ -1,7 +1,7 @@
-"""The stored state: checks against the settings before start.
+"""Check the stored state against the settings before the start.
 
-Every owner repeats the check when it takes over its partition. But by then stage 1 of another
-partition could have committed without the contributions to a histogram that left the settings.
+Every owner checks again when it takes over its partition, but by then stage 1 of another partition
+could have committed without the contributions to a histogram that was removed from the settings.
 """
 
 import logging

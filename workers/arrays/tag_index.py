@@ -34,10 +34,7 @@ class TagIndex:
         return rows
 
     def add(self, totals: Longs, row_tags: Tags, tags: Tags, counts: Longs) -> tuple[Rows, int]:
-        """Add counts (n,) to the totals of the rows of `tags` (n, 2); `row_tags` is as in `find`.
-
-        Return the rows, -1 where absent, and the number of absent ones.
-        """
+        """Add counts (n,) to totals of rows as in `find`; return these, and how many are -1."""
         from workers.arrays.tag_table import BATCH_TAGS, add_to_rows
 
         if len(counts) != len(tags):

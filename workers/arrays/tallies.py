@@ -19,7 +19,7 @@ NO_LABEL = (1 << 32) - 1
 PAIRWISE_MAX = 16
 
 
-class LabelledEvents(NamedTuple):
+class LabeledEvents(NamedTuple):
     """Events of a batch with their labels, which are distinct in each event."""
 
     seen: Bools  # (n,); unseen events add nothing, not even their stream key; (0,): all are seen
@@ -196,7 +196,7 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 
 @kernel
 def count_events(
-    events: Longs, batch: LabelledEvents, max_items: int, max_count: int, table: Table, used: int
+    events: Longs, batch: LabeledEvents, max_items: int, max_count: int, table: Table, used: int
 ) -> int:
     """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
 

@@ -94,10 +94,7 @@ class Texts:
 
 
 def readonly_contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a contiguous, read-only array of the same numbers.
-
-    Arguments in this form share one compiled version of a kernel.
-    """
+    """Return a contiguous, read-only view or copy: kernels are compiled for such arguments only."""
     flags = array.flags
     if flags.c_contiguous and not flags.writeable:
         return array

@@ -37,7 +37,7 @@ _ABSENT: Any = object()
 
 
 class ViewValues(NamedTuple):
-    """What one view reads: key ("" if not a field), labels or bucket numbers, and their amounts."""
+    """One view's key ("" if not a field), labels or bucket numbers, and their amounts."""
 
     key: str
     labels: Sequence[str] | Sequence[int]
@@ -59,7 +59,7 @@ class Event(NamedTuple):
 
 
 class _Rejected(Exception):
-    """The reason for rejecting an object."""
+    """An event is rejected; the message is the reason."""
 
 
 class Projection(Frozen):

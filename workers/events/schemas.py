@@ -49,7 +49,7 @@ _IMPATIENCE = 10
 _FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
 # Registry ids are signed 32-bit integers.
 _ID_MAX = 2**31 - 1
-# HTTP statuses that do not concern the id: not authorised, busy.
+# HTTP statuses that do not concern the id: not authorized, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
 _UNKNOWN_ID = (40403, 40401, 40402)
 _REFERENCES_MAX = 1_000

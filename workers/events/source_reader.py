@@ -40,7 +40,7 @@ NO_RECORD_TIME = "record without a time"
 # Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
 _NO_RECORD_TIME_MAX = 1
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
-# No reject: the event is not counted, and must not close a tick.
+# Neither counted nor a reject, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
 
 Declared = Mapping[str, frozenset[str] | None]
@@ -85,18 +85,12 @@ class SourceReader:
     def read(
         self, records: Records, latest_ms: int | None = None
     ) -> Iterator[tuple[Events, list[Reject], int]]:
-        """Decode a batch part by part; see `reader.Part`.
-
-        Events after `latest_ms` are rejected so that they cannot close ticks early.
-        """
+        """Decode a batch by `Part`; reject events after `latest_ms`: they would close ticks."""
         for spans, rejects, stop in self.spans(records):
             yield *self.encode(spans, rejects, latest_ms), stop
 
     def spans(self, records: Records) -> Iterator[Part]:
-        """Yield a batch's parts, to be passed to `encode` in order.
-
-        It changes no state here, so another thread may run it.
-        """
+        """Yield a batch's parts, to `encode` in order. Changes no state: any thread may do it."""
         return self._reader.read(records, self._fmt)
 
     def decode_all(self, records: Records, row: int) -> object:
@@ -108,7 +102,7 @@ class SourceReader:
     def encode(
         self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None = None
     ) -> tuple[Events, list[Reject]]:
-        """Encode events as columns of codes and add the events refused here to the rejects."""
+        """Encode events as columns of codes; add those refused here to the rejects."""
         self.declined = spans.declined
         layout = self._reader.layout
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
@@ -177,7 +171,7 @@ class SourceReader:
         labels: Codes,
         good: Longs | None,
     ) -> Iterator[tuple[str, EventColumns]]:
-        """Yield the columns of views that share labels, which are deduplicated once for all."""
+        """Yield the columns of views that share a column of labels, deduplicated once for all."""
         layout, given = self._reader.layout, spans.columns[column]
         views = [view for view, of in enumerate(layout.column_of) if of == column]
         firsts = [_kept(spans.first[view], good) for view in views]

@@ -116,7 +116,7 @@ class Connection:
         }
 
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
-        """Return a producer; with `transactional_id` transactional but not initialised."""
+        """Return a producer; with `transactional_id` transactional but not initialized."""
         config = self.config(**extra)
         if transactional_id is not None:
             config["transactional.id"] = transactional_id
@@ -235,7 +235,7 @@ def _cause(error: BaseException) -> KafkaError | None:
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return a message for the operator if the broker denied authorisation, else None."""
+    """Return a message for the operator if the broker denied authorization, else None."""
     cause = _cause(error)
     name = type(error).__name__ if cause is None else cause.name()
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):

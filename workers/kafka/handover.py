@@ -12,7 +12,7 @@
     Kafka is unreachable, or ended a transaction    release everything, then start again     -
         because it could not be reached             from stored state (`KAFKA_AWAY`)
     a local copy cannot be read                     the same, without these files            -
-    settings or state refused, or not authorised    stop cleanly, one message                2
+    settings or state refused, or not authorized    stop cleanly, one message                2
     any other failure in a shard                    stop, with the traceback in the log      70
 
 Shutdown saves nothing: all durable state is in Kafka.

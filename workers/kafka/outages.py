@@ -7,7 +7,7 @@
 The group session expires after ten seconds, so the release gives up nothing that this worker still
 owns, and the clients survive a shorter restart of a broker. Every client logs every failed
 connection attempt; the filter drops these lines, but never a broker's refusal (password,
-authorisation). `--debug` shows all.
+authorization). `--debug` shows all.
 """
 
 import logging

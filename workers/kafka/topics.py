@@ -205,7 +205,7 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
         for resource, future in asked.items():
-            with suppress(KafkaException):  # not authorised; the rest is still worth showing
+            with suppress(KafkaException):  # not authorized; the rest is still worth showing
                 entries, name = future.result(), resource.name
                 shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
                 found[name] = replace(found[name], config=shown)

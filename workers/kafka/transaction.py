@@ -178,7 +178,7 @@ class Transactions:
 
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
         exists (not committed); KafkaException if it cannot be committed (too large, not
-        authorised); MessageTooLong for a defective encoder. The outcome is unknown after
+        authorized); MessageTooLong for a defective encoder. The outcome is unknown after
         ShardClosed (the next owner reads it from the changelog) and KafkaAway (the broker timed the
         transaction out, or a minute passed without progress).
         """

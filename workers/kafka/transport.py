@@ -195,7 +195,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 if not waiter.done():
                     waiter.cancel()
                 elif not fetcher._closed:
-                    waiter.result()  # raises authorisation failures
+                    waiter.result()  # raises authorization failures
                     fetched = self._drain(fetcher, active_partitions)
             return fetched
 

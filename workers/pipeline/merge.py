@@ -161,7 +161,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """Ticks released by one call; `beginning` must be charged an epoch before the next tick."""
+    """Ticks released by one call; before the next, those `beginning` must be charged an epoch."""
 
     ticks: int
     snapshots: list[Snapshot]

@@ -1,7 +1,7 @@
 """Stage 1 sums: contributions to each tick since the last commit, as rows for the owner partitions.
 
-A backlog's commit has many tallies, most of them small. Tallies with the same vocabularies are
-processed together, so that labels and tags are looked up for thousands of rows at once.
+A backlog's commit has many tallies, most of them small. Those with the same vocabularies form a
+group, so that labels and tags are looked up for thousands of rows at once.
 """
 
 import secrets
@@ -23,10 +23,10 @@ from workers.pipeline.contributions import Rows
 from workers.pipeline.histogram import owner_of
 from workers.runtime.frozen import read_only
 
-# Row limit of tallies processed together: a new pair is digested once for all of them.
+# Row limit of a group of tallies: a new pair is digested once for all of them.
 GROUP_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
-# Replaces the bits of a label: slots are found by a hash, two to four slots a row.
+# In place of the bits of a label: a hash gives the slot, of two to four a row.
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
@@ -58,13 +58,13 @@ class Tally:
     def add(
         self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int
     ) -> None:
-        """Add bounded counts of one tick's `events` (k,), except those that the view skips.
+        """Add bounded counts of one tick's `events` (k,) that the view includes.
 
-        `amounts` (m,) are those of the labels, (0,): all 1.
+        `amounts` (m,) are the labels', or (0,): all 1.
         """
         seen = _ALL_SEEN if columns.seen is None else columns.seen
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
-        batch = kernels.LabelledEvents(*map(readonly_contiguous, parts))
+        batch = kernels.LabeledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
@@ -96,7 +96,7 @@ class Tally:
             return
         per_key = (labels - 1).bit_length() if labels else 0
         if keys << per_key <= _SLOTS_A_ROW * rows:
-            # One slot per pair takes no more room than the hash table, and needs no hash.
+            # One slot per possible pair takes no more room than the hash table, and needs no hash.
             bits, size = per_key, keys << per_key
         elif bits != _HASHED or 2 * rows > len(slots):
             bits, size = _HASHED, 1 << (2 * rows - 1).bit_length()
@@ -218,10 +218,7 @@ def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Return each event's tick (n,), 0 before tick 1; and ticks from 1 with their events, in order.
-
-    `times` are the events' own, `effective` those at which they count.
-    """
+    """Return each event's tick (n,), 0 before tick 1; and the ticks from 1 with their events."""
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     own, counts_at = readonly_contiguous(times), readonly_contiguous(effective)

@@ -45,7 +45,7 @@ from workers.runtime.sizes import VALUE_BYTES, Change
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
 _1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
-# Events guessed together: the memory they touch fits in a core's own cache.
+# Events per block: the memory that their guesses touch fits in a core's own cache.
 BLOCK_EVENTS = 256
 
 
@@ -82,8 +82,7 @@ class Batch(NamedTuple):
 
 @kernel_part
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
-    """Hash two words; without the secret seed, attackers could collect names that share one
-    slot."""
+    """Hash two words. The seed is secret: no one can collect names that share a slot."""
     mixed = first ^ seed
     mixed = (mixed ^ (mixed >> _32)) * _FIRST
     mixed = (mixed ^ (mixed >> _29) ^ second) * _SECOND
@@ -130,10 +129,7 @@ def pair_slot(
 
 @kernel
 def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
-    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the next `at`.
-
-    Skips events without rows.
-    """
+    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the next."""
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
     users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
@@ -304,7 +300,7 @@ class UserEpoch:
         self.rows = 0  # new since the last commit
 
     def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
-        """Count `events` (k,) of a batch; write the amounts that count into `counted` (m,)."""
+        """Count `events` (k,) of a batch; write the amounts that count to `counted` (m,)."""
         self._take(events, batch, counted)
         if self._keeps:
             columns = entries(events, batch, counted)
@@ -473,10 +469,7 @@ class Users:
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_PENDING_MAX
 
     def charge(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
-        """Charge rows to users in event order; return the amounts that count, (m,).
-
-        `epochs` (n > 0,) are the events', -1 to skip one.
-        """
+        """Charge rows to users in event order, unless the epoch is -1; return what counts (m,)."""
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
         order = np.argsort(epochs, kind="stable")
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):

@@ -23,10 +23,11 @@ class GilLock:
         self._lock = threading.Lock()
 
     def for_rows(self, rows: int) -> GilTurn:
+        """Lock work on this many rows, if that is short."""
         return GilTurn(self._lock, rows)
 
     def for_pieces(self) -> GilTurn:
-        """Lock pieces of work, each announced with `begin_piece`."""
+        """Lock every short piece of work; announce each with `begin_piece`."""
         return GilTurn(self._lock, None)
 
 

@@ -34,8 +34,7 @@ def format_duration(duration_ms: int) -> str:
 def count_ticks(values: dict[str, Any], where: str) -> None:
     """Replace durations in a histogram's `values` by numbers of ticks.
 
-    Raises ValueError, prefixed by `where`, if one is not a whole number of ticks; later checks
-    report other invalid values.
+    Raises ValueError, prefixed by `where`, for part of a tick; later checks report other errors.
     """
     tick_ms = 0
     with suppress(ValueError):
