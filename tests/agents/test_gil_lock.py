@@ -137,19 +137,19 @@ def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyP
     for at_s in (1.0, 9.9, 10.0, 10.1, 20.0, 30.0, 30.4):
         now_s = at_s
         clock.advance_to(int(at_s * 1000))
-        due.append(clock.close_due())
+        due.append(clock.commit_due())
         clock.note_commit()
     assert due == [True, False, True, False, True, True, False]
     # A backlog: the next tick closes soon after the last one, and waits.
     clock.advance_to(45_000)
-    assert not clock.close_due() and clock.closes()
+    assert not clock.commit_due() and clock.closes()
     now_s += 0.2
-    assert clock.close_due()
+    assert clock.commit_due()
     # Live events: whichever closes, it is committed at once.
     monkeypatch.setattr(time, "time_ns", lambda: 61_000 * 1_000_000)
     for mark_ms, closes in ((50_500, True), (50_900, False), (60_000, True), (60_900, False)):
         clock.advance_to(mark_ms)
-        assert clock.close_due() is closes
+        assert clock.commit_due() is closes
         clock.note_commit()
 
 

@@ -237,7 +237,7 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
 #: Names of the reasons of formats behind a Schema Registry.
 FORMAT_REASONS = {
     *("NOT_AVRO", "NOT_OF_READER", "NOT_PROTOBUF", "NO_MESSAGE", "NO_SCHEMA_ID"),
-    *("UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "NOTHING", "reason"),
+    *("UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "MISSING", "reason"),
 }
 
 

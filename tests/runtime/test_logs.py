@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import StateRefused, describe
-from workers.runtime.logs import about, log_to_stderr
+from workers.runtime.logs import json_fields, log_to_stderr
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_json_has_one_object_a_line_and_no_event(capfd: pytest.CaptureFixture[st
     """Collectors split at line ends; an exception's message may quote an event."""
     log_to_stderr(debug=False, json_lines=True)
     log = logging.getLogger("workers.kafka.handover")
-    log.info("took\nover", extra=about(event="acquired", partitions=3))
+    log.info("took\nover", extra=json_fields(event="acquired", partitions=3))
     try:
         raise KeyError("Planted")
     except KeyError:

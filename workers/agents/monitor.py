@@ -78,7 +78,7 @@ class PartitionGauges(Collector):
 
         versions = platform.python_version(), confluent_kafka.libversion()[0]
         show("build_info", 1, version() or "unknown", *versions)
-        show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
+        show("ready", 0 if self._health.readiness_reasons(now_s, now_ms) else 1)
         shards = list(handover.shards.items())
         for stage, number in self._topic_partitions.items():
             show("partitions_assigned", sum(shard.stage == stage for _, shard in shards), stage)
@@ -144,7 +144,7 @@ class Health:
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
 
-    def not_alive(self, now_s: float) -> list[str]:
+    def liveness_reasons(self, now_s: float) -> list[str]:
         """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
         found = []
         still_s = now_s - self.handover.beat_s
@@ -157,7 +157,7 @@ class Health:
                 found.append(f"{name} has been at one piece of work for {work_s:.0f} s")
         return found
 
-    def not_ready(self, now_s: float, now_ms: int) -> list[str]:
+    def readiness_reasons(self, now_s: float, now_ms: int) -> list[str]:
         """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""
         handover = self.handover
         if handover.exit_status not in (None, KAFKA_AWAY):
@@ -191,12 +191,12 @@ class Health:
         return found
 
     def healthz(self) -> Answer:
-        reasons = self.not_alive(time.monotonic())
+        reasons = self.liveness_reasons(time.monotonic())
         return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
 
     def readyz(self) -> Answer:
         now_s = time.monotonic()
-        reasons = self.not_ready(now_s, time.time_ns() // 1_000_000)
+        reasons = self.readiness_reasons(now_s, time.time_ns() // 1_000_000)
         shards = []
         for tp, shard in list(self.handover.shards.items()):
             lag, committed_s = self.handover.lags.get(tp), shard.last_commit_s

@@ -31,7 +31,7 @@ from workers.pipeline.sources import (
 )
 from workers.pipeline.watermark import Watermark
 from workers.runtime.errors import StateRefused
-from workers.runtime.logs import about
+from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings
@@ -81,7 +81,7 @@ class Rejects:
         if not self.messages:
             return
         reasons, (topic, partition) = sorted(self._reasons), self._place.log
-        fields = about(event="rejected", topic=topic, partition=partition, reasons=reasons)
+        fields = json_fields(event="rejected", topic=topic, partition=partition, reasons=reasons)
         parts = self._place, ", ".join(reasons), self._topic
         logger.warning("%s: records rejected: %s; see topic %s", *parts, extra=fields)
         for reason, n in self._reasons.items():
@@ -177,7 +177,7 @@ class SourceShard(Shard):
 
     def _due(self) -> bool:
         age_s = time.monotonic() - self.last_commit_s
-        return age_s >= self._stream.commit_interval_s or self._clock.close_due()
+        return age_s >= self._stream.commit_interval_s or self._clock.commit_due()
 
     def _commit_all(self, offset: int) -> None:
         raise NotImplementedError

@@ -19,7 +19,7 @@ from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
 from workers.events.json_scanner import nesting_depths
-from workers.events.log import FieldSpans, parts
+from workers.events.log import FieldSpans, scan_parts
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
 
@@ -154,7 +154,7 @@ class Json(JsonDecoder):
             done, filled = scanner.scan_all(bytes_of, places, walk, begin, number, rows, decoded)
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
-        return parts(values, scan, self.decoder(data, values))
+        return scan_parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
         def decode(row: int) -> object:

@@ -152,7 +152,7 @@ class FieldSpans:
         return cls(0, data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
 
 
-def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
+def scan_parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
     """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
     n, done, room = len(values), 0, 0
     values, number = readonly_contiguous(values), np.empty(n, dtype=np.int64)

@@ -36,7 +36,7 @@ from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
-from workers.runtime.logs import about
+from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -138,10 +138,13 @@ class Handover:
         fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
         load_ms = max(shard.load_s for shard in new.values()) * 1e3
         figures = len(offsets), recovery_s * 1e3, fence_ms, records, load_ms
+        fields = json_fields(
+            event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)
+        )
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             *figures,
-            extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
+            extra=fields,
         )
         return offsets
 
@@ -183,7 +186,7 @@ class Handover:
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
             self.metrics.released.inc(len(old))
             took_s = time.perf_counter() - started
-            fields = about(event="given_up", partitions=len(old), seconds=round(took_s, 3))
+            fields = json_fields(event="given_up", partitions=len(old), seconds=round(took_s, 3))
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
     def _open_shard(self, partition: Partition) -> Shard | None:
@@ -256,7 +259,7 @@ class Handover:
         """Stop with `status`, unless one is set; the process ends even if stopping hangs."""
         if self.exit_status is None:
             self.exit_status = status
-            logger.critical("%s", message, extra=about(event="stopping", status=status))
+            logger.critical("%s", message, extra=json_fields(event="stopping", status=status))
             self._end(status)
 
     def stop_for_outage(self, reason: str = "") -> None:
@@ -292,7 +295,7 @@ class Handover:
         self._start(shard.shutdown())
         if isinstance(failure, Fenced):
             self.metrics.fenced.inc()
-            fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
+            fields = json_fields(event="fenced", stage=shard.stage, partition=shard.partition)
             logger.warning("a newer owner took over: %s", failure, extra=fields)
             loop = asyncio.get_running_loop()
             loop.call_later(self.fenced_grace_s, self._still_fenced, shard)

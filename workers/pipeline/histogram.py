@@ -190,7 +190,7 @@ class Histogram:
         """Return the stream keys, with the global tick from which each is served."""
         return dict(zip(self._keys, self._since, strict=True))
 
-    def begin(self, time_ms: int) -> int:
+    def first_tick(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
         That is the event's own tick; with a stated start tick 1 of its epoch, which depends only on

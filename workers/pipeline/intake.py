@@ -19,7 +19,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
-from workers.pipeline.users import Batch, Stored, Users
+from workers.pipeline.users import Batch, StoredPairs, Users
 from workers.pipeline.watermark import Watermark
 from workers.runtime.sizes import VALUE_BYTES, Change
 
@@ -32,7 +32,7 @@ class Intake(Watermark):
         lanes: Sequence[Lane],
         grace_ms: int,
         key: NoiseKey,
-        stored: Stored | None = None,
+        stored: StoredPairs | None = None,
         *,
         max_behind_ms: int | None = None,
     ) -> None:

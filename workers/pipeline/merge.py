@@ -312,7 +312,7 @@ class Merge:
         for histogram in users:
             grid = histogram.grid
             if histogram.next is None and grid.end(max(1, grid.holding(first))) <= complete:
-                histogram.start_at(histogram.begin(first))
+                histogram.start_at(histogram.first_tick(first))
         starts = [h.next for h in users if h.next is not None]
         if len(starts) == len(users):
             self.waiting.drop_before(lane, min(starts))

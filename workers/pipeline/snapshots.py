@@ -61,7 +61,7 @@ from workers.runtime.frozen import Frozen
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 # Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
-_FEW = 16
+_FULL_SORT_RATIO = 16
 
 
 class LabelCache:
@@ -77,7 +77,7 @@ class LabelCache:
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
         self._end = 0
 
-    def meet(self, columns: Ledger, rows: Longs) -> None:
+    def add_labels(self, columns: Ledger, rows: Longs) -> None:
         size = int(rows.max(initial=-1)) + 1
         if size > len(self.rank):
             more = max(size, 2 * len(self.rank)) - len(self.rank)
@@ -91,7 +91,7 @@ class LabelCache:
             self._update_ranks(new, labels)
 
     def _update_ranks(self, new: Longs, labels: list[str]) -> None:
-        if _FEW * len(new) < len(self._by_rank):
+        if _FULL_SORT_RATIO * len(new) < len(self._by_rank):
             order = sorted(range(len(labels)), key=labels.__getitem__)
             places = [bisect_left(self.names, labels[at]) for at in order]
             self._by_rank = np.insert(self._by_rank, places, new[order])
@@ -128,7 +128,7 @@ class LabelCache:
             made = kernels.items_as_numbers(rows, counts, key_of, ranks, lengths, keys, numbers)
             shift, rank_bits, largest, size = made
             if shift == kernels.NO_RANK:
-                self.meet(columns, rows)
+                self.add_labels(columns, rows)
         if shift == kernels.TOO_LONG:
             return None
         numbers.sort()
@@ -326,7 +326,7 @@ def snapshots(
         written = labels.items(ledger, release.rows, release.counts, len(keys))
         if written is not None:
             for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
-                value = frame.of(key, b'"items":' + whole + behind)
+                value = frame.render(key, b'"items":' + whole + behind)
                 if len(value) <= max_bytes:
                     yield key, value
                 else:
@@ -342,7 +342,7 @@ def _items(
     release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[list[tuple[str, int]]]:
     if isinstance(release, Release):
-        labels.meet(ledger, release.rows)
+        labels.add_labels(ledger, release.rows)
         key_of, names, ranks = ledger.keys[release.rows], labels.names, labels.rank[release.rows]
     else:
         texts = [text.decode() for text in release.labels]
@@ -377,22 +377,22 @@ class _Frame:
             }
         )
 
-    def of(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
+    def render(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
         before = self._before_key + orjson.dumps(key) + self._behind_key
         members = b"," + members if members else b""
         parts = before, members, self._behind_fields, page, pages
         return b'{%b%b%b,"page":%d,"pages":%d}' % parts
 
     def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
-        whole = self.of(key, _members(fields))
+        whole = self.render(key, _members(fields))
         if len(whole) <= self._max_bytes:
             yield key, whole
             return
         empty = {name: [] if name in LISTS else field for name, field in fields.items()}
-        room = self._max_bytes - len(self.of(key, _members(empty))) - _DIGITS
+        room = self._max_bytes - len(self.render(key, _members(empty))) - _DIGITS
         cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):
-            yield key, self.of(key, _members(part), page, len(cut))
+            yield key, self.render(key, _members(part), page, len(cut))
 
 
 def _members(fields: Fields) -> bytes:

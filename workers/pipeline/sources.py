@@ -69,16 +69,16 @@ class Sources(msgspec.Struct, frozen=True):
             )
 
     def encoded(self) -> bytes:
-        return msgspec.json.encode(Stored(topics=self.topics))
+        return msgspec.json.encode(StoredSources(topics=self.topics))
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredSources(msgspec.Struct, frozen=True):
     """The set in stage 1's state; a JSON object, as paging requires."""
 
     topics: tuple[SourceTopic, ...]
 
 
-_DECODER = msgspec.json.Decoder(Stored)
+_DECODER = msgspec.json.Decoder(StoredSources)
 
 
 def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:

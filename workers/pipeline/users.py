@@ -445,7 +445,7 @@ DELETIONS_MAX = 20_000
 DELETED_BYTES_MAX = 64 << 20
 
 
-class Stored(Protocol):
+class StoredPairs(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
@@ -453,7 +453,7 @@ class Stored(Protocol):
 class Users:
     """Per-user counts of one source partition. Sensitive."""
 
-    def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
+    def __init__(self, lanes: Iterable[Lane], stored: StoredPairs | None = None) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         bounded = [lane for lane in lanes if lane.max_items_per_user is not None]
         self._digests = {lane: _lane_digest(lane) for lane in bounded}
@@ -482,7 +482,7 @@ class Users:
     def changes(self) -> list[Change]:
         """Return entries new since the last commit, for the transaction of its contributions."""
         held = self._epochs.items()
-        return [change for at, epoch in held for change in epoch.changes(self._name(*at))]
+        return [change for at, epoch in held for change in epoch.changes(self._prefix(*at))]
 
     def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""
@@ -521,11 +521,11 @@ class Users:
         if held is None:
             held = UserEpoch(lane, keeps=self._stored is not None)
             if self._stored is not None:
-                held.read_blocks(self._stored.items(self._name(lane, epoch)))
+                held.read_blocks(self._stored.items(self._prefix(lane, epoch)))
             self._epochs[lane, epoch] = held
         return held
 
-    def _name(self, lane: Lane, epoch: int) -> bytes:
+    def _prefix(self, lane: Lane, epoch: int) -> bytes:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 

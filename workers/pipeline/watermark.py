@@ -123,7 +123,7 @@ class Watermark:
         before, mark = self._committed_watermark, self.watermark
         return mark is not None and (before is None or self._closed_between(before, mark) > 0)
 
-    def close_due(self) -> bool:
+    def commit_due(self) -> bool:
         """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`."""
         soon = time.monotonic() - self._closed_s < self._commit_gap_s
         return not (soon and is_behind(self.watermark, self._grace)) and self.closes()

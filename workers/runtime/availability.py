@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from workers.runtime.logs import about
+from workers.runtime.logs import json_fields
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Outage:
         logger.warning(
             "Kafka is away: %s. Waiting for it; nothing is lost",
             reason.rstrip("."),
-            extra=about(event="kafka_away"),
+            extra=json_fields(event="kafka_away"),
         )
 
     def end(self) -> None:
@@ -50,5 +50,5 @@ class Outage:
         logger.warning(
             "Kafka is back: it was away for %.0f s",
             seconds,
-            extra=about(event="kafka_back", seconds=round(seconds, 1)),
+            extra=json_fields(event="kafka_back", seconds=round(seconds, 1)),
         )

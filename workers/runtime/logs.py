@@ -84,7 +84,7 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def about(**fields: object) -> dict[str, dict[str, object]]:
+def json_fields(**fields: object) -> dict[str, dict[str, object]]:
     """Return the `extra` argument of a log call: fields for JSON."""
     return {"about": fields}
 

@@ -11,7 +11,7 @@ import numpy as np
 from tests.events.formats.walking import content, expected, unordered
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.fitting import SchemaFormat
-from workers.events.log import DECLINED, parts
+from workers.events.log import DECLINED, scan_parts
 from workers.events.tree import Node, Wanted, build
 
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")
@@ -77,7 +77,7 @@ def difference(
     scan = fmt.scanner(data, values, roots, int(stops[-1]))
     if way is not None:
         scan = partial(way, *scan.args)  # type: ignore[attr-defined]
-    [logs] = parts(values, lambda *to: (data, scan(*to)), lambda row: row)
+    [logs] = scan_parts(values, lambda *to: (data, scan(*to)), lambda row: row)
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         rows = logs.rows[before : logs.ends[i]]

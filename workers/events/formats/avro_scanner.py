@@ -65,7 +65,7 @@ class Scan(NamedTuple):
 
 
 @checked_inline
-def flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
+def scan_flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
     data, rows, names = scan.data, scan.program.rows, scan.program.names
     op, a = rows[row, OP], rows[row, A]
@@ -118,7 +118,7 @@ def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int
             return DECLINED
         op, slot = rows[row, OP], rows[row, SLOT]
         if op <= LAST_FLAT:
-            kind, start, end, at = flat(scan, row, at, stop)
+            kind, start, end, at = scan_flat(scan, row, at, stop)
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:

@@ -18,7 +18,7 @@ from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.formats.fitting import NO_MESSAGE, SchemaFormat, SchemaRefused
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, parse_headers
 from workers.events.json import Json
-from workers.events.log import DECLINED, FieldSpans, Format, parts
+from workers.events.log import DECLINED, FieldSpans, Format, scan_parts
 from workers.events.reader import EventReader
 from workers.events.schemas import Access, CommandWait, Registry, Schema, SchemaWaiter
 from workers.events.tree import Node
@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 
 NO_SCHEMA_ID = "no schema id"
 UNKNOWN_SCHEMA = "unknown schema id"
-NOTHING = "no value"
+MISSING = "no value"
 # Same as the timeout for a broker.
 _PATIENCE_S = 30.0
-_UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
+_UNFIT = MappingProxyType({NO_VALUE: MISSING, NO_ID: NO_SCHEMA_ID})
 
 
 def make_format(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat[Any]:
@@ -160,7 +160,7 @@ class FormatReader:
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
             return ready.data, log(begin, number, rows)
 
-        return parts(ready.payloads, scan, decode)
+        return scan_parts(ready.payloads, scan, decode)
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
         """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
@@ -222,4 +222,4 @@ def json_payloads(data: Bytes, values: Longs) -> tuple[Longs, dict[int, str]]:
     payloads = np.full_like(values, -1)
     payloads[framed] = values[framed] + (HEADER, 0)
     refused = np.flatnonzero(payloads[:, 0] < 0)
-    return payloads, {row: NOTHING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()}
+    return payloads, {row: MISSING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()}
