@@ -25,7 +25,7 @@ from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.formats.reader import FormatReader
-from workers.events.schemas import AlwaysOpen, Schema, WaitingSections
+from workers.events.schemas import AlwaysOpen, Schema, SchemaWaiter
 from workers.events.tree import Wanted, build
 from workers.kafka.records import Records
 
@@ -62,7 +62,7 @@ class One:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def schema(self, schema_id: int, waiting: WaitingSections) -> Schema:
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema:
         return self._schema
 
 

@@ -192,7 +192,7 @@ def users() -> list[Outgoing]:
         rng.integers(0, 2**64, 10 * rows, dtype=np.uint64),
         np.full(10 * rows, LARGEST),
     )
-    held.take(LANE, np.full(10, LANE.epoch(TICK)), batch)
+    held.charge(LANE, np.full(10, LANE.epoch(TICK)), batch)
     return [Outgoing("state", 0, name, value) for name, value in held.changes()]
 
 

@@ -27,9 +27,9 @@ from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.commands.failures import log
 from workers.events.formats import avro_scanner, protobuf_scanner
-from workers.events.formats.wire import cut, zigzag
+from workers.events.formats.wire import parse_headers, zigzag
 from workers.events.json import Json
-from workers.events.log import FieldSpans, Format, ended
+from workers.events.log import FieldSpans, Format, log_ends
 from workers.events.reader import EARLIEST_MS, EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node
@@ -263,7 +263,7 @@ def _of_avro() -> None:
     zigzag(data, 0, 1)
     pairs, values = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
     for named in (False, True):
-        cut(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
+        parse_headers(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
 
 
 def _of_protobuf() -> None:
@@ -276,7 +276,7 @@ def _of_protobuf() -> None:
     scan = protobuf_scanner.Scan(data, 0, program, stack, lists)
     number = np.zeros(1, dtype=np.int64)
     protobuf_scanner.scan_all(scan, _longs(1, 2), roots, 0, number, log)
-    ended(number, _longs(1, 2), 0, number.copy(), np.zeros(1, dtype=np.int8))
+    log_ends(number, _longs(1, 2), 0, number.copy(), np.zeros(1, dtype=np.int8))
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:

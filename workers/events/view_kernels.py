@@ -229,7 +229,7 @@ def add_elements(
 def add_value(
     logs: Logs, done: int, row: int, stop: int, count: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of any other value, as `of_elements`; `count` is the count's row, or -1."""
+    """Add the items of any other value, as `add_elements`; `count` is the count's row, or -1."""
     log, column = logs.rows, to.column
     kind = log[row, KIND]
     if kind == kinds.LIST:

@@ -137,14 +137,12 @@ class Handover:
         self.assigned = True
         fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
         load_ms = max(shard.load_s for shard in new.values()) * 1e3
-        figures = len(offsets), recovery_s * 1e3, fence_ms, records, load_ms
-        fields = json_fields(
-            event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)
-        )
+        taken, seconds = len(offsets), round(recovery_s, 3)
+        figures = taken, recovery_s * 1e3, fence_ms, records, load_ms
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             *figures,
-            extra=fields,
+            extra=json_fields(event="acquired", partitions=taken, seconds=seconds),
         )
         return offsets
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workers.events.formats.fitting import SchemaRefused
-from workers.events.formats.wire import HEADER, REFUSED, message
+from workers.events.formats.wire import HEADER, REFUSED, message_path
 from workers.events.json import JsonDecoder
 from workers.events.schemas import AVRO, JSON, PROTOBUF, Access, CommandWait, Registry
 from workers.events.tree import Node
@@ -104,7 +104,7 @@ class SchemaDecoder:
         if schema.kind == JSON:
             return name, _JSON.decode_all(value[HEADER:])
         if schema.kind == PROTOBUF:
-            _, start = message(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
+            _, start = message_path(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
             if start == REFUSED:
                 raise ValueError
         form, key = self._forms[schema.kind], (schema_id, value[HEADER:start])
