@@ -142,8 +142,8 @@ class ContributeShard(SourceShard):
         intake, topic = self._intake, self._stream.contributions
         closed, users = intake.ticks_closed(), intake.user_changes()
         with self._gil_lock.for_rows(intake.rows):
-            said = intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
-            messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in said]
+            pages = intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
+            messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in pages]
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,

@@ -82,7 +82,7 @@ class ForwardBatch:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
         columns: list[NDArray[Any]] = [*self.users.T, *self.values.T, self.partitions, self.times]
-        some = bool(noted.any())  # hardly ever
+        some = bool(noted.any())  # rare
         if some:
             columns += noted, *self.keys.T, self.late, self.own
         rows = zip(*(column.tolist() for column in columns), strict=True)

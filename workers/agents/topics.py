@@ -183,32 +183,32 @@ def watch_topics(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
     """Log and count, while the block runs, new matching topics that are not counted."""
-    pattern, told = settings.events.topics.pattern, set[str]()
+    pattern, warned = settings.events.topics.pattern, set[str]()
 
-    def tell(names: Collection[str]) -> None:
+    def warn(names: Collection[str]) -> None:
         for name in names:
-            if name not in told:
+            if name not in warned:
                 parts = name, pattern, FIXED
                 logger.warning(
                     "topic %s matches events.topic = %r too, but is not counted: %s", *parts
                 )
-        told.update(names)
+        warned.update(names)
         metrics.unread_topics.set(len(names))
 
-    def look() -> None:
+    def poll() -> None:
         while not ended.wait(INTERVAL_S):
             try:
                 found = matching(settings, partition_counts(connection))
-                tell([name for name in found if name not in topics.events])
+                warn([name for name in found if name not in topics.events])
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
 
-    tell(topics.others)
+    warn(topics.others)
     if pattern is None:
         yield
         return
     ended = threading.Event()
-    threading.Thread(target=look, name="topics", daemon=True).start()
+    threading.Thread(target=poll, name="topics", daemon=True).start()
     try:
         yield
     finally:

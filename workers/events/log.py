@@ -57,7 +57,7 @@ WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
 EXPONENT_DIGITS = 2
 # Every map name is compared with all earlier ones, which is quadratic.
 MAP_NAMES_MAX = 64
-# Charge per declined record, besides its bytes, for the general reader's objects.
+# Bytes charged per declined record, besides its own, for the general reader's objects.
 DECLINED_EACH = 256
 
 DECLINED, FULL = -1, -2

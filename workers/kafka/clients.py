@@ -147,7 +147,7 @@ class Connection:
 
     @contextmanager
     def connect(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield a client and the first metadata; raise KafkaAway, or at once KafkaRefuses."""
+        """Yield a client and the first metadata; raise KafkaRefuses, KafkaAway after `within_s`."""
         errors: list[KafkaError] = []
         where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
         deadline, metadata = time.monotonic() + within_s, None
@@ -174,8 +174,8 @@ class Connection:
     def no_answer(self, errors: list[KafkaError]) -> str:
         """Say that no broker answers, with the reason if `errors` have one."""
         reason = _refusal(errors) or _network(errors)
-        said = "" if reason is None else f" ({_line(reason)})"
-        return f"no broker of {self.bootstrap} answers{said}"
+        cause = "" if reason is None else f" ({_line(reason)})"
+        return f"no broker of {self.bootstrap} answers{cause}"
 
 
 def _refusal(errors: list[KafkaError]) -> KafkaError | None:
@@ -251,7 +251,7 @@ def text_of(error: BaseException) -> str:
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether waiting cures an error: Kafka is unreachable or still starting."""
+    """Return whether waiting can cure an error: Kafka is unreachable or still starting."""
     if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
         return True
     if isinstance(error, KafkaException):

@@ -11,7 +11,7 @@ on the content of events, does not decide in which tick another event counts.
 from collections import deque
 from typing import NamedTuple
 
-#: A shard with this many outstanding ends notes no more.
+#: Limit of outstanding ends per shard; no more are noted until some are reached.
 MOST_ENDS = 10_000
 
 

@@ -162,7 +162,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
-# Made while one thread imports: when two threads first decode into a struct type at once, msgspec
+# Made at import, by one thread: if two threads first decode into a struct type at once, msgspec
 # crashes the process (seen in 26 of 300 tries with six threads; tests/test_imports.py).
 _DECODER = msgspec.msgpack.Decoder(Message)
 

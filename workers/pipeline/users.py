@@ -176,7 +176,7 @@ def count_pairs(
     `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch.
     """
     used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
-    of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
+    of_pair, digests, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
     first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
     (most, max_count), mask = bounds, len(slots) - 1
     for start in range(at, len(events), BLOCK_EVENTS):
@@ -189,7 +189,7 @@ def count_pairs(
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 guess = max(numbers[row], 0)
-                if of_pair[guess] != owners[event] or held[guess] != pairs[row]:
+                if of_pair[guess] != owners[event] or digests[guess] != pairs[row]:
                     numbers[row] = -1
         for i in range(len(block)):
             event = block[i]
@@ -204,7 +204,7 @@ def count_pairs(
                 pair = numbers[row]
                 if pair < 0:
                     hashed = spread(pairs[row], np.uint64(owner), seed)
-                    slot = pair_slot(slots, marks, of_pair, held, hashed, owner, pairs[row])
+                    slot = pair_slot(slots, marks, of_pair, digests, hashed, owner, pairs[row])
                     pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
                     if max_count > 1:
@@ -215,7 +215,7 @@ def count_pairs(
                     slots[slot] = pair
                     marks[slot] = mark(hashed)
                     of_pair[pair] = owner
-                    held[pair] = pairs[row]
+                    digests[pair] = pairs[row]
                     counted[row] = min(amount, max_count)
                     if max_count > 1:
                         counts[pair] = counted[row]
@@ -410,10 +410,10 @@ def _slots_for(room: int, slots: int) -> int:
     return slots
 
 
-def _room(held: int, more: int) -> int:
-    room = max(held + more, int(held * _GROWTH))
+def _room(used: int, more: int) -> int:
+    room = max(used + more, int(used * _GROWTH))
     if room > _ROWS_MAX:
-        raise MemoryError(f"{held:,} users or pairs in one epoch: at most {_ROWS_MAX:,}")
+        raise MemoryError(f"{used:,} users or pairs in one epoch: at most {_ROWS_MAX:,}")
     return room
 
 
@@ -481,8 +481,8 @@ class Users:
 
     def changes(self) -> list[Change]:
         """Return entries new since the last commit, for the transaction of its contributions."""
-        held = self._epochs.items()
-        return [change for at, epoch in held for change in epoch.changes(self._prefix(*at))]
+        epochs = self._epochs.items()
+        return [change for at, epoch in epochs for change in epoch.changes(self._prefix(*at))]
 
     def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""
@@ -517,13 +517,13 @@ class Users:
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-        held = self._epochs.get((lane, epoch))
-        if held is None:
-            held = UserEpoch(lane, keeps=self._stored is not None)
+        found = self._epochs.get((lane, epoch))
+        if found is None:
+            found = UserEpoch(lane, keeps=self._stored is not None)
             if self._stored is not None:
-                held.read_blocks(self._stored.items(self._prefix(lane, epoch)))
-            self._epochs[lane, epoch] = held
-        return held
+                found.read_blocks(self._stored.items(self._prefix(lane, epoch)))
+            self._epochs[lane, epoch] = found
+        return found
 
     def _prefix(self, lane: Lane, epoch: int) -> bytes:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
