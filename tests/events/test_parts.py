@@ -39,7 +39,7 @@ KEY = NoiseKey(bytes(32))
 def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -> None:
     """Limit a part to this many rows and this many bytes of declined records."""
     monkeypatch.setattr(log, "ROWS_EXPECTED", 0)
-    monkeypatch.setattr(log, "ROWS_LEAST", rows)
+    monkeypatch.setattr(log, "ROWS_MIN", rows)
     monkeypatch.setattr(log, "DECLINED_BYTES", declined)
 
 

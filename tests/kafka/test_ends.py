@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kafka.harness import offline
-from workers.kafka.offsets import MOST_ENDS, LogEnd, LogEnds, ReadPosition
+from workers.kafka.offsets import ENDS_MAX, LogEnd, LogEnds, ReadPosition
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
 
@@ -73,7 +73,7 @@ def test_an_end_that_was_noted_too_late_is_met_at_once() -> None:
 def test_a_shard_far_behind_is_asked_for_no_more_ends() -> None:
     """Memory for a backlog is bounded: a later end closes the ticks in between."""
     ends = LogEnds()
-    for i in range(MOST_ENDS):
+    for i in range(ENDS_MAX):
         assert not ends.full
         ends.note(LogEnd(i, i))
     assert ends.full

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.harness import offline
-from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover
+from workers.kafka.handover import KAFKA_AWAY, WAITING_MAX, Handover
 from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, FetchedRecords, Records
@@ -216,7 +216,7 @@ async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     """Without a bound, a backlog would be fetched into memory."""
     await stage.handover.acquire(EVENTS)
     stage.made[0].gate.clear()
-    for start in range(MOST_WAITING):
+    for start in range(WAITING_MAX):
         assert stage.handover.has_room(EVENTS[0])
         await stage.handover.feed(stage.batch(0, start, start + 1))
     assert not stage.handover.has_room(EVENTS[0])
@@ -224,7 +224,7 @@ async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     room: list[bool] = []
     stage.handover.on_freed = lambda: room.append(stage.handover.has_room(EVENTS[0]))
     stage.made[0].gate.set()
-    await settle(lambda: len(room) == MOST_WAITING)
+    await settle(lambda: len(room) == WAITING_MAX)
     assert all(room), "there is room when it is told"
 
 

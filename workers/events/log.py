@@ -122,8 +122,8 @@ def outcomes(status: Flags, read: int) -> tuple[int, int]:
 #: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
-# Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_LEAST, 8 MiB.
-ROWS_EXPECTED, ROWS_LEAST = 8, 1 << 18
+# Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_MIN, 8 MiB.
+ROWS_EXPECTED, ROWS_MIN = 8, 1 << 18
 # Limit for a single record: one row per byte, plus ROWS_FREE, because an Avro item may be empty.
 ROWS_FREE = 1 << 16
 # Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
@@ -157,7 +157,7 @@ def scan_parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> It
     n, done, room = len(values), 0, 0
     values, number = readonly_contiguous(values), np.empty(n, dtype=np.int64)
     while True:
-        begin, room = done, max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_LEAST)
+        begin, room = done, max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_MIN)
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, number, rows)
         if begin == done < n:

@@ -33,7 +33,7 @@ _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
 _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_SIZE, _LZ4_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
 _LZ4_PLAIN = 1 << 31
 # A three-byte element copies at most 64 bytes.
-_SNAPPY_MOST = 22
+_SNAPPY_RATIO_MAX = 22
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _VARINT_BITS = 35
@@ -182,7 +182,7 @@ def _lz4(packed: memoryview) -> Pieces:
 def _snappy(packed: memoryview) -> Pieces:
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
-        if size > _SNAPPY_MOST * len(block):
+        if size > _SNAPPY_RATIO_MAX * len(block):
             raise CorruptRecordException(
                 f"a record batch says that {len(block)} bytes of snappy are {size}"
             )

@@ -48,7 +48,7 @@ EXIT_FENCED = 75
 KAFKA_AWAY = -1
 
 #: Fetched but unprocessed batches of a shard: one in progress, one waiting.
-MOST_WAITING = 2
+WAITING_MAX = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
 
@@ -193,7 +193,7 @@ class Handover:
 
     def has_room(self, partition: Partition) -> bool:
         shard = self._open_shard(partition)
-        return shard is not None and self._waiting[shard] < MOST_WAITING
+        return shard is not None and self._waiting[shard] < WAITING_MAX
 
     def claim(self, partition: Partition, batch: FetchedRecords) -> FetchedRecords | None:
         """Return `batch` with its open shard, and count it as waiting; None without a shard."""

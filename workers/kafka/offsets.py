@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 #: Limit of outstanding ends per shard; no more are noted until some are reached.
-MOST_ENDS = 10_000
+ENDS_MAX = 10_000
 
 
 class LogEnd(NamedTuple):
@@ -29,7 +29,7 @@ class LogEnds(deque[LogEnd]):
 
     @property
     def full(self) -> bool:
-        return len(self) >= MOST_ENDS
+        return len(self) >= ENDS_MAX
 
     def note(self, end: LogEnd) -> None:
         """Add an end; offsets and times must not decrease."""
@@ -40,7 +40,7 @@ class LogEnds(deque[LogEnd]):
         return self.popleft() if self and self[0].offset <= position else None
 
 
-_MOST = 512
+_SAMPLES_MAX = 512
 
 
 class ReadPosition(NamedTuple):
@@ -75,7 +75,7 @@ class Lag:
             self._ends.append((now_s, end))
         while self._ends and self._ends[0][1] <= position:
             self._ends.popleft()
-        if len(self._ends) > _MOST:  # long backlog: keep every other sample
+        if len(self._ends) > _SAMPLES_MAX:  # long backlog: keep every other sample
             self._ends = deque(list(self._ends)[::2])
         self.records = max(0, end - position)
 

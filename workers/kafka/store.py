@@ -89,7 +89,7 @@ class Memory:
 
 _META = b"m"
 _DATA = b"d"
-_MOST_COPIES = 4
+_COPIES_MAX = 4
 
 
 class Disk:
@@ -176,7 +176,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
     An older owner on this machine may still hold RocksDB's lock. It was fenced, so its copy will
     never be ahead; ours is stored beside it. `again` suppresses repeated warnings.
     """
-    for number in range(1, _MOST_COPIES + 1):
+    for number in range(1, _COPIES_MAX + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
         try:
             return Disk(candidate)
@@ -191,7 +191,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
                 shutil.rmtree(candidate, ignore_errors=True)
             return Disk(candidate)
     raise SettingsError(
-        f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes"
+        f"worker.data_dir: {path} and {_COPIES_MAX - 1} copies of it are in use by other processes"
     )
 
 
@@ -210,7 +210,7 @@ def _options() -> Options:
 #: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
 #: Interval of checks that the files exist; also first and longest delay before retrying the disk.
-RETRY_S, RETRY_MOST_S = 5.0, 60.0
+RETRY_S, RETRY_MAX_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
@@ -390,7 +390,7 @@ class Store:
         now_s = time.monotonic()
         if self.path is None or self.offset is None or now_s - self._checked_s < self._delay_s:
             return
-        self._delay_s = min(2 * self._delay_s, RETRY_MOST_S)
+        self._delay_s = min(2 * self._delay_s, RETRY_MAX_S)
         disk: Copy | None = None
         try:
             disk = open_disk(self.path, again=True).emptied()

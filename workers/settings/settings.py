@@ -352,7 +352,7 @@ T = TypeVar("T")
 #: Kafka refuses timestamps an hour ahead (`message.timestamp.after.max.ms`); clocks may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: Least default of `events.max_behind`: the longest epoch may be shorter.
-MAX_BEHIND_LEAST_MS = 7 * DAY_MS
+MAX_BEHIND_MIN_MS = 7 * DAY_MS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,7 +412,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """How late an event may arrive and still count; None: without limit."""
         if self.events.max_behind_ms is not None:
             return self.events.max_behind_ms
-        longest = MAX_BEHIND_LEAST_MS
+        longest = MAX_BEHIND_MIN_MS
         for histogram in self.histograms:
             if histogram.horizon_ticks is None:
                 return None
