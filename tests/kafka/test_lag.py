@@ -1,6 +1,6 @@
 """Lag of a shard: in records, and in seconds since a record has been waiting."""
 
-from workers.kafka.offsets import _MOST, Lag, ReadPosition
+from workers.kafka.offsets import _SAMPLES_MAX, Lag, ReadPosition
 
 
 def test_a_busy_shard_that_keeps_up_is_never_far_behind() -> None:
@@ -51,5 +51,5 @@ def test_a_backlog_of_days_takes_little_memory_and_keeps_its_beginning() -> None
     lag = Lag()
     for second in range(10_000):
         lag.sample(float(second), 0, ReadPosition(0, 0, second + 1))
-    assert len(lag._ends) <= _MOST
+    assert len(lag._ends) <= _SAMPLES_MAX
     assert lag.seconds(10_000.0) == 10_000.0
