@@ -172,7 +172,7 @@ def in_halves(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
         (engine, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
         (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
-        (ledger_blocks.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
+        (ledger_blocks.split_pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],
 )
 def test_an_encoder_that_does_not_cut_by_bytes_is_found(

@@ -84,7 +84,7 @@ class ReplayHistogram(Histogram):
 
     def forget(self) -> None:
         """Discard the changes that a worker would store."""
-        self._gone, self._stored_keys = [], len(self._keys)
+        self._deletions, self._stored_keys = [], len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
 
