@@ -50,7 +50,7 @@ def test_what_a_full_disk_does_not_take_stays_in_memory_until_there_is_room(
     held.add(4, part(4))
     assert held.get(LANE, 4) == [part(4)] and held.held_bytes == part(2).nbytes + part(3).nbytes
     first, second = (record.getMessage() for record in caplog.records)
-    assert "cannot be written: No space left on device. It stays in memory" in first
+    assert "cannot be written: No space left on device. They stay in memory" in first
     assert "can be written again" in second
 
 
