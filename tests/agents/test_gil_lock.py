@@ -142,7 +142,7 @@ def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyP
     assert due == [True, False, True, False, True, True, False]
     # A backlog: the next tick closes soon after the last one, and waits.
     clock.advance_to(45_000)
-    assert not clock.commit_due() and clock.closes()
+    assert not clock.commit_due() and clock.has_closed_tick()
     now_s += 0.2
     assert clock.commit_due()
     # Live events: whichever closes, it is committed at once.

@@ -81,4 +81,7 @@ def test_the_drawing_shows_the_table() -> None:
 def test_nothing_but_the_table_changes_the_state() -> None:
     """`Transactions` assigns its state in one place."""
     source = Path(transaction.__file__).read_text()
-    assert re.findall(r"self\._state = (.*)", source) == ["State.NEW", "next_state(self._state, event)"]
+    assert re.findall(r"self\._state = (.*)", source) == [
+        "State.NEW",
+        "next_state(self._state, event)",
+    ]

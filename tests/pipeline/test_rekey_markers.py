@@ -139,9 +139,9 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
         intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
 
     add((105, NO_TIME), (25, NO_TIME), (31, 47))
-    assert intake.watermark is None and intake.first == 25 and not intake.closes()
+    assert intake.watermark is None and intake.first == 25 and not intake.has_closed_tick()
     intake.advance_to(25)
-    assert intake.closes() and intake.watermark == 25
+    assert intake.has_closed_tick() and intake.watermark == 25
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
     rows = sorted((part.tick, len(part.keys)) for part in message.sections)
     assert rows == [(3, 1), (5, 1), (11, 1)]

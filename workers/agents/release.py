@@ -68,7 +68,7 @@ class ReleaseShard(Shard):
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of the ticks complete by all contributions; None if no generation ends."""
+        """Return the end of all ticks that contributions complete; None if no generation ends."""
         older = [*progress.retired, *progress.histograms.items()]
         running = {(name, life.generation) for name, life in progress.histograms.items()}
         wanted = {(h.name, h.config.generation) for h in self.merge.histograms}

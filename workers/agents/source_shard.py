@@ -170,7 +170,8 @@ class SourceShard(Shard):
         self.idle()
 
     def idle(self) -> None:
-        if self.offset is None or (self.offset == self.committed and not self._clock.closes()):
+        nothing_new = self.offset == self.committed and not self._clock.has_closed_tick()
+        if self.offset is None or nothing_new:
             return
         if self._due():
             self._commit_all(self.offset)

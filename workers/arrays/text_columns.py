@@ -60,7 +60,7 @@ def unpack_rows(
     counts: Longs,
     key_of_row: Codes,
 ) -> bool:
-    """Write the label end, count and stream key of every row; return whether keys have n rows.
+    """Write the label end, count and stream key of every row; return False unless all keys have n.
 
     `lengths` (n,) are bytes per label, `rows_of_key` (k,) rows per stream key; `packed`
     (n << width,) has little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).

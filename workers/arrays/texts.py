@@ -15,7 +15,7 @@ from workers.arrays.types import Bytes, Longs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Read-only column of texts: their bytes, concatenated, and ascending ends; else ValueError."""
+    """Read-only column of texts: concatenated bytes, ascending ends. ValueError if they differ."""
 
     text: Bytes
     ends: Longs

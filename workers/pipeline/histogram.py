@@ -39,9 +39,9 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
 
 class HistogramProgress(msgspec.Struct, kw_only=True):
-    """Stored identity, position and price of one (histogram, generation).
+    """Stored identity, position and cost of one (histogram, generation).
 
-    `deltas` are the named parts of delta that are not converted, `reserved` is the last epoch
+    `deltas` are the parts of delta beside the conversion's, `reserved` is the last epoch
     charged before its first tick (under a ceiling), `until` the time, ms, up to which an ended
     generation may have published.
     """

@@ -141,7 +141,7 @@ class Intake(Watermark):
         owners with contributions do. `sequences` are by owner.
         """
         owners = len(sequences)
-        shares, closes = self._builder.build(self._tallies.take(), owners), self.closes()
+        shares, closes = self._builder.build(self._tallies.take(), owners), self.has_closed_tick()
         found: list[tuple[int, Message]] = []
         for to in range(owners):
             if not (closes or shares[to]):

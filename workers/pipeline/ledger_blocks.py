@@ -69,7 +69,7 @@ def split_pages(
 
 
 def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
-    """Return the value that `pages` split, or None; raise StateRefused if a page is missing."""
+    """Return a value that `split_pages` split, or None; StateRefused if a page is missing."""
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head

@@ -318,7 +318,7 @@ class Merge:
             self.waiting.drop_before(lane, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
-        """Return the time up to which a lane's ticks are complete, given that of all messages."""
+        """Return the time up to which a lane's ticks are complete; `complete`: of all lanes."""
         return complete
 
     @property

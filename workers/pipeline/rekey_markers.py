@@ -100,7 +100,7 @@ class Origins:
 
 
 def encode_header(late: int, key: bytes | None) -> bytes:
-    """Return our header of a record that counts from `late` on (NO_TIME: at its own time)."""
+    """Encode our header of a record that counts from `late` on (NO_TIME: at its own time)."""
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 

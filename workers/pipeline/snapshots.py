@@ -115,8 +115,7 @@ class LabelCache:
         self._lengths[rows] = lengths
 
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
-        """Return JSON items by key from `rows`, `counts` (n,), sorted; None if packing
-        overflows."""
+        """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing overflows."""
         from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
 
@@ -197,7 +196,7 @@ SD_DIGITS = 4  # rounded like every other sd in a snapshot
 
 
 class Windows:
-    """Windows of one histogram, for one thread; TypeError if its counts cannot be subtracted."""
+    """A histogram's windows, for one thread; TypeError if its counts cannot be subtracted."""
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)

@@ -129,7 +129,7 @@ def pair_slot(
 
 @kernel
 def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
-    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the next."""
+    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the end."""
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
     users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1

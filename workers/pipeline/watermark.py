@@ -118,7 +118,7 @@ class Watermark:
         """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
         self.advance_to(now_ms - self._grace)
 
-    def closes(self) -> bool:
+    def has_closed_tick(self) -> bool:
         """Return whether a tick of any lane has closed since the last commit."""
         before, mark = self._committed_watermark, self.watermark
         return mark is not None and (before is None or self._closed_between(before, mark) > 0)
@@ -126,7 +126,7 @@ class Watermark:
     def commit_due(self) -> bool:
         """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`."""
         soon = time.monotonic() - self._closed_s < self._commit_gap_s
-        return not (soon and is_behind(self.watermark, self._grace)) and self.closes()
+        return not (soon and is_behind(self.watermark, self._grace)) and self.has_closed_tick()
 
     def ticks_closed(self) -> int:
         """Return ticks closed since the last commit, over all lanes; 0 before the first."""
@@ -148,6 +148,6 @@ class Watermark:
         return before is None or (mark > before and self._closed_between(before, mark) > 0)
 
     def note_commit(self) -> None:
-        if self.closes():
+        if self.has_closed_tick():
             self._closed_s = time.monotonic()
         self._committed_watermark = self.watermark

@@ -85,7 +85,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def json_fields(**fields: object) -> dict[str, dict[str, object]]:
-    """Return the `extra` argument of a log call: fields for JSON."""
+    """Return the `extra` argument of a log call: further fields of a JSON line."""
     return {"about": fields}
 
 
