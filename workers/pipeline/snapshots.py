@@ -115,7 +115,7 @@ class LabelCache:
         self._lengths[rows] = lengths
 
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
-        """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing overflows."""
+        """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing fails."""
         from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
 
