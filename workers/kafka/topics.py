@@ -137,7 +137,7 @@ def plan_topics(
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     by_user, rekey_state = rekey_topics(name)
     state = rekey_state if rekey else contribute_state
-    of_events = _of_events(events_topics, existing, state, events_partitions)
+    of_events = _event_partitions(events_topics, existing, state, events_partitions)
     plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
     sources = sum(of_events.values())
     if rekey:
@@ -175,7 +175,7 @@ def plan_topics(
     ]
 
 
-def _of_events(
+def _event_partitions(
     topics: Sequence[str], existing: Mapping[str, ExistingTopic], state: str, wanted: int | None
 ) -> dict[str, int]:
     """Return partition counts, existing or required; topic `state` has their sum."""

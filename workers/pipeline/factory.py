@@ -85,7 +85,7 @@ def histograms(
             worker=settings.worker.name,
             topic=settings.output_topic(config),
             stream=stream,
-            events=_counted(settings, config),
+            events=_counted_settings(settings, config),
             key=key,
             owner=(owner, owners),
         )
@@ -93,7 +93,7 @@ def histograms(
     ]
 
 
-def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
+def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, object]:
     """Return the mechanism id's counting settings, without newer defaults, to keep existing ids."""
     events, view = settings.events, view_of(settings.events, config)
     counted: dict[str, object] = {

@@ -1,6 +1,6 @@
 """Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
 
-A progress record's only exact datum is an offset. `read_tails` reads uncommitted records: it counts
+A progress record's only exact datum is an offset. `read_newest` reads uncommitted records: it counts
 epochs that another worker was about to commit, and misses no acknowledged commit. (A commit returns
 before its marker is in every partition, so read-committed could miss it.)
 """
@@ -73,7 +73,7 @@ def read_states(
     return found
 
 
-def read_tails(
+def read_newest(
     connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
     """Return the newest progress of partitions that have one; raises as `read_states` does."""

@@ -117,7 +117,7 @@ class TopicSource(Source):
             if not self._user_is_key:
                 each = zip(messages, keys, headers, strict=True)
                 keys = [key if one.value() is None else own for one, key, (_, own) in each]
-        records = Records.of_messages(messages, keys)
+        records = Records.from_messages(messages, keys)
         marks, start = np.array([late for late, _ in headers], dtype=np.int64), 0
         for found, rejected, stop in part.reader.read(records, self._latest_ms):
             came_late = None
