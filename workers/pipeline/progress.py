@@ -1,8 +1,8 @@
 """Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
 
-A progress record's only exact datum is an offset. `read_newest` reads uncommitted records: it counts
-epochs that another worker was about to commit, and misses no acknowledged commit. (A commit returns
-before its marker is in every partition, so read-committed could miss it.)
+The only exact figure in a progress record is an offset. `read_newest` reads uncommitted records, so
+it includes epochs that another worker is about to commit, and misses no acknowledged commit. (A
+commit returns before its marker is in every partition, so read-committed could miss it.)
 """
 
 from collections.abc import Callable, Iterable
