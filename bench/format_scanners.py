@@ -25,7 +25,7 @@ from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.formats.reader import FormatReader
-from workers.events.schemas import Nobody, Schema, Waiting
+from workers.events.schemas import AlwaysOpen, Schema, SchemaWaiter
 from workers.events.tree import Wanted, build
 from workers.kafka.records import Records
 
@@ -62,7 +62,7 @@ class One:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema:
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema:
         return self._schema
 
 
@@ -93,7 +93,9 @@ def avro(rows: list[dict[str, Any]]) -> tuple[FormatReader, list[bytes]]:
         out.seek(5)
         fastavro.schemaless_writer(out, schema, row)
         payloads.append(out.getvalue())
-    return FormatReader(AvroFormat(TREE), One(Schema("AVRO", json.dumps(AVRO))), Nobody()), payloads
+    return FormatReader(
+        AvroFormat(TREE), One(Schema("AVRO", json.dumps(AVRO))), AlwaysOpen()
+    ), payloads
 
 
 def protobuf(rows: list[dict[str, Any]]) -> tuple[FormatReader, list[bytes]]:
@@ -101,7 +103,7 @@ def protobuf(rows: list[dict[str, Any]]) -> tuple[FormatReader, list[bytes]]:
     schema = Schema("PROTOBUF", PROTOBUF)
     kind = message_factory.GetMessageClass(ProtobufSchema(schema).message([0]))
     payloads = [b"\0\0\0\0\1\0" + kind(**row).SerializeToString() for row in rows]
-    return FormatReader(ProtobufFormat(TREE), One(schema), Nobody()), payloads
+    return FormatReader(ProtobufFormat(TREE), One(schema), AlwaysOpen()), payloads
 
 
 def best_ns(run: Callable[[], object], records: int, repeats: int) -> float:
@@ -120,7 +122,7 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
     records, n = Records.of(payloads), len(payloads)
     ready = reader.prepare(records.data, records.values)
     log, number = np.empty((20 * n, 4), dtype=np.int64), np.empty(n, dtype=np.int64)
-    scan = reader.form.logs(
+    scan = reader.fmt.scanner(
         ready.data,
         readonly_contiguous(ready.payloads),
         readonly_contiguous(ready.roots),
@@ -131,9 +133,7 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
         raise SystemExit(f"{name}: {(number < 0).sum()} records were declined")
     framing = best_ns(lambda: reader.prepare(records.data, records.values), n, repeats)
     few = [ready.data[start:stop].tobytes() for start, stop in ready.payloads[:2_000].tolist()]
-    general = best_ns(
-        lambda: [reader.form.decode(0, payload) for payload in few], len(few), repeats
-    )
+    general = best_ns(lambda: [reader.fmt.decode(0, payload) for payload in few], len(few), repeats)
     size = int((ready.payloads[:, 1] - ready.payloads[:, 0]).mean())
     print(
         f"{name:9} {size:3} bytes: scanner {scanner:5.0f}, framing {framing:5.0f}, general {general:7,.0f} ns",

@@ -126,7 +126,7 @@ def main() -> int:
         declined = sum(spans.declined for spans, _, _ in reader.read(records))  # compiled here
         runs: tuple[Callable[[], object], ...] = (
             partial(_all, reader.read, records),
-            partial(_all, reader.read_one_by_one, records),
+            partial(_all, reader.read_general, records),
             partial(decoded, values),
         )
         read, general, typed = (best(run, options.repeats) / len(values) * 1e9 for run in runs)

@@ -17,5 +17,5 @@ def admin_of(connection: Connection) -> AdminClient:
     """Return the client of a connection, which must not be closed."""
     name = json.dumps([connection.bootstrap, *sorted(connection.client.items())])
     if name not in _CLIENTS:
-        _CLIENTS[name] = _OPEN.enter_context(connection.asking([]))
+        _CLIENTS[name] = _OPEN.enter_context(connection.quiet_admin([]))
     return _CLIENTS[name]

@@ -591,10 +591,10 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
     """Set up logging for `run`; with JSON, the command's final message is JSON too."""
-    from workers.runtime.logs import last_words, log_to_stderr
+    from workers.runtime.logs import log_fatal, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
-    state["say"] = last_words if form == "json" else log
+    state["say"] = log_fatal if form == "json" else log
 
 
 if __name__ == "__main__":

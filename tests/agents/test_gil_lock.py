@@ -12,7 +12,7 @@ from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.agents.release import ReleaseShard
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.mechanisms.config.histogram import EPOCH
-from workers.pipeline.watermark import Watermark, apart_s, is_behind
+from workers.pipeline.watermark import Watermark, commit_gap_s, is_behind
 from workers.runtime import gil_lock as module
 from workers.runtime.gil_lock import SHORT_ROWS, GilLock
 
@@ -20,12 +20,12 @@ TICK_MS = 1000
 
 
 def test_short_work_is_done_by_one_thread_at_a_time() -> None:
-    turns, inside, most, seen = GilLock(), 0, 0, threading.Lock()
+    gil_lock, inside, most, seen = GilLock(), 0, 0, threading.Lock()
 
     def work() -> None:
         nonlocal inside, most
         for _ in range(200):
-            with turns.one(SHORT_ROWS):
+            with gil_lock.for_rows(SHORT_ROWS):
                 with seen:
                     inside += 1
                     most = max(most, inside)
@@ -39,32 +39,32 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
 
 
 def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
-    turns = GilLock()
-    with turns.one(1), turns.one(SHORT_ROWS + 1), turns.several():
+    gil_lock = GilLock()
+    with gil_lock.for_rows(1), gil_lock.for_rows(SHORT_ROWS + 1), gil_lock.for_pieces():
         pass
-    with pytest.raises(ZeroDivisionError), turns.one(1):
+    with pytest.raises(ZeroDivisionError), gil_lock.for_rows(1):
         _ = 1 // 0
-    with turns.several() as turn:
+    with gil_lock.for_pieces() as turn:
         turn.begin_piece(1)
         turn.begin_piece(SHORT_ROWS + 1)
-        with turns.one(1):
+        with gil_lock.for_rows(1):
             pass
         turn.begin_piece(1)
-    with turns.one(1):
+    with gil_lock.for_rows(1):
         pass
 
 
 def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROUND_S", 0.0)
-    turns, came, waits = GilLock(), threading.Event(), threading.Event()
+    gil_lock, came, waits = GilLock(), threading.Event(), threading.Event()
 
     def other() -> None:
         waits.set()
-        with turns.one(1):
+        with gil_lock.for_rows(1):
             came.set()
 
     thread = threading.Thread(target=other)
-    with turns.several() as turn:
+    with gil_lock.for_pieces() as turn:
         for piece in range(10_000):
             turn.begin_piece(1)
             if piece == 0:
@@ -125,8 +125,8 @@ def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyP
 
 def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     lanes = [unk(tick_ms=tick_ms).lane for tick_ms in (60_000, 100, 5_000)]
-    assert apart_s(lanes) == 0.05
-    assert apart_s(lanes[:1]) == apart_s([]) == 0.5
+    assert commit_gap_s(lanes) == 0.05
+    assert commit_gap_s(lanes[:1]) == commit_gap_s([]) == 0.5
 
 
 def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,19 +137,19 @@ def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyP
     for at_s in (1.0, 9.9, 10.0, 10.1, 20.0, 30.0, 30.4):
         now_s = at_s
         clock.advance_to(int(at_s * 1000))
-        due.append(clock.close_due())
+        due.append(clock.commit_due())
         clock.note_commit()
     assert due == [True, False, True, False, True, True, False]
     # A backlog: the next tick closes soon after the last one, and waits.
     clock.advance_to(45_000)
-    assert not clock.close_due() and clock.closes()
+    assert not clock.commit_due() and clock.has_closed_tick()
     now_s += 0.2
-    assert clock.close_due()
+    assert clock.commit_due()
     # Live events: whichever closes, it is committed at once.
     monkeypatch.setattr(time, "time_ns", lambda: 61_000 * 1_000_000)
     for mark_ms, closes in ((50_500, True), (50_900, False), (60_000, True), (60_900, False)):
         clock.advance_to(mark_ms)
-        assert clock.close_due() is closes
+        assert clock.commit_due() is closes
         clock.note_commit()
 
 

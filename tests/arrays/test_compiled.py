@@ -152,11 +152,11 @@ def test_every_kernels_text_names_the_directory(monkeypatch: Patch, tmp_path: Pa
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
-    before = compiled._name()
-    assert compiled._name() == before
+    before = compiled._cache_name()
+    assert compiled._cache_name() == before
     text = tmp_path / "tallies.py"
     text.write_text(text.read_text().replace("min(", "max(", 1))
-    assert compiled._name() != before
+    assert compiled._cache_name() != before
 
 
 def test_some_other_versions_directories_stay(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_some_other_versions_directories_stay(monkeypatch: Patch, tmp_path: Path
     for number, path in enumerate(others):
         path.mkdir(parents=True)
         os.utime(path, (number, number))
-    own = compiled._kept()
-    assert own is not None and own.name == compiled._name()
+    own = compiled._cache_directory()
+    assert own is not None and own.name == compiled._cache_name()
     os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
-    assert compiled._kept() == own
+    assert compiled._cache_directory() == own
     kept = {path.name for path in own.parent.iterdir()}
     assert kept == {own.name, *(path.name for path in others[3:])}
 
@@ -178,7 +178,7 @@ def test_a_complete_directory_need_not_be_writable(monkeypatch: Patch, tmp_path:
     """In an image root owns the cache, and the worker may not write."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
-    found: Any = compiled.KeptKernels.from_function
+    found: Any = compiled.KernelCacheLocator.from_function
     py_func = compiled.all_compiled
     (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
     assert found(py_func, compiled.__file__) is None

@@ -13,10 +13,10 @@ from tests.arrays.uncompiled import WAYS
 from workers.arrays.number_blocks import (
     HEAD_BYTES,
     add_up,
+    find_shown,
     look_up,
     mark_blocks,
     pack_blocks,
-    passed,
     xor,
 )
 from workers.arrays.texts import readonly_contiguous
@@ -154,7 +154,7 @@ def test_rows_pass_above_the_threshold_once_and_stay(kind: Any, rows: int, tests
         either = np.flatnonzero(first | (shown != 0))
         for way in WAYS:
             new, found, noisy = (np.empty(rows, dtype=np.int64) for _ in range(3))
-            fresh, both = way(passed)(counts, noise, shown, 50, tests, new, found, noisy)
+            fresh, both = way(find_shown)(counts, noise, shown, 50, tests, new, found, noisy)
             assert new[:fresh].tolist() == np.flatnonzero(first).tolist()
             assert found[:both].tolist() == either.tolist()
             assert noisy[:both].tolist() == (counts + noise)[either].tolist()

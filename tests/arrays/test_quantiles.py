@@ -11,7 +11,7 @@ from tests.arrays.uncompiled import WAYS
 from workers.arrays import quantiles
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Floats
-from workers.events.view_kernels import bucket_of
+from workers.events.view_kernels import find_bucket
 
 MANY = st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted)
 
@@ -22,7 +22,7 @@ def test_edges_at_most_the_number_are_counted(edges: list[int], value: int) -> N
     """Bisection ends in a linear scan; other views' edges lie around them."""
     around = readonly_contiguous(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
-        found = way(bucket_of)(float(value), around, 2, 2 + len(edges))
+        found = way(find_bucket)(float(value), around, 2, 2 + len(edges))
         assert found == sum(edge <= value for edge in edges)
 
 

@@ -25,18 +25,18 @@ TAGS = st.lists(st.tuples(HALVES, HALVES), unique=True, min_size=1, max_size=40)
 def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[Tag], entered: int, bits: int) -> None:
     """A lost row would start a second count of an item; a wrong one would count another item."""
     entered = min(entered, len(tags))
-    of_rows = np.array(tags, dtype=np.uint64)
+    row_tags = np.array(tags, dtype=np.uint64)
     expected = [row if row < entered else -1 for row in range(len(tags))]
     counts = np.arange(1, len(tags) + 1)
     for way in WAYS:
         slots = np.zeros(1 << bits, dtype=np.uint32)
-        way(tag_table.enter_rows)(slots, of_rows, 0, entered)
+        way(tag_table.enter_rows)(slots, row_tags, 0, entered)
         rows = np.empty(len(tags), dtype=np.int64)
-        way(tag_table.find_rows)(slots, of_rows, of_rows, rows)
+        way(tag_table.find_rows)(slots, row_tags, row_tags, rows)
         assert rows.tolist() == expected
         totals = np.full(len(tags), 1 << 60)
-        room = np.empty(tag_table.AT_ONCE, dtype=np.int64)
-        left = way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows, room)
+        room = np.empty(tag_table.BATCH_TAGS, dtype=np.int64)
+        left = way(tag_table.add_to_rows)(slots, row_tags, totals, row_tags, counts, rows, room)
         assert left == len(tags) - entered
         assert rows.tolist() == expected
         assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * left]
@@ -46,12 +46,12 @@ def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[Tag], entered: int,
 def test_a_free_slot_is_named_where_there_is_no_row(way: Any) -> None:
     """It is the first free one from the tag's own slot on, wrapping at the end."""
     slots = np.zeros(8, dtype=np.uint32)
-    of_rows = np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)
+    row_tags = np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)
     row_of = way(tag_table.row_of)
-    assert row_of(slots, of_rows, *of_rows[0]) == -1 - 7
-    way(tag_table.enter_rows)(slots, of_rows, 0, 1)
-    assert row_of(slots, of_rows, *of_rows[0]) == 0
-    assert row_of(slots, of_rows, *of_rows[1]) == -1 - 0
+    assert row_of(slots, row_tags, *row_tags[0]) == -1 - 7
+    way(tag_table.enter_rows)(slots, row_tags, 0, 1)
+    assert row_of(slots, row_tags, *row_tags[0]) == 0
+    assert row_of(slots, row_tags, *row_tags[1]) == -1 - 0
 
 
 @settings(max_examples=20)
@@ -59,13 +59,13 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Any) -> None:
 def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> None:
     """A full table re-enters all rows, with shorter fingerprints."""
     rng = np.random.default_rng(seed)
-    of_rows = rng.integers(0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64)
+    row_tags = rng.integers(0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64)
     index, n = TagIndex(), 0
     for part in parts:
         n += part
-        index.enter(n, of_rows)
-        assert np.array_equal(index.find(of_rows, of_rows)[:n], np.arange(n))
-        assert (index.find(of_rows, of_rows)[n:] == -1).all()
+        index.enter(n, row_tags)
+        assert np.array_equal(index.find(row_tags, row_tags)[:n], np.arange(n))
+        assert (index.find(row_tags, row_tags)[n:] == -1).all()
     assert index.nbytes <= max(8192, 11 * n)
 
 

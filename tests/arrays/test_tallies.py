@@ -37,14 +37,14 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
     for way, tables in product(WAYS, product((-1, 3), repeat=2)):
         size = len(events) + len(labels) + 1
         pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
-        used, told = 0, np.zeros(4, dtype=np.bool_)
+        used, has_row = 0, np.zeros(4, dtype=np.bool_)
         # A tally continues across batches, and its table may change between them.
         for part, bits in zip(np.array_split(np.arange(len(events)), 2), tables, strict=True):
             of_slots = 4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length()
             slots = np.full(of_slots, -1, dtype=np.int32)
-            table = tallies.Table(SECRET, bits, slots, told, pairs, counts)
-            batch = tallies.LabelledEvents(np.empty(0, dtype=np.bool_), keys, ends, labels, amounts)
-            way(tallies.refill)(table, used)
+            table = tallies.Table(SECRET, bits, slots, has_row, pairs, counts)
+            batch = tallies.LabeledEvents(np.empty(0, dtype=np.bool_), keys, ends, labels, amounts)
+            way(tallies.fill_slots)(table, used)
             used = way(tallies.count_events)(part, batch, max_items, max_count, table, used)
         table_rows = zip(pairs[:used].tolist(), counts[:used].tolist(), strict=True)
         found = {(pair >> 32, pair & tallies.NO_LABEL): n for pair, n in table_rows}
@@ -85,8 +85,8 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         out = of_rows, labels, sums = tallies.LabelRows(
             np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         )
-        slots, told = np.empty(0, dtype=np.int32), np.ones(5, dtype=np.bool_)
-        table = tallies.Table(SECRET, 0, slots, told, pairs, counts)
+        slots, has_row = np.empty(0, dtype=np.int32), np.ones(5, dtype=np.bool_)
+        table = tallies.Table(SECRET, 0, slots, has_row, pairs, counts)
         owners = np.array(owner_of, dtype=np.int32)
         keys, bounds, starts = way(tallies.group_by_owner)(table, len(rows), owners, 3, out)
         assert keys.tolist() == order
@@ -146,4 +146,4 @@ def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
     ):
         for way in WAYS:
             given = (np.array(column, dtype=np.int64) for column in (first, number))
-            assert way(tallies.are_alone)(*given) is alone
+            assert way(tallies.one_label_each)(*given) is alone

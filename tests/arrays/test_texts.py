@@ -78,10 +78,10 @@ def test_nobody_can_write_to_a_column() -> None:
 def test_the_loops_do_the_same_uncompiled() -> None:
     column, rows = Texts.of([b"", b"xy", b"z"]), np.array([2, 1, 1, 0])
     ends, text = np.empty(4, dtype=np.int64), np.empty(5, dtype=np.uint8)
-    assert uncompiled(text_columns.taken_ends)(column.ends, rows, ends) == 5
-    uncompiled(text_columns.take_text)(column.text, column.ends, rows, text)
+    assert uncompiled(text_columns.gather_ends)(column.ends, rows, ends) == 5
+    uncompiled(text_columns.gather_text)(column.text, column.ends, rows, text)
     assert text.tobytes() == b"zxyxy" and ends.tolist() == [1, 3, 5, 5]
-    assert uncompiled(text_columns.taken_ends)(column.ends, np.array([3]), ends) == -1
+    assert uncompiled(text_columns.gather_ends)(column.ends, np.array([3]), ends) == -1
 
 
 # Includes bytes that differ from a newline in one bit, or carry into the next byte.

@@ -11,7 +11,7 @@ from google.protobuf import message_factory
 
 from tests.bounds.shapes import NOW_MS
 from workers.events.formats.protobuf import ProtobufSchema
-from workers.events.schemas import Schema, Waiting
+from workers.events.schemas import Schema, SchemaWaiter
 
 FORMS = ("avro", "protobuf", "json_schema")
 _LINE = {
@@ -48,7 +48,7 @@ class OneSchema:
     def __init__(self, form: str) -> None:
         self._schema = SCHEMAS[form]
 
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema:
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema:
         return self._schema
 
 

@@ -25,16 +25,16 @@ from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
-from workers.events.formats.reader import FormatReader, FramedJson, form_of
+from workers.events.formats.reader import FormatReader, FramedJson, make_format
 from workers.events.json import Json
 from workers.events.log import Format
-from workers.events.schemas import Nobody
+from workers.events.schemas import AlwaysOpen
 from workers.events.tree import Node
 from workers.kafka.clients import Connection
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
 from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
-from workers.kafka.topics import Existing
+from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.sources import Place, SourceTopic
 from workers.replay.offline import replay
@@ -153,7 +153,7 @@ def _factory(variant: str) -> Factory:
     settings = settings_of(variant)
     names = ["events", settings.contributions_topic, settings.contribute_state_topic]
     names += [settings.release_state_topic, "bounds.by-user", "bounds.rekey-state"]
-    existing = {name: Existing(name, 1) for name in names}
+    existing = {name: ExistingTopic(name, 1) for name in names}
     of: Any = {"by_user": "bounds.by-user" if settings.privacy.rekey else None, "embedded": True}
     topics = Topics(events=("events",), plan=[], existing=existing, **of)
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
@@ -260,13 +260,15 @@ class Stages:
         def form(tree: Node) -> Format:
             if self.form == "json_schema":
                 return FramedJson(Json(tree))
-            return FormatReader(form_of(self.form, tree, None), OneSchema(self.form), Nobody())
+            return FormatReader(
+                make_format(self.form, tree, None), OneSchema(self.form), AlwaysOpen()
+            )
 
         reader = factory._reader
         if isinstance(shard, RekeyShard):
-            shard._form, shard._whole = form(shard._reader.tree), form(reader.layout.tree)
+            shard._fmt, shard._whole = form(shard._reader.tree), form(reader.layout.tree)
         else:
-            shard._reader._form = form(reader.layout.tree)
+            shard._reader._fmt = form(reader.layout.tree)
 
     def _stage(
         self, shard: Any, keys: Column, values: Column, codec: str, memory: bool

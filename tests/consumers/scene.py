@@ -144,7 +144,7 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
         if "items" in first:
             found[place] = first | {"items": [item for page in pages_of for item in page["items"]]}
         else:
-            found[place] = first | snapshots.joined(pages_of)
+            found[place] = first | snapshots.join_pages(pages_of)
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tests.events.reading import rows as tallied
 from tests.kafka.bombs import varint
 from workers.agents import contribute
-from workers.agents.rekey import Sent
+from workers.agents.rekey import ForwardBatch
 from workers.arrays.texts import Texts
 from workers.commands.rejects import RECORDS_MAX, resent_listing, resent_record
 from workers.events.user_reader import NO_TIME
@@ -32,7 +32,7 @@ from workers.mechanisms.running.sparse_gumb import SparseState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import messages
 from workers.pipeline.histogram import HistogramProgress
-from workers.pipeline.ledger_blocks import pages
+from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
 from workers.pipeline.snapshots import LabelCache, ReleasedTick, snapshots
@@ -73,7 +73,7 @@ def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
 
 
 def paged(record: object) -> list[Outgoing]:
-    stored = pages(b"progress", msgspec.json.encode(record))
+    stored = split_pages(b"progress", msgspec.json.encode(record))
     return [Outgoing("state", 0, name, value) for name, value in stored]
 
 
@@ -192,7 +192,7 @@ def users() -> list[Outgoing]:
         rng.integers(0, 2**64, 10 * rows, dtype=np.uint64),
         np.full(10 * rows, LARGEST),
     )
-    held.take(LANE, np.full(10, LANE.epoch(TICK)), batch)
+    held.charge(LANE, np.full(10, LANE.epoch(TICK)), batch)
     return [Outgoing("state", 0, name, value) for name, value in held.changes()]
 
 
@@ -254,7 +254,7 @@ def sent_on() -> list[Outgoing]:
     return made
 
 
-def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> Sent:
+def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> ForwardBatch:
     user, key = LABEL_BYTES_MAX, max(key_bytes, 0)
     stops = np.cumsum([user, key, value_bytes])
     places = np.stack((stops - [user, key, value_bytes], stops), axis=1)
@@ -267,7 +267,7 @@ def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> 
     own = np.array([Outgoing("", None, None, None, headers).nbytes])
     data = b"\xff" * int(stops[-1]) + framed
     columns = places[:1], places[2:], keys, np.array([late]), zero, times, own
-    return Sent("by-user", data, *columns)
+    return ForwardBatch("by-user", data, *columns)
 
 
 def of_state(make: Callable[[], State]) -> list[Outgoing]:

@@ -32,7 +32,7 @@ from workers.mechanisms.one_shot.pay import PayState
 from workers.mechanisms.order_statistics import engine
 from workers.mechanisms.order_statistics.engine import MaxState
 from workers.pipeline import contributions, ledger_blocks, snapshots, users
-from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.runtime.errors import MessageTooLong, StateRefused
 from workers.runtime.sizes import (
     BATCH_BYTES,
@@ -172,7 +172,7 @@ def in_halves(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
         (engine, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
         (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
-        (ledger_blocks.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
+        (ledger_blocks.split_pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],
 )
 def test_an_encoder_that_does_not_cut_by_bytes_is_found(
@@ -270,10 +270,10 @@ def test_a_long_value_is_joined_from_its_pages_or_refused() -> None:
     """Half a progress record must not pass, nor stale pages of a longer one."""
     long, short, store = b'{"a":"' + b"x" * 95 + b'"}', b'{"a":1}', dict[bytes, bytes | None]()
     for value in (long, short, long[:40] + b"}", long):
-        store.update(pages(b"progress", value, 40))
-        assert joined(b"progress", store.get) == value
-    assert pages(b"progress", long, 40)[-1] == (b"progress", b'{"pages":3}')
+        store.update(split_pages(b"progress", value, 40))
+        assert read_paged(b"progress", store.get) == value
+    assert split_pages(b"progress", long, 40)[-1] == (b"progress", b'{"pages":3}')
     del store[b"progress.0001"]
     with pytest.raises(StateRefused, match="a page of progress is missing"):
-        joined(b"progress", store.get)
-    assert joined(b"other", store.get) is None
+        read_paged(b"progress", store.get)
+    assert read_paged(b"other", store.get) is None

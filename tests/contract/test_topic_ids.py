@@ -25,7 +25,7 @@ from workers.cli import execute
 from workers.kafka import topics as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topics import ZERO_ID, Existing, describe
+from workers.kafka.topics import ZERO_ID, ExistingTopic, describe
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.progress import PROGRESS
@@ -82,9 +82,7 @@ class Broker:
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Connection:
         monkeypatch.setattr(
-            Connection,
-            "introduce",
-            lambda _self, _within_s: nullcontext((self, self.list_topics())),
+            Connection, "connect", lambda _self, _within_s: nullcontext((self, self.list_topics()))
         )
         return Connection("127.0.0.1:1")
 
@@ -187,7 +185,7 @@ def test_a_real_cluster_is_not_embedded_because_somebody_says_so(
 
 
 def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
-    existing = {"t": Existing("t", 1, None), "z": Existing("z", 1, ZERO_ID)}
+    existing = {"t": ExistingTopic("t", 1, None), "z": ExistingTopic("z", 1, ZERO_ID)}
     for name in existing:
         with pytest.raises(SettingsError, match="no topic id"):
             Topics(events=(), plan=[], existing=existing).id(name)

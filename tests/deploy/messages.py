@@ -56,7 +56,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
-    "workers/pipeline/histogram.py": {"refusal_of_left_out"},
+    "workers/pipeline/histogram.py": {"removal_refusals"},
     "workers/commands/audit.py": {"_unlike"},
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},
@@ -237,7 +237,7 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
 #: Names of the reasons of formats behind a Schema Registry.
 FORMAT_REASONS = {
     *("NOT_AVRO", "NOT_OF_READER", "NOT_PROTOBUF", "NO_MESSAGE", "NO_SCHEMA_ID"),
-    *("UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "NOTHING", "reason"),
+    *("UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "MISSING", "reason"),
 }
 
 
@@ -268,7 +268,7 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
 
 
 def _reasons_of(node: ast.AST, tree: ast.Module, of_format: bool) -> Iterator[str]:
-    if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Wrong") and node.args:
+    if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Rejected") and node.args:
         yield from _phrases(node.args[-1], tree)
     elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         # Those of a schema are said of the schema, not of a record.

@@ -59,7 +59,7 @@ def test_the_messages_are_all_found() -> None:
         "…: reading all of it again",  # logged
         "internal error: … at an unknown place; --debug shows more",  # said at the end of a command
         "… has cleanup.policy = … and needs compact: state would be lost",  # gathered
-        "Kafka does not allow it: …. Which principal needs what is in deploy/acls.md",  # returned
+        "Kafka does not allow it: …. See deploy/acls.md for the rights that are needed",  # returned
         "…name = …: another histogram has this name",  # yielded
         "…: published, but it does not follow from the contributions",  # an exception of another base
     ):

@@ -339,7 +339,7 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
     """Return the first record on which the scanner and reader differ, records scanned, and events."""
     keys = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
     records = Records.of(values, keys, range(len(values)))
-    fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))
+    fast, slow = list(reader.read(records)), list(reader.read_general(records))
     scanned = len(values) - sum(spans.declined for spans, _, _ in fast)
     events = sum(len(spans) for spans, _, _ in slow)
     for spans, _, _ in (*fast, *slow):

@@ -18,7 +18,7 @@ from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
 from workers.events import log as kinds
 from workers.events.json import JsonDecoder, JsonTree, decimal
-from workers.events.json_scanner import depths
+from workers.events.json_scanner import nesting_depths
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
 
@@ -237,7 +237,7 @@ class Scanner:
     def __init__(self, root: Node, logs: Logs | None = None) -> None:
         self.root = root
         self._walk = JsonTree(root).walk()
-        self._logs = logs or json_scanner.logs
+        self._logs = logs or json_scanner.scan_all
         self._room = 2
 
     def read(self, records: Records) -> list[list[Row] | None]:
@@ -303,7 +303,7 @@ def difference(
     scanned = could = 0
     for value, depth, rows in zip(
         values,
-        depths(readonly_contiguous(records.data), readonly_contiguous(records.values)),
+        nesting_depths(readonly_contiguous(records.data), readonly_contiguous(records.values)),
         scanner.read(records),
         strict=True,
     ):

@@ -321,7 +321,7 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
     ]
     records = Records.of(values, keys, range(len(values)))
     fast, fast_rejects = one(case.reader.read(records))
-    slow, slow_rejects = one(case.reader.read_one_by_one(records))
+    slow, slow_rejects = one(case.reader.read_general(records))
     said = {
         "scanner": told(case, fast, fast_rejects),
         "general reader": told(case, slow, slow_rejects),

@@ -89,7 +89,7 @@ def test_columns_count_what_the_events_say(
     batches: list[list[Any]], grace_ms: int, texts_max: int, held: int
 ) -> None:
     """Covers bounding, ticks, sums and tags, for any event and any vocabulary boundary."""
-    with patch.object(vocabulary, "TEXTS_MAX", texts_max), patch.object(pairs, "HELD", held):
+    with patch.object(vocabulary, "TEXTS_MAX", texts_max), patch.object(pairs, "SLOTS", held):
         by = reader()
         found = counted([columns(batch, by) for batch in batches], grace_ms)
         assert found == plainly(batches, grace_ms)
@@ -123,7 +123,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
         EventReader(Shape(MappingProxyType(views))), dict.fromkeys(views), earliest_ms=0
     )
     objects = [{"key": "b", "items": ["x", "z"], "n": 7}, {"key": "a", "items": ["y", "x"], "n": 4}]
-    found, rejects = by.of_objects(objects)
+    found, rejects = by.read_objects(objects)
     assert not rejects
     names = {name: columns.label_names for name, columns in found.views.items()}
     assert names["all"] is names["some"]
@@ -170,7 +170,7 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
         shape = Shape(MappingProxyType({name: views[name] for name in names}))
         declared = {name: None if name == "other key" else served for name in names}
         by = SourceReader(EventReader(shape), declared, earliest_ms=0)
-        found, rejects = by.of_objects(objects)
+        found, rejects = by.read_objects(objects)
         assert bool(rejects) is (undeclared and names != ["other key"])
         return {name: [*looked(columns)] for name, columns in found.views.items()}
 

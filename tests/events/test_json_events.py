@@ -55,7 +55,7 @@ def test_the_readers_agree_about_mutated_events() -> None:
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Correctness must not depend on how numba compiles the source."""
     plain = plain_python((log, json_scanner, log_values, view_kernels))
-    monkeypatch.setattr(json_scanner, "logs", plain[json_scanner]["logs"])
+    monkeypatch.setattr(json_scanner, "scan_all", plain[json_scanner]["scan_all"])
     monkeypatch.setattr(reader, "project_views", plain[view_kernels]["project_views"])
     assert first_difference(2_000, every=5) is None
 
@@ -98,10 +98,10 @@ def test_utf8_is_what_cpython_says_it_is() -> None:
         bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)
     ]
     records = Records.of(texts)
-    valid = json_scanner.are_texts(records.data, records.values, 1_024)
+    valid = json_scanner.valid_texts(records.data, records.values, 1_024)
     assert valid.tolist() == [is_utf8(text) for text in texts]
     few = records.values[::97]
-    plain = plain_python([log, json_scanner])[json_scanner]["are_texts"]
+    plain = plain_python([log, json_scanner])[json_scanner]["valid_texts"]
     assert plain(records.data, few, 1_024).tolist() == valid[::97].tolist()
 
 
@@ -116,7 +116,7 @@ def is_utf8(text: bytes) -> bool:
 def test_a_label_is_no_longer_than_a_label_may_be() -> None:
     """Both sides of the greatest length, and without a limit."""
     records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
-    found = json_scanner.are_texts(records.data, records.values, 1_024)
+    found = json_scanner.valid_texts(records.data, records.values, 1_024)
     assert found.tolist() == [True, False, False, True, True]
     assert log_values.LABEL_BYTES_MAX == LABEL_BYTES_MAX
     assert len(ESCAPES) > 20
@@ -143,6 +143,6 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
     values: list[bytes | None] = [*VALUES, *INSIDE, *events, None]
     records = Records.of(values)
     expected = [0 if value is None else depth_of(value) for value in values]
-    plain = plain_python([log, json_scanner])[json_scanner]["depths"]
-    for depths in (json_scanner.depths, plain):
+    plain = plain_python([log, json_scanner])[json_scanner]["nesting_depths"]
+    for depths in (json_scanner.nesting_depths, plain):
         assert depths(records.data, records.values).tolist() == expected

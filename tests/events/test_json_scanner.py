@@ -106,15 +106,15 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
-    """Return uncompiled `logs` with `old` replaced by `new` in the scanner's source."""
-    logs: Callable[..., Any] = plain_python((log, json_scanner), old, new)[json_scanner]["logs"]
+    """Return uncompiled `scan_all` with `old` replaced by `new` in the scanner's source."""
+    logs: Callable[..., Any] = plain_python((log, json_scanner), old, new)[json_scanner]["scan_all"]
     return logs
 
 
 def first_difference(
     records: int, logs: Callable[..., Any] | None = None, every: int = 1
 ) -> str | None:
-    """Compare scanner `logs` (None: compiled), reader, `json.loads`; `every` 5 reads a fifth."""
+    """Compare `scan_all` (None: compiled), reader, `json.loads`; `every` 5 reads a fifth."""
     readers = {name: (Scanner(root, logs), JsonDecoder(root)) for name, root in TREES.items()}
 
     def batches() -> Iterator[tuple[str, list[bytes]]]:
@@ -161,28 +161,28 @@ DEFECTS = {
     "many digits of an exponent": ("EXPONENT_DIGITS", "3"),
     "any letter before an exponent": ("byte | LOWER != SMALL_E", "byte < 65"),
     "many digits before the point": ("end - at > POINT_DIGITS", "False"),
-    "many digits": ("digits(data, at, stop, WHOLE_DIGITS)", "digits(data, at, stop, 20)"),
+    "many digits": ("skip_digits(data, at, stop, WHOLE_DIGITS)", "skip_digits(data, at, stop, 20)"),
     "many digits behind the point": ("BEHIND_DIGITS", "31"),
     "any bracket closes": ("!= (CLOSE_OBJECT if row == NONE else", "not in (CLOSE_OBJECT,"),
     "any bracket closes items": ("if byte == close:", "if byte in (CLOSE_OBJECT, CLOSE_LIST):"),
     "any bracket opens": ("!= (OPEN_OBJECT if sort == OBJECT else", "not in (OPEN_OBJECT,"),
     "no comma": (
-        "if byte != COMMA:\n                return DECLINED, filled\n            at = space(data, at + 1,",
-        "at = space(data, at + (byte == COMMA),",
+        "if byte != COMMA:\n                return DECLINED, filled\n            at = skip_space(data, at + 1,",
+        "at = skip_space(data, at + (byte == COMMA),",
     ),
     "no comma between items": (
         "if byte != COMMA:\n            return REFUSED, used, filled\n        ",
         "",
     ),
     "no colon": (
-        "if look(data, at, stop) != COLON:\n            return DECLINED, filled\n        ",
+        "if peek(data, at, stop) != COLON:\n            return DECLINED, filled\n        ",
         "",
     ),
     "no colon in items": (
-        "if look(data, at, stop) != COLON:\n                return REFUSED, used, filled\n            ",
+        "if peek(data, at, stop) != COLON:\n                return REFUSED, used, filled\n            ",
         "",
     ),
-    "something behind the record": ("space(data, at, stop) == stop", "True"),
+    "something behind the record": ("skip_space(data, at, stop) == stop", "True"),
     "items of several sorts": (" or sort == SEVERAL:", ":"),
     "null is an element": ("byte == NULL[0] and row == NONE:", "byte == NULL[0]:"),
     "elements are not counted": ("log[row, START] += 1", "pass"),
@@ -206,7 +206,7 @@ DEFECTS = {
     "the first half of a pair": ("if HIGH <= found < LOW:", "if False:"),
     "a pair of two first halves": ("if not LOW", "if not HIGH"),
     "a pair with any second half": ("if not LOW <= second < SURROGATES_STOP:", "if second < 0:"),
-    "a pair of a half and a short escape": (" or look(data, at + 1, stop) != SMALL_U:", ":"),
+    "a pair of a half and a short escape": (" or peek(data, at + 1, stop) != SMALL_U:", ":"),
     "the second half of a pair alone": (" or LOW <= found < SURROGATES_STOP", ""),
     "characters of three bytes in two": ("point < 0x800:", "point < 0x1000:"),
     "characters of two bytes in three": ("point < 0x800:", "point < 0x400:"),

@@ -7,7 +7,14 @@ import pytest
 
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.texts import readonly_contiguous
-from workers.events.log import DECLINED, DECLINED_EACH, ended, longest_log, outcomes, widest
+from workers.events.log import (
+    DECLINED,
+    DECLINED_EACH,
+    log_ends,
+    longest_log,
+    longest_value,
+    outcomes,
+)
 from workers.events.view_kernels import READ
 
 
@@ -19,7 +26,7 @@ def test_logs_end_where_those_before_and_their_own_rows_end(way: Any) -> None:
         number = choose.integers(-1, 5, n)
         ends, status = np.empty(n, dtype=np.int64), np.full(n, 7, dtype=np.int8)
         values = readonly_contiguous(np.zeros((n, 2), dtype=np.int64))
-        assert way(ended)(number, values, 1 << 40, ends, status) == n
+        assert way(log_ends)(number, values, 1 << 40, ends, status) == n
         assert ends.tolist() == np.cumsum(np.maximum(number, 0)).tolist()
         assert status.tolist() == [DECLINED if rows == DECLINED else 0 for rows in number.tolist()]
         assert way(longest_log)(readonly_contiguous(ends)) == max([0, *number.tolist()])
@@ -36,7 +43,7 @@ def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(wa
     second = 100 + DECLINED_EACH
     third = second + 1 + DECLINED_EACH
     for room, records in ((1, 2), (second, 2), (second + 1, 4), (third, 4), (third + 1, 5)):
-        assert way(ended)(number, values, room, ends, status) == records
+        assert way(log_ends)(number, values, room, ends, status) == records
         assert ends[:records].tolist() == [2, 2, 5, 5, 5][:records]
 
 
@@ -51,7 +58,7 @@ def test_the_widest_text_is_found(way: Any) -> None:
         ([(1, 2), (9, 20)], 11),
     ):
         texts = np.array(places, dtype=np.int64).reshape(-1, 2)
-        assert way(widest)(readonly_contiguous(texts)) == most
+        assert way(longest_value)(readonly_contiguous(texts)) == most
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -38,18 +38,18 @@ KEY = NoiseKey(bytes(32))
 
 def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -> None:
     """Limit a part to this many rows and this many bytes of declined records."""
-    monkeypatch.setattr(log, "ROWS_FORESEEN", 0)
-    monkeypatch.setattr(log, "ROWS_LEAST", rows)
+    monkeypatch.setattr(log, "ROWS_EXPECTED", 0)
+    monkeypatch.setattr(log, "ROWS_MIN", rows)
     monkeypatch.setattr(log, "DECLINED_BYTES", declined)
 
 
 def joined(
-    reader: EventReader, records: Records, *, scanned: bool, form: Any = None
+    reader: EventReader, records: Records, *, scanned: bool, fmt: Any = None
 ) -> tuple[list[Row], list[Reject], list[int]]:
     rows: list[Row] = []
     rejects: list[Reject] = []
     stops: list[int] = []
-    for spans, refused, stop in (reader.read if scanned else reader.read_one_by_one)(records, form):
+    for spans, refused, stop in (reader.read if scanned else reader.read_general)(records, fmt):
         start = stops[-1] if stops else 0
         found = read_back(spans)
         assert all(start <= row[0] < stop for row in found)
@@ -83,10 +83,10 @@ def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPa
         for i, body in enumerate(bodies)
     ]
     reader = event_reader(EventsSettings(topic="t", key="key", items="items", timestamp="ts"))
-    form, records = FramedJson(Json(reader.layout.tree)), Records.of(values)
-    whole = joined(reader, records, scanned=True, form=form)
+    fmt, records = FramedJson(Json(reader.layout.tree)), Records.of(values)
+    whole = joined(reader, records, scanned=True, fmt=fmt)
     small(monkeypatch, rows=11)
-    again = joined(reader, records, scanned=True, form=form)
+    again = joined(reader, records, scanned=True, fmt=fmt)
     assert again[:2] == whole[:2]
     assert (len(whole[0]), len(whole[1]), len(whole[2])) == (32, 8, 1)
     assert len(again[2]) > 5
@@ -256,10 +256,10 @@ def calls(edges: Sequence[float], numbers: int) -> int:
         nonlocal number
         number += event in ("call", "c_call")
 
-    list(reader.read_one_by_one(records))
+    list(reader.read_general(records))
     sys.setprofile(count)
     try:
-        list(reader.read_one_by_one(records))
+        list(reader.read_general(records))
     finally:
         sys.setprofile(None)
     return number

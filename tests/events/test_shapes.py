@@ -306,7 +306,7 @@ DEFECTS = {
     "numbers without their sign": ("(-real if minus else real),", "real,"),
     "the point is nowhere": ("power -= not whole", "power -= 0"),
     "all numbers are exact": ("digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER", "True"),
-    "an exponent is nothing": ("digits_of(data, at + 1 + (data[at + 1] == PLUS), stop)", "0"),
+    "an exponent is nothing": ("parse_integer(data, at + 1 + (data[at + 1] == PLUS), stop)", "0"),
     "an exponent has no sign": (
         ":\n        power",
         ":\n        at += data[at + 1] == 45\n        power",

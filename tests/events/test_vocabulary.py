@@ -14,7 +14,7 @@ from tests.arrays.uncompiled import WAYS, uncompiled
 from workers.arrays import words
 from workers.arrays.texts import Texts
 from workers.events import vocabulary as kernels
-from workers.events.columns import DigestsOfViews, PairDigests, pairs_of
+from workers.events.columns import PairDigests, ViewDigests, pairs_of
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.noise.keyed import NoiseKey
 
@@ -109,11 +109,11 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
         ):
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
             hashes, ends = np.empty(100, np.uint64), np.empty(100, np.int64)
-            found = np.empty(kernels.AHEAD, np.uint64)
+            found = np.empty(kernels.BLOCK_TEXTS, np.uint64)
             recent = np.full((kernels.RECENT, 3), kernels.FREE)
             of_texts = np.empty(1_000, np.uint8)
             table = kernels.Table(SECRET, slots, hashes, ends, of_texts, found, recent)
-            done = uncompiled(kernels.code_texts)(column.text, places, 0, table, 0, codes)
+            done = uncompiled(kernels.encode_texts)(column.text, places, 0, table, 0, codes)
         assert done == (300, 70) and codes.tolist() == wanted
 
 
@@ -155,7 +155,7 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
 def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
     """Other views must not share: a code in another vocabulary is another text."""
     keys, labels, others = Vocabulary(), Vocabulary(), Vocabulary()
-    digests = DigestsOfViews(NoiseKey(bytes(32)).tag_state)
+    digests = ViewDigests(NoiseKey(bytes(32)).tag_state)
     all_of_it, of_a_kind = digests.of("all", keys, labels), digests.of("of-a-kind", keys, labels)
     assert all_of_it is of_a_kind
     assert digests.of("countries", keys, others) is not all_of_it

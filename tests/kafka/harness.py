@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
-from workers.kafka.reading import await_commits, bounds_of, reader, take
+from workers.kafka.reading import await_commits, bounds_of, read_spans, reader
 from workers.kafka.records import Batch
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -63,17 +63,17 @@ def aborts(shard: Shard) -> float:
 
 def before_commit(transactions: Transactions, act: Callable[[], object]) -> None:
     """Call `act` once instead of the next commit, when the whole transaction is in the log."""
-    insist = transactions._insist
+    insist = transactions._call_until_done
 
     def acting(name: str, call: Callable[[float], object]) -> None:
         if name == "commit":
             assert transactions._producer is not None
             transactions._call(transactions._producer.flush, 120)
-            del transactions._insist  # the class has it
+            del transactions._call_until_done  # the class has it
             act()
         insist(name, call)
 
-    transactions._insist = acting  # type: ignore[method-assign]
+    transactions._call_until_done = acting  # type: ignore[method-assign]
 
 
 def abort() -> None:
@@ -102,7 +102,7 @@ def read(
         low, high = bounds_of(consumer, topic, partition)
         low = max(low, since)
         spans = {(topic, partition): (low, high)} if low < high else {}
-        return [message for taken in take(consumer, spans) for message in taken.messages]
+        return [message for taken in read_spans(consumer, spans) for message in taken.messages]
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:

@@ -17,7 +17,7 @@ import gc, time
 from workers.kafka.clients import Connection
 
 def ask():
-    with Connection("127.0.0.1:1").asking([]) as admin:
+    with Connection("127.0.0.1:1").quiet_admin([]) as admin:
         around = [admin, admin.describe_cluster(request_timeout=0.05)]
         around.append(around)
 
@@ -36,12 +36,12 @@ from confluent_kafka import KafkaError, KafkaException
 from workers.agents import state as groups
 from workers.kafka.clients import EmbeddedCluster
 
-groups._SOON = (KafkaError._UNSUPPORTED_FEATURE,)
+groups._TRANSIENT = (KafkaError._UNSUPPORTED_FEATURE,)
 with EmbeddedCluster() as cluster:
     for i in range(150):
         groups._ANSWER_S = 0.0005 * (i % 30)
         try:
-            groups.members_of(cluster.connection, "g")
+            groups.group_size(cluster.connection, "g")
         except KafkaException as error:
             assert error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._UNSUPPORTED_FEATURE), error
 print("done")

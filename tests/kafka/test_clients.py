@@ -7,7 +7,7 @@ from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.kafka.clients import Connection, faust_credentials
 from workers.runtime.errors import SettingsError
-from workers.settings.files import CLIENT_OURS
+from workers.settings.files import CLIENT_RESERVED
 
 SASL_SSL = {"security.protocol": "sasl_ssl"}
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
@@ -21,7 +21,7 @@ def test_operator_settings_reach_every_client() -> None:
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 
 
-@pytest.mark.parametrize("name", sorted(CLIENT_OURS))
+@pytest.mark.parametrize("name", sorted(CLIENT_RESERVED))
 def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
     """An operator who sets isolation.level would break exactly-once without knowing."""
     with pytest.raises(SettingsError, match=name):

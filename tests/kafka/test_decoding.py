@@ -21,7 +21,7 @@ from tests.kafka import bombs
 from tests.kafka.bombs import columns, record, response
 from tests.kafka.harness import create_topic, settled, unique
 from workers.kafka.clients import Connection
-from workers.kafka.decoding import ColumnRecords, RecordSet, keep_bytes
+from workers.kafka.decoding import ColumnRecords, RecordSet, keep_raw_batches
 from workers.kafka.records import FetchedRecords, Records
 
 Row = tuple[int, int, bytes | None, bytes | None]
@@ -57,7 +57,7 @@ async def consumer_at(bootstrap: str, partition: Partition, start: int) -> Async
 
 
 async def fetched(bootstrap: str, topic: str, start: int) -> ColumnRecords:
-    keep_bytes()
+    keep_raw_batches()
     partition = Partition(topic, 0)
     async with consumer_at(bootstrap, partition, start) as consumer:
         while partition not in consumer._fetcher._records:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kafka.harness import offline
-from workers.kafka.offsets import MOST_ENDS, End, Ends, Reading
+from workers.kafka.offsets import ENDS_MAX, LogEnd, LogEnds, ReadPosition
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
 
@@ -15,14 +15,14 @@ class Recorder(Shard):
     def __init__(self) -> None:
         super().__init__(offline(0))
         self.offset = 0
-        self.seen: list[int | End] = []
+        self.seen: list[int | LogEnd] = []
 
     def process(self, batch: Batch) -> None:
         offsets = batch.records.offsets.tolist()
         assert all(batch.start <= offset < batch.end for offset in offsets)
         self.seen += offsets
 
-    def reached(self, end: End) -> None:
+    def reached(self, end: LogEnd) -> None:
         self.seen.append(end)
 
 
@@ -42,7 +42,7 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
 ) -> None:
     """Neither the time an end is noted nor batch boundaries matter."""
     shard = Recorder()
-    noted = [End(1000 + i, offset) for i, offset in enumerate(ends)]
+    noted = [LogEnd(1000 + i, offset) for i, offset in enumerate(ends)]
     waiting = list(noted)
     for start, stop in zip([0, *cuts], [*cuts, 30], strict=True):
         # Ends past this batch may be noted early; those within it must have been.
@@ -50,11 +50,11 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
             shard.ends.note(waiting.pop(0))
         shard.feed(batch_of(start, stop, visible))
         if data.draw(st.booleans()):
-            shard.tick(Reading(stop, stop, 30))
+            shard.tick(ReadPosition(stop, stop, 30))
     for end in waiting:
         shard.ends.note(end)
-    shard.tick(Reading(30, 30, 30))
-    expected: list[int | End] = sorted(visible)
+    shard.tick(ReadPosition(30, 30, 30))
+    expected: list[int | LogEnd] = sorted(visible)
     for end in reversed(noted):
         expected.insert(sum(offset < end.offset for offset in visible), end)
     assert shard.seen == expected
@@ -65,18 +65,18 @@ def test_an_end_that_was_noted_too_late_is_met_at_once() -> None:
     """Records may be processed before the answer is noted; nothing may wait forever."""
     shard = Recorder()
     shard.feed(batch_of(0, 5, set(range(5))))
-    shard.ends.note(End(1000, 3))
+    shard.ends.note(LogEnd(1000, 3))
     shard.feed(batch_of(5, 7, {5, 6}))
-    assert shard.seen == [0, 1, 2, 3, 4, End(1000, 3), 5, 6]
+    assert shard.seen == [0, 1, 2, 3, 4, LogEnd(1000, 3), 5, 6]
 
 
 def test_a_shard_far_behind_is_asked_for_no_more_ends() -> None:
     """Memory for a backlog is bounded: a later end closes the ticks in between."""
-    ends = Ends()
-    for i in range(MOST_ENDS):
+    ends = LogEnds()
+    for i in range(ENDS_MAX):
         assert not ends.full
-        ends.note(End(i, i))
+        ends.note(LogEnd(i, i))
     assert ends.full
-    assert ends.take(0) == End(0, 0)
+    assert ends.take(0) == LogEnd(0, 0)
     assert not ends.full
     assert ends.take(0) is None

@@ -96,7 +96,7 @@ def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
 
     async def stop() -> None:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
-        metrics = SimpleNamespace(away=SimpleNamespace(is_so=True))
+        metrics = SimpleNamespace(outage=SimpleNamespace(is_active=True))
         thread.consumer = SimpleNamespace(handover=SimpleNamespace(metrics=metrics))
         thread._consumer = SimpleNamespace(_client=SimpleNamespace(close=close))
         await thread.on_thread_stop()
@@ -131,7 +131,7 @@ def test_a_consumer_thread_that_does_not_answer_is_replaced(
         app = create_app("t", Connection("localhost:1"), handover, Path("var"))
         consumer: Any = app.consumer
         consumer._thread = SimpleNamespace(
-            epoch=0, ended=lambda: None, kept_out=lambda: None, readings=dict
+            epoch=0, task_failure=lambda: None, group_error=lambda: None, read_positions=dict
         )
         consumer.flow_active, consumer._active_partitions = True, {("t", 0)}
         consumer._get_active_partitions = lambda: consumer._active_partitions
@@ -143,8 +143,8 @@ def test_a_consumer_thread_that_does_not_answer_is_replaced(
             ticking.cancel()
         else:
             assert [one async for one in consumer.getmany(1.0)] == []
-        handover.ended()
-        return handover.exit_status, handover.metrics.away.reason
+        handover.dispose()
+        return handover.exit_status, handover.metrics.outage.reason
 
     assert asyncio.run(run()) == (KAFKA_AWAY, "the consumer does not answer")
 
@@ -158,6 +158,6 @@ def test_a_task_of_the_consumer_that_returned_has_ended() -> None:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
         fetcher = SimpleNamespace(_fetch_task=task)
         thread._consumer = SimpleNamespace(_closed=False, _coordinator=None, _fetcher=fetcher)
-        return thread.ended()
+        return thread.task_failure()
 
     assert isinstance(asyncio.run(returned()), ConsumerStoppedError)

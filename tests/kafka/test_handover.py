@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.harness import offline
-from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover
-from workers.kafka.offsets import End, Reading
+from workers.kafka.handover import KAFKA_AWAY, WAITING_MAX, Handover
+from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
@@ -26,7 +26,7 @@ class Log:
         self.log: dict[Partition, tuple[int, int]] = {}
         self.at: dict[Partition, int] = {}
         self.asked: list[Partition] = []
-        self.read: dict[Partition, Reading] = {}
+        self.read: dict[Partition, ReadPosition] = {}
         self.told: dict[Partition, int] = {}
         self.late: asyncio.Event | None = None
 
@@ -39,7 +39,7 @@ class Log:
         self.asked += partitions
         return {tp: end for tp, end in self.at.items() if tp in self.asked}
 
-    def readings(self) -> Mapping[Partition, Reading]:
+    def read_positions(self) -> Mapping[Partition, ReadPosition]:
         return self.read
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
@@ -69,7 +69,7 @@ class Recorder(Shard):
     def wants_end(self, now_ms: int) -> bool:
         return self.ends.noted_ms != now_ms
 
-    def reached(self, end: End) -> None:
+    def reached(self, end: LogEnd) -> None:
         self.seen.append(end)
 
 
@@ -216,7 +216,7 @@ async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     """Without a bound, a backlog would be fetched into memory."""
     await stage.handover.acquire(EVENTS)
     stage.made[0].gate.clear()
-    for start in range(MOST_WAITING):
+    for start in range(WAITING_MAX):
         assert stage.handover.has_room(EVENTS[0])
         await stage.handover.feed(stage.batch(0, start, start + 1))
     assert not stage.handover.has_room(EVENTS[0])
@@ -224,7 +224,7 @@ async def test_batches_that_wait_for_a_shard_are_bounded(stage: Stage) -> None:
     room: list[bool] = []
     stage.handover.on_freed = lambda: room.append(stage.handover.has_room(EVENTS[0]))
     stage.made[0].gate.set()
-    await settle(lambda: len(room) == MOST_WAITING)
+    await settle(lambda: len(room) == WAITING_MAX)
     assert all(room), "there is room when it is told"
 
 
@@ -235,7 +235,7 @@ async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(stag
     idle, slow = stage.made[0], stage.made[1]
     # The second log has records up to 7; one slow batch of them is in progress.
     stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
-    stage.log.read = {EVENTS[0]: Reading(0, 0, 0), EVENTS[1]: Reading(4, 4, 7)}
+    stage.log.read = {EVENTS[0]: ReadPosition(0, 0, 0), EVENTS[1]: ReadPosition(4, 4, 7)}
     slow.gate.clear()
     await stage.handover.feed(stage.batch(1, 0, 4))
     await stage.handover.tick()
@@ -244,8 +244,8 @@ async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(stag
     await stage.handover.feed(stage.batch(1, 4, 9, 6, 8))
     slow.gate.set()
     await settle(lambda: len(slow.seen) == 4)
-    assert idle.seen == [End(5000, 0)]
-    assert slow.seen == [0, 4, End(5000, 7), 7]
+    assert idle.seen == [LogEnd(5000, 0)]
+    assert slow.seen == [0, 4, LogEnd(5000, 7), 7]
     assert stage.log.asked == EVENTS
 
 
@@ -254,7 +254,7 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
     """A log that ends in transaction markers has no record that would advance the shard."""
     await stage.handover.acquire(EVENTS[:1])
     stage.log.at = {EVENTS[0]: 3}
-    stage.log.read = {EVENTS[0]: Reading(1, 3, 3)}
+    stage.log.read = {EVENTS[0]: ReadPosition(1, 3, 3)}
     await stage.handover.tick()
     await settle(lambda: not stage.handover._at_work)
     shard = stage.made[0]
@@ -262,7 +262,7 @@ async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Sta
     await stage.handover.feed(stage.batch(0, 0, 1))
     await stage.handover.tick()
     await settle(lambda: len(shard.seen) == 2)
-    assert shard.seen == [0, End(5000, 3)]
+    assert shard.seen == [0, LogEnd(5000, 3)]
 
 
 @looped
@@ -317,9 +317,9 @@ async def test_a_failure_ends_the_worker_or_lets_it_begin_again(
     """
     await stage.fail(where, failure)
     assert stage.made[0].closed
-    assert stage.handover.exit_status == status and stage.handover.metrics.away.is_so == away
+    assert stage.handover.exit_status == status and stage.handover.metrics.outage.is_active == away
     assert any(record.exc_info for record in caplog.records) == (status == 70)
-    stage.handover.ended()
+    stage.handover.dispose()
 
 
 @looped

@@ -14,7 +14,7 @@ USERS = [f"user-{i}" for i in range(300)] + ["", "ü", "名前", "x" * 500]
 
 def here(placement: Placement, user: str) -> bool:
     records = Records.of([user.encode()])
-    return bool(placement.here(records.data, records.values)[0])
+    return bool(placement.belongs(records.data, records.values)[0])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.kafka.harness import (
     unique,
 )
 from workers.kafka.clients import Connection
-from workers.kafka.offsets import Reading
+from workers.kafka.offsets import ReadPosition
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
@@ -190,7 +190,11 @@ def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> Non
     batch = Batch(0, 1, Records.of([b"x"]))
     with pytest.raises(ValueError, match="injected"):
         shard.feed(batch)
-    for again in (shard.tick_idle, lambda: shard.tick(Reading(0, 0, 0)), lambda: shard.feed(batch)):
+    for again in (
+        shard.tick_idle,
+        lambda: shard.tick(ReadPosition(0, 0, 0)),
+        lambda: shard.feed(batch),
+    ):
         with pytest.raises(ShardClosed):
             again()
     assert commits(shard) == 0

@@ -7,14 +7,14 @@ import pytest
 from tests.kafka.harness import create_topic, unique
 from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
 from workers.kafka.topics import (
-    Existing,
+    ExistingTopic,
     Topic,
     cautions,
     create_missing,
     describe,
+    find_problems,
     missing,
     plan_topics,
-    problems,
 )
 from workers.runtime.errors import SettingsError
 
@@ -27,11 +27,11 @@ def counts(plan: Sequence[Topic]) -> dict[str, int]:
     return {topic.name.removeprefix("w."): topic.partitions for topic in plan}
 
 
-def known(**topics: int) -> dict[str, Existing]:
+def known(**topics: int) -> dict[str, ExistingTopic]:
     """Return existing topics; underscores replace hyphens, and all but events are the worker's."""
     named = {name.replace("_", "-"): count for name, count in topics.items()}
     names = {name if name in EVENTS else f"w.{name}": count for name, count in named.items()}
-    return {name: Existing(name, count) for name, count in names.items()}
+    return {name: ExistingTopic(name, count) for name, count in names.items()}
 
 
 def all_of(number: int, *further: str) -> dict[str, int]:
@@ -100,7 +100,7 @@ def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None
     assert create_missing(connection, plan, existing) == [n for n in names if n != events]
     after = describe(connection, names)
     assert missing(plan, after) == []
-    assert problems(plan, after) == []
+    assert find_problems(plan, after) == []
     assert {n: t.partitions for n, t in after.items()} == {t.name: t.partitions for t in plan}
     assert after[events].config["retention.ms"] == "12345"
     made = after[f"{name}.contributions"].config
@@ -118,7 +118,7 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     create_topic(connection, f"{name}.contributions", 2, retention_ms="60000", **long)
     plan = plan_topics(name, [f"{name}.events"], 2, 2, [], {})
     existing = describe(connection, [topic.name for topic in plan])
-    assert [line.split(" and ")[0] for line in problems(plan, existing)] == [
+    assert [line.split(" and ")[0] for line in find_problems(plan, existing)] == [
         f"{name}.contribute-state has cleanup.policy = delete"
     ]
     assert [line.split(":")[0] for line in cautions(plan, existing)] == [
@@ -135,10 +135,10 @@ def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None
     existing = {}
     for topic in plan:
         limit = "999999" if topic.name == f"w.{short}" else "1000000"
-        existing[topic.name] = Existing(
+        existing[topic.name] = ExistingTopic(
             topic.name, topic.partitions, "id", {"max.message.bytes": limit}
         )
-    [line] = problems(plan, existing)
+    [line] = find_problems(plan, existing)
     assert line.startswith(
         f"w.{short} has max.message.bytes = 999999 and needs 1000000: long labels"
     )
@@ -162,8 +162,8 @@ def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPat
         assert describe(cluster.connection, names) == {}
         assert create_missing(cluster.connection, plan, {}) == names
         after = describe(cluster.connection, names)
-        assert list(after.values()) == [Existing(name, EMBEDDED_PARTITIONS) for name in names]
-        assert problems(plan, after) == []
+        assert list(after.values()) == [ExistingTopic(name, EMBEDDED_PARTITIONS) for name in names]
+        assert find_problems(plan, after) == []
         monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
         with pytest.raises(SettingsError, match="no controller"):
             describe(Connection(cluster.bootstrap, cluster.connection.client), names)
@@ -174,7 +174,7 @@ def test_several_events_topics_have_a_state_partition_for_each_of_their_partitio
     existing = known(eu=3, us=2, contribute_state=4)
     plan = plan_topics("w", ["eu", "us", "new"], 1, None, [], existing)
     assert counts(plan) == all_of(6) | {"eu": 3, "us": 2, "new": 1}
-    [line] = problems(plan, existing)
+    [line] = find_problems(plan, existing)
     words = "eu, us, new together have 6 partitions, but w.contribute-state was made for 4: "
     assert line.startswith(words)
 
@@ -182,7 +182,7 @@ def test_several_events_topics_have_a_state_partition_for_each_of_their_partitio
 def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
     """Another number would separate a user's later events from the earlier ones."""
 
-    def planned(existing: dict[str, Existing], users: int | None) -> dict[str, int]:
+    def planned(existing: dict[str, ExistingTopic], users: int | None) -> dict[str, int]:
         plan = plan_topics(
             "w", ["eu", "us"], None, None, [], existing, rekey=True, user_partitions=users
         )
@@ -191,7 +191,7 @@ def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_th
         by_user = plan[2].config()
         assert by_user["retention.ms"] == str(7 * 24 * 3_600_000)
         assert by_user["message.timestamp.type"] == "CreateTime"
-        assert problems(plan, existing) == []
+        assert find_problems(plan, existing) == []
         return counts(plan)
 
     events = known(eu=3, us=2)
@@ -204,8 +204,8 @@ def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_th
         planned(made, 8)
     wrong = made | known(rekey_state=4, contribute_state=5)
     plan = plan_topics("w", ["eu", "us"], None, None, [], wrong, rekey=True)
-    compact = Existing("w.by-user", 7, config={"cleanup.policy": "compact"})
-    found_wrong = problems(plan, wrong | {"w.by-user": compact})
+    compact = ExistingTopic("w.by-user", 7, config={"cleanup.policy": "compact"})
+    found_wrong = find_problems(plan, wrong | {"w.by-user": compact})
     assert [line.partition(":")[0] for line in found_wrong] == [
         "w.by-user has cleanup.policy = compact and needs delete",
         "eu, us together have 5 partitions, but w.rekey-state was made for 4",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workers.kafka import transaction, transaction_state
-from workers.kafka.transaction_state import TRANSITIONS, Event, NotAllowed, State, after
+from workers.kafka.transaction_state import TRANSITIONS, Event, InvalidTransition, State, next_state
 
 ENDS = {State.FAILED, State.CLOSED}
 # Allowed events of every state, besides failing and closing, in plain words.
@@ -46,12 +46,12 @@ def test_every_event_in_every_state_is_allowed_or_refused(state: State, event: E
     be closed, and stays so: the next owner continues from the last commit.
     """
     if event is Event.CLOSE or (event is Event.FAIL and state is not State.CLOSED):
-        assert after(state, event) is (State.CLOSED if event is Event.CLOSE else State.FAILED)
+        assert next_state(state, event) is (State.CLOSED if event is Event.CLOSE else State.FAILED)
     elif event in ALLOWED[state]:
-        assert after(state, event) not in ENDS
+        assert next_state(state, event) not in ENDS
     else:
-        with pytest.raises(NotAllowed, match=f"{event.name} while {re.escape(state.value)}"):
-            after(state, event)
+        with pytest.raises(InvalidTransition, match=f"{event.name} while {re.escape(state.value)}"):
+            next_state(state, event)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_every_event_in_every_state_is_allowed_or_refused(state: State, event: E
 def test_an_end_that_may_come_again_taints(event: Event, state: State) -> None:
     """That is every abort, and a commit not certainly sent once."""
     assert [each for each in State if event in TRANSITIONS[each]] == [state]
-    assert after(state, event) is State.TAINTED
+    assert next_state(state, event) is State.TAINTED
 
 
 def test_a_tainted_id_begins_nothing_before_a_confirmed_new_epoch() -> None:
@@ -81,4 +81,7 @@ def test_the_drawing_shows_the_table() -> None:
 def test_nothing_but_the_table_changes_the_state() -> None:
     """`Transactions` assigns its state in one place."""
     source = Path(transaction.__file__).read_text()
-    assert re.findall(r"self\._state = (.*)", source) == ["State.NEW", "after(self._state, event)"]
+    assert re.findall(r"self\._state = (.*)", source) == [
+        "State.NEW",
+        "next_state(self._state, event)",
+    ]

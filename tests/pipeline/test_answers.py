@@ -16,7 +16,7 @@ from tests.pipeline.test_snapshots import pages
 from workers.dashboard.snapshots import Pages as DashboardPages
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers
-from workers.pipeline.snapshots import joined, parts
+from workers.pipeline.snapshots import join_pages, split_fields
 
 EXAMPLE = ROOT / "examples" / "consumers" / "snapshots.py"
 
@@ -61,8 +61,8 @@ FIELDS = st.one_of(
 @given(FIELDS, st.integers(200, 600))
 def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any], room: int) -> None:
     """A label lost or doubled at a page edge would change the answer under the same guarantee."""
-    cut = parts(fields, room)
-    assert joined(cut) == fields
+    cut = split_fields(fields, room)
+    assert join_pages(cut) == fields
     lists = [n for n in ("labels", "value", "answers") if isinstance(fields.get(n), list)]
     without = fields | {name: [] for name in lists}
     assert all(len(orjson.dumps(part)) <= room + len(orjson.dumps(without)) for part in cut)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.arrays.uncompiled import WAYS
 from tests.events.reading import rows
 from tests.pipeline.pipeline import rows_of
-from workers.arrays.text_columns import columns_of
+from workers.arrays.text_columns import unpack_rows
 from workers.arrays.texts import readonly_contiguous
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -89,7 +89,7 @@ def columns(way: Any, rows: list[Row], keys: list[int]) -> tuple[bool, list[list
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
     lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
     counts = readonly_contiguous(np.frombuffer(packed, dtype=np.uint8))
-    said = way(columns_of)(lengths, counts, width, np.array(keys, dtype=np.int64), *out)
+    said = way(unpack_rows)(lengths, counts, width, np.array(keys, dtype=np.int64), *out)
     return bool(said), [column.tolist() for column in out]
 
 

@@ -56,14 +56,14 @@ def by_hand(events: list[Event], grace: int) -> Counter[Contributed]:
 @given(
     st.lists(EVENT, max_size=40),
     st.sampled_from([0, 5, 25]),
-    st.sampled_from([1, 6, tallies.TOGETHER_ROWS]),
+    st.sampled_from([1, 6, tallies.GROUP_ROWS]),
     st.data(),
 )
 def test_where_batches_and_commits_end_changes_nothing(
     events: list[Event], grace: int, together: int, data: st.DataObject
 ) -> None:
     """A restart re-reads from the last commit; its place and batched ticks must not matter."""
-    with patch.object(tallies, "TOGETHER_ROWS", together):
+    with patch.object(tallies, "GROUP_ROWS", together):
         check_where_they_end(events, grace, data)
 
 
@@ -80,7 +80,7 @@ def check_where_they_end(events: list[Event], grace: int, data: st.DataObject) -
         intake.add(columns(events[at : at + size]))
         at += size
         if at >= len(events) or data.draw(st.booleans()):
-            closes = intake.closes()
+            closes = intake.has_closed_tick()
             told = set()
             for owner, message in intake.commit(source=0, sequences=sequences, offset=at):
                 told.add(owner)
@@ -114,7 +114,7 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
     # A noted end that was not reached closes its ticks once.
     assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(35, noted_ms=25)
     intake.read_to_end(47)
-    assert intake.closes() and intake.watermark == 42
+    assert intake.has_closed_tick() and intake.watermark == 42
     intake.commit(source=0, sequences=[1], offset=1)
     intake.add(columns([("k", ["late"], 13), ("k", ["b"], 55)]))
     [(_, message)] = intake.commit(source=0, sequences=[2], offset=3)

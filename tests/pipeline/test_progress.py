@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.pipeline import Partition, unk
 from workers.pipeline import progress as module
-from workers.pipeline.ledger_blocks import pages
+from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.progress import PROGRESS
 from workers.runtime.errors import StateRefused
 
@@ -21,13 +21,13 @@ WHERE = ("state", 0)
 def record(offset: int, size: int) -> list[tuple[bytes, bytes | None]]:
     made = Partition([unk()], 1).merge.progress()
     changed = msgspec.structs.replace(made, offset=offset, key="k" * size)
-    return pages(PROGRESS, msgspec.json.encode(changed), max_bytes=900)
+    return split_pages(PROGRESS, msgspec.json.encode(changed), max_bytes=900)
 
 
 def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> Any:
     """Read a log in which None is a marker, in chunks of seven records."""
 
-    def take(_: object, spans: dict[Any, tuple[int, int]]) -> Iterator[SimpleNamespace]:
+    def read_spans(_: object, spans: dict[Any, tuple[int, int]]) -> Iterator[SimpleNamespace]:
         for where, (begin, end) in spans.items():
             for at in range(begin, end, 7):
                 some = [each for each in log[at : min(at + 7, end)] if each is not None]
@@ -37,7 +37,7 @@ def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> 
                 yield SimpleNamespace(where=where, messages=messages)
 
     monkeypatch.setattr(module, "bounds_of", lambda *_: (0, len(log)))
-    monkeypatch.setattr(module, "take", take)
+    monkeypatch.setattr(module, "read_spans", read_spans)
     return module._newest(SimpleNamespace(), [WHERE]).get(WHERE)  # type: ignore[arg-type]
 
 

@@ -11,12 +11,19 @@ from tests.arrays.uncompiled import uncompiled
 from tests.kafka.bombs import columns
 from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names
 from workers.events.reader import Reject
-from workers.events.user_reader import NO_TIME, origins
+from workers.events.user_reader import NO_TIME, parse_markers
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
-from workers.pipeline.rekey_markers import HEADER, Mark, Origins, arrived, header_of, read_headers
+from workers.pipeline.rekey_markers import (
+    HEADER,
+    Mark,
+    Origins,
+    encode_header,
+    read_headers,
+    restore_originals,
+)
 from workers.runtime.errors import StateRefused
 
 Header = tuple[str, bytes | None]
@@ -38,28 +45,38 @@ def keys(records: Records) -> list[bytes | None]:
 def test_only_our_headers_are_read(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer's own header of any name or length must not be taken for ours."""
     if not compiled:
-        monkeypatch.setattr("workers.pipeline.rekey_markers.origins", uncompiled(origins))
+        monkeypatch.setattr(
+            "workers.pipeline.rekey_markers.parse_markers", uncompiled(parse_markers)
+        )
     cases: list[tuple[list[Header], int, bytes | None]] = [
         ([], NO_TIME, None),
-        ([(HEADER, header_of(NO_TIME, b"session"))], NO_TIME, b"session"),
-        ([(HEADER, header_of(0, b""))], 0, b""),
-        ([(HEADER, header_of(1 << 52, None)), ("trace", b"x" * 300)], 1 << 52, None),
-        ([(HEADER, header_of(NO_TIME, None)), (HEADER, header_of(5, b"forged"))], NO_TIME, None),
-        ([("trace", b"1"), (HEADER, header_of(5, b"forged"))], NO_TIME, None),
+        ([(HEADER, encode_header(NO_TIME, b"session"))], NO_TIME, b"session"),
+        ([(HEADER, encode_header(0, b""))], 0, b""),
+        ([(HEADER, encode_header(1 << 52, None)), ("trace", b"x" * 300)], 1 << 52, None),
+        (
+            [(HEADER, encode_header(NO_TIME, None)), (HEADER, encode_header(5, b"forged"))],
+            NO_TIME,
+            None,
+        ),
+        ([("trace", b"1"), (HEADER, encode_header(5, b"forged"))], NO_TIME, None),
         ([(HEADER, None)], NO_TIME, None),
         ([(HEADER, b"short")], NO_TIME, None),
-        ([(HEADER[:-1] + "s", header_of(5, b"forged"))], NO_TIME, None),
-        ([(HEADER, header_of(7, b"k" * 5_000))], 7, b"k" * 5_000),
+        ([(HEADER[:-1] + "s", encode_header(5, b"forged"))], NO_TIME, None),
+        ([(HEADER, encode_header(7, b"k" * 5_000))], 7, b"k" * 5_000),
     ]
     records = framed([(b"ann", b"{}", headers) for headers, _, _ in cases] + [(b"mark", None, [])])
-    found, late = arrived(records, user_is_key=False)
+    found, late = restore_originals(records, user_is_key=False)
     assert keys(found) == [key for _, _, key in cases] + [b"mark"]
     assert late.tolist() == [time for _, time, _ in cases] + [NO_TIME]
     expected = [(time, key) for _, time, key in cases]
     assert [read_headers(headers) for headers, _, _ in cases] == expected
-    assert keys(arrived(records, user_is_key=True)[0]) == [b"ann"] * len(cases) + [b"mark"]
+    assert keys(restore_originals(records, user_is_key=True)[0]) == [b"ann"] * len(cases) + [
+        b"mark"
+    ]
     plain = Records.of([b"{}"], [b"ann"])
-    assert keys(arrived(plain, user_is_key=False)[0]) == [None], "nothing known: not Kafka's bytes"
+    assert keys(restore_originals(plain, user_is_key=False)[0]) == [None], (
+        "nothing known: not Kafka's bytes"
+    )
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
@@ -122,9 +139,9 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
         intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
 
     add((105, NO_TIME), (25, NO_TIME), (31, 47))
-    assert intake.watermark is None and intake.first == 25 and not intake.closes()
+    assert intake.watermark is None and intake.first == 25 and not intake.has_closed_tick()
     intake.advance_to(25)
-    assert intake.closes() and intake.watermark == 25
+    assert intake.has_closed_tick() and intake.watermark == 25
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
     rows = sorted((part.tick, len(part.keys)) for part in message.sections)
     assert rows == [(3, 1), (5, 1), (11, 1)]

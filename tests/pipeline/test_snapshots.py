@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
+from workers.arrays.text_columns import NO_RANK, TOO_LONG, items_as_numbers, numbers_as_json
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Longs
 from workers.mechanisms.accounting import Guarantee
@@ -173,7 +173,7 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
             shift: int = way(items_as_numbers)(*given, *known, keys, numbers)[0]
         return shift
 
-    assert made([0, 1], [5, 5]) == made([0, 3], [5, 5]) == UNMET
+    assert made([0, 1], [5, 5]) == made([0, 3], [5, 5]) == NO_RANK
     assert made([0, 2], [5, 5 + 2**60 - 1]) == 61
     assert made([0, 2], [5, 5 + 2**60]) == made([0, 2], [5, 5 + 2**60 - 1], keys=4) == TOO_LONG
     assert made([0, 2], [-(2**63), 2**63 - 1]) == TOO_LONG

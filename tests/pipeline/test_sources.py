@@ -11,7 +11,7 @@ from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.agents.source_shard import VERSION
 from workers.pipeline.progress import PROGRESS
-from workers.pipeline.sources import SOURCES, Sources, SourceTopic, refuse_other_set, stored_set
+from workers.pipeline.sources import SOURCES, Sources, SourceTopic, decode_sources, refuse_other_set
 from workers.runtime.errors import StateRefused
 
 EU, US = SourceTopic("orders-eu", 2, "id-eu"), SourceTopic("orders-us", 3, "id-us")
@@ -55,7 +55,7 @@ def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> No
 )
 def test_another_set_is_refused_by_what_differs(now: tuple[SourceTopic, ...], words: str) -> None:
     """Numbers would mean other partitions, or offsets other events."""
-    then = stored_set(BOTH.encoded())
+    then = decode_sources(BOTH.encoded())
     refuse_other_set(BOTH, then)
     with pytest.raises(StateRefused, match=words):
         refuse_other_set(Sources(now), then)

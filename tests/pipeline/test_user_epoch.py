@@ -144,7 +144,7 @@ def test_hashes_differ_with_the_seed_and_spread_over_all_slots() -> None:
 def test_room_has_an_end_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of 31 bits must not wrap into other users'."""
     monkeypatch.setattr(kernels, "_ROOM", 1)
-    monkeypatch.setattr(kernels, "_NUMBERS", 3)
+    monkeypatch.setattr(kernels, "_ROWS_MAX", 3)
     epoch = UserEpoch(lane(2, 1), keeps=False)
     with pytest.raises(MemoryError, match="users or pairs in one epoch: at most 3"):
         take(epoch, [(user, [(1, 1)]) for user in range(9)])

@@ -171,12 +171,12 @@ def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
     ones = np.ones(3, np.int64)
     batch = Batch(np.ones((3, 2), np.uint64), np.arange(3), ones, np.ones(3, np.uint64), ones)
     held.committed(40)
-    assert held.take(LANE, np.array([0, 1, -1]), batch).tolist() == [0, 1, 0]
+    assert held.charge(LANE, np.array([0, 1, -1]), batch).tolist() == [0, 1, 0]
 
 
 def test_blocks_of_past_epochs_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unbounded state fills the disk; deleting everything at once exceeds one transaction."""
-    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
+    monkeypatch.setattr(module, "DELETIONS_MAX", 4)
     monkeypatch.setattr(module, "TAIL_ROWS", 1)
     source = Source([LANE])
     for i in range(10):
@@ -188,7 +188,7 @@ def test_blocks_of_past_epochs_are_deleted_in_steps(monkeypatch: pytest.MonkeyPa
         source.run([("v", "k", ["a"], 40)])
         assert len(list(source.store.items(b"U"))) == left
     assert source.total[Contributed(LANE, 5, "k", "a")] == 1
-    monkeypatch.setattr(module, "FORGOTTEN_BYTES_AT_ONCE", 40)
+    monkeypatch.setattr(module, "DELETED_BYTES_MAX", 40)
     for i in range(4):
         source.run([(f"u{i}", "k", ["a"], 79)])
     source.run([("v", "k", [], 80)])

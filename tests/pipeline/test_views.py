@@ -100,7 +100,7 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
     events, rejects = one(reader.read(batch, latest_ms=30_000))
     assert (rejects, events.times.tolist()) == ([], [3, 25_000])
     intake.add(events)
-    assert intake.watermark == 25_000 and intake.closes()
+    assert intake.watermark == 25_000 and intake.has_closed_tick()
     messages = intake.commit(source=0, sequences=[0], offset=4)
     assert counted(messages, given) == [{}] and not any(message.sections for _, message in messages)
     ahead = records(other | {"ts": 30_001}, ORDER | {"ts": 30_001})

@@ -88,7 +88,7 @@ def test_events_sent_on_by_user_are_refused_as_if_they_were_not(
     origin, said = Watermark([Lane(10, 0, 1, 1)], grace, most), np.full(len(times), NO_TIME)
     for start, stop in pairwise(bounds(cuts)):
         dated = np.array(times[start:stop], dtype=np.int64)
-        counts = origin.pass_by(dated, read_ms)
+        counts = origin.advance_by(dated, read_ms)
         late = counts > dated  # as `RekeyShard` says it
         said[start:stop][late] = counts[late]
     intake, by, found = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most), reader(), []

@@ -11,7 +11,7 @@ import pytest
 from tests.events.reading import shape
 from tests.replay.site import Printed
 from tests.worker.harness import Site, known, unk
-from workers.agents.topics import connection_of, look_at_topics
+from workers.agents.topics import connection_of, inspect_topics
 from workers.cli import execute
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
@@ -33,7 +33,7 @@ def replayed(
 ) -> tuple[dict[Place, bytes], Summary]:
     """Every snapshot of a replay with production's mechanism ids: what the command line does not offer."""
     settings = site.settings
-    topics = look_at_topics(settings, connection_of(settings))
+    topics = inspect_topics(settings, connection_of(settings))
     names = (settings.contributions_topic, settings.release_state_topic)
     found: dict[Place, bytes] = {}
 

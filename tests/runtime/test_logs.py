@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.kafka.outages import without_outages
+from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import StateRefused, describe
-from workers.runtime.logs import about, log_to_stderr
+from workers.runtime.logs import json_fields, log_to_stderr
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_json_has_one_object_a_line_and_no_event(capfd: pytest.CaptureFixture[st
     """Collectors split at line ends; an exception's message may quote an event."""
     log_to_stderr(debug=False, json_lines=True)
     log = logging.getLogger("workers.kafka.handover")
-    log.info("took\nover", extra=about(event="acquired", partitions=3))
+    log.info("took\nover", extra=json_fields(event="acquired", partitions=3))
     try:
         raise KeyError("Planted")
     except KeyError:
@@ -80,7 +80,7 @@ def test_errors_about_kafka_files_and_settings_keep_their_message() -> None:
 def test_only_connection_failures_are_held_back(capfd: pytest.CaptureFixture[str]) -> None:
     """An outage is two lines, but a wrong password must be visible."""
     log_to_stderr(debug=False)
-    without_outages()
+    filter_outage_logs()
     failed = "FAIL [rdkafka#producer-4] [thrd:x]: "
     shown = [
         ("librdkafka", failed + "SASL authentication error: Authentication failed"),

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from workers.runtime.metrics import LEAST, QUIET_S, WINDOW_S, RejectRate
+from workers.runtime.metrics import QUIET_S, RECORDS_MIN, WINDOW_S, RejectRate
 
 BEGUN, OVER = "nearly all records are rejected (", "its records are accepted again"
 
@@ -17,7 +17,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_begins_with_the_hundredth_reject(caplog: pytest.LogCaptureFixture) -> None:
     """A worker that rejects everything must not wait a minute to say so."""
     rate = RejectRate()
-    for i in range(LEAST - 1):
+    for i in range(RECORDS_MIN - 1):
         rate.note("t", 0.01 * i, 1, {"not JSON": 1})
     assert rate.reason("t", 1.0) is None
     rate.note("t", 1.0, 1, {"no value": 1})

@@ -14,7 +14,7 @@ from tests.kafka.harness import commits, read
 from tests.worker.harness import Site, known, now_ms, sale, until
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
-from workers.kafka.offsets import End
+from workers.kafka.offsets import LogEnd
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
 
@@ -28,7 +28,7 @@ def contribute_up_to_now(factory: Factory) -> None:
     """Close every tick by the clock, as stage 1 does at the end of its log."""
     shard = factory.contribute(factory.sources.topics[0], 0)
     shard.open()
-    shard.reached(End(now_ms(), shard.offset or 0))
+    shard.reached(LogEnd(now_ms(), shard.offset or 0))
     assert commits(shard) == 1
     shard.close()
 
@@ -37,11 +37,11 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release(0)
     assert (
-        shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns
+        shard.merge.gil_lock is factory.contribute(factory.sources.topics[0], 0)._gil_lock
     )  # one for all shards
     shard.open()
 
-    insist = shard.transactions._insist
+    insist = shard.transactions._call_until_done
 
     def die(name: str, call: Callable[[float], object]) -> None:
         if name == "commit":
@@ -49,7 +49,7 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
             raise Died
         insist(name, call)
 
-    monkeypatch.setattr(shard.transactions, "_insist", die)
+    monkeypatch.setattr(shard.transactions, "_call_until_done", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
     values = [record.value() for record in records]

@@ -7,9 +7,9 @@ import pytest
 from tests.worker.harness import Site, now_ms, quietcount, sale, unk, until
 from tests.worker.test_refusals import assert_refused, enlarge
 from workers.agents import topics as module
-from workers.agents.topics import check_topics, watching
+from workers.agents.topics import check_topics, watch_topics
 from workers.cli import execute
-from workers.kafka.topics import partitions_on
+from workers.kafka.topics import partition_counts
 from workers.pipeline.sources import SOURCES as SET
 from workers.runtime.metrics import Metrics
 
@@ -87,16 +87,16 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     site.create_topics()
     site.run_once(sources=range(site.partitions))
     assert site.counted() == {"a": 3}
-    shown = partitions_on(site.connection)
+    shown = partition_counts(site.connection)
     # Kafka's own topics are no events.
     assert site.topic + "-0" in shown and "__transaction_state" not in shown
     early, late = f"{site.topic}-05", f"{site.topic}-late"
-    monkeypatch.setattr(module, "LOOK_S", 0.2)
+    monkeypatch.setattr(module, "INTERVAL_S", 0.2)
     metrics = Metrics()
     unread = metrics.registry.get_sample_value
     topics = check_topics(site.settings, site.connection)
     assert topics.events == tuple(site.topics) and topics.others == ()
-    with watching(site.settings, site.connection, topics, metrics):
+    with watch_topics(site.settings, site.connection, topics, metrics):
         assert unread("quietcount_unread_topics") == 0
         site.create_topic(early, 2)  # between the two of the first start
         until(lambda: unread("quietcount_unread_topics") == 1, "it is noticed")

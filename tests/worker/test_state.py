@@ -40,8 +40,8 @@ def test_state_is_recovered_without_or_from_an_old_copy(bootstrap: str, tmp_path
     assert counted.total() == 3 * site.partitions * 3_000 * 2
 
 
-WITHOUT = "Going on without this local copy, in memory"
-AGAIN = "can be written again: the local copy is there"
+WITHOUT = "Continuing with the state in memory"
+AGAIN = "can be written again: the local copy is complete"
 # More than the log of a worker, and less than the log of RocksDB for the labels below.
 FULL_BYTES = 200_000
 LABELS = 10_000

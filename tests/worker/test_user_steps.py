@@ -43,7 +43,7 @@ def before_the_transaction(shard: Any) -> None:
 
 
 def with_everything_sent(shard: Any) -> None:
-    insist = shard.transactions._insist
+    insist = shard.transactions._call_until_done
 
     def sent(name: str, call: Any) -> None:
         if name == "commit":
@@ -51,7 +51,7 @@ def with_everything_sent(shard: Any) -> None:
             kill()
         insist(name, call)
 
-    shard.transactions._insist = sent
+    shard.transactions._call_until_done = sent
 
 
 def committed_but_not_written_locally(shard: Any) -> None:

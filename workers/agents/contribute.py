@@ -13,7 +13,7 @@ import numpy as np
 from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
 from workers.events.log import Format
 from workers.events.reader import EventReader
-from workers.events.schemas import Waiting
+from workers.events.schemas import SchemaWaiter
 from workers.events.source_reader import Declared, SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
@@ -21,7 +21,7 @@ from workers.kafka.shard import Assignment
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
-from workers.pipeline.rekey_markers import Origin, Origins, arrived
+from workers.pipeline.rekey_markers import Origin, Origins, restore_originals
 from workers.pipeline.sources import Place, refuse_other_count
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
@@ -67,10 +67,10 @@ class ContributeShard(SourceShard):
         place: Place,
         stream: ContributeStage,
         *,
-        form: Callable[[Waiting], Format | None] = lambda _: None,
-        turns: GilLock | None = None,
+        make_format: Callable[[SchemaWaiter], Format | None] = lambda _: None,
+        gil_lock: GilLock | None = None,
     ) -> None:
-        """`form` is as in `Decoders.form`; the worker's shards share `turns`."""
+        """`make_format` is as in `RecordFormats.make`; the worker's shards share `gil_lock`."""
         events, lanes = stream.events, stream.lanes
         self._intake = Intake(
             lanes, events.grace_ms, stream.key, assignment.store, max_behind_ms=stream.max_behind_ms
@@ -79,10 +79,10 @@ class ContributeShard(SourceShard):
         placement = None
         if any(lane.max_items_per_user for lane in lanes):
             placement = Placement(events.partitioner, place.partition, place.topic.partitions)
-        self._reader = SourceReader(stream.reader, stream.declared, placement, form(self))
+        self._reader = SourceReader(stream.reader, stream.declared, placement, make_format(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
-        self._turns = turns or GilLock()
+        self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
 
     def restore(self) -> None:
@@ -115,7 +115,8 @@ class ContributeShard(SourceShard):
         latest_ms = now_ms + self._stream.events.max_ahead_ms
         records, late = batch.records, None
         if self._origins is not None:
-            records, late = arrived(records, user_is_key=self._stream.events.user == RECORD_KEY)
+            user_is_key = self._stream.events.user == RECORD_KEY
+            records, late = restore_originals(records, user_is_key=user_is_key)
         start = 0
         for found, rejects, stop in self._reader.read(records, latest_ms):
             self.metrics.declined.inc(self._reader.declined)
@@ -123,7 +124,7 @@ class ContributeShard(SourceShard):
                 rejects = self._origins.take(records, range(start, stop), rejects, self._place)
             behind = self._intake.add(found, now_ms, None if late is None else late[found.index])
             rejects += behind_rejects(found, behind)
-            relevant = int(np.count_nonzero(found.looked_at)) + len(rejects)
+            relevant = int(np.count_nonzero(found.in_any_view)) + len(rejects)
             self._reject(batch.records, rejects, relevant)  # unchanged, so they can be sent back
             if self._origins is not None:
                 self._intake.advance_to(self._origins.watermark)
@@ -140,9 +141,9 @@ class ContributeShard(SourceShard):
     def _commit_all(self, offset: int) -> None:
         intake, topic = self._intake, self._stream.contributions
         closed, users = intake.ticks_closed(), intake.user_changes()
-        with self._turns.one(intake.rows):
-            said = intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
-            messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in said]
+        with self._gil_lock.for_rows(intake.rows):
+            pages = intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
+            messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in pages]
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,

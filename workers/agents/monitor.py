@@ -35,9 +35,9 @@ from workers.agents.release import ReleaseShard
 from workers.agents.source_shard import SourceShard
 from workers.kafka.handover import KAFKA_AWAY, Handover
 from workers.runtime.errors import SettingsError
-from workers.runtime.metrics import CONTRIBUTE, PREFIX, RELEASE, OfWorker
+from workers.runtime.metrics import CONTRIBUTE, PREFIX, RELEASE, WithWorkerLabel
 from workers.runtime.process import version
-from workers.runtime.serving import InThread, listening, url_of
+from workers.runtime.serving import ServerThread, open_listener, url_of
 from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ GAUGES: Mapping[str, str] = MappingProxyType(
         "consumer_lag_records{stage,topic,partition}": "Records in the log that are not processed",
         "consumer_lag_seconds{stage,topic,partition}": "Seconds for which the log has had records that are not processed",
         "commit_age_seconds{stage,topic,partition}": "Seconds since the last commit, or since the partition was taken over",
-        "copy_missing{stage,topic,partition}": "1 while the local copy of the state cannot be on disk, and is in memory",
+        "copy_missing{stage,topic,partition}": "1 while the state is in memory because its local copy cannot be on disk",
         "ledger_rows{histogram,partition}": "Rows of the ledger: items of all stream keys",
         "ledger_bytes{histogram,partition}": "Bytes of the ledger's columns in memory",
         "waiting_bytes{partition,place}": "Bytes of contributions that wait for a slower source partition",
@@ -65,7 +65,7 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Partitions(Collector):
+class PartitionGauges(Collector):
     def __init__(self, health: Health, topic_partitions: Mapping[str, int]) -> None:
         self._health, self._topic_partitions = health, topic_partitions
 
@@ -78,7 +78,7 @@ class Partitions(Collector):
 
         versions = platform.python_version(), confluent_kafka.libversion()[0]
         show("build_info", 1, version() or "unknown", *versions)
-        show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
+        show("ready", 0 if self._health.readiness_reasons(now_s, now_ms) else 1)
         shards = list(handover.shards.items())
         for stage, number in self._topic_partitions.items():
             show("partitions_assigned", sum(shard.stage == stage for _, shard in shards), stage)
@@ -87,7 +87,7 @@ class Partitions(Collector):
         for config in settings.histograms:
             show("tick_seconds", config.tick_ms / 1000, config.name)
         rejecting = handover.metrics.rejecting
-        for topic in topics_read(handover):
+        for topic in source_topics(handover):
             show("rejecting", rejecting.reason(topic, now_s) is not None, topic)
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
@@ -144,7 +144,7 @@ class Health:
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
 
-    def not_alive(self, now_s: float) -> list[str]:
+    def liveness_reasons(self, now_s: float) -> list[str]:
         """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
         found = []
         still_s = now_s - self.handover.beat_s
@@ -157,18 +157,18 @@ class Health:
                 found.append(f"{name} has been at one piece of work for {work_s:.0f} s")
         return found
 
-    def not_ready(self, now_s: float, now_ms: int) -> list[str]:
+    def readiness_reasons(self, now_s: float, now_ms: int) -> list[str]:
         """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""
         handover = self.handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
-        away = handover.metrics.away
-        if away.is_so:
-            return [f"Kafka has been away for {away.seconds:.0f} s: {away.reason}"]
+        outage = handover.metrics.outage
+        if outage.is_active:
+            return [f"Kafka has been away for {outage.seconds:.0f} s: {outage.reason}"]
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
         found = []
-        for topic in topics_read(handover):
+        for topic in source_topics(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
                 found.append(
@@ -191,12 +191,12 @@ class Health:
         return found
 
     def healthz(self) -> Answer:
-        reasons = self.not_alive(time.monotonic())
+        reasons = self.liveness_reasons(time.monotonic())
         return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
 
     def readyz(self) -> Answer:
         now_s = time.monotonic()
-        reasons = self.not_ready(now_s, time.time_ns() // 1_000_000)
+        reasons = self.readiness_reasons(now_s, time.time_ns() // 1_000_000)
         shards = []
         for tp, shard in list(self.handover.shards.items()):
             lag, committed_s = self.handover.lags.get(tp), shard.last_commit_s
@@ -217,7 +217,7 @@ class Health:
         return self._idle_s + self._tick_s + ahead_ms / 1000
 
 
-def topics_read(handover: Handover) -> list[str]:
+def source_topics(handover: Handover) -> list[str]:
     shards = list(handover.shards.items())
     return list(dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard)))
 
@@ -228,7 +228,7 @@ HEADERS = MappingProxyType(
 )
 
 
-def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
+def metrics_registry(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
     settings, metrics = health.settings, health.handover.metrics
     # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
@@ -237,13 +237,13 @@ def registry_of(health: Health, partitions: Mapping[str, int]) -> CollectorRegis
     for stage in (CONTRIBUTE, RELEASE):
         metrics.stage(stage)
     registry = CollectorRegistry(auto_describe=False)
-    for collector in (metrics.registry, Partitions(health, partitions)):
-        registry.register(OfWorker(collector, settings.worker.name))
+    for collector in (metrics.registry, PartitionGauges(health, partitions)):
+        registry.register(WithWorkerLabel(collector, settings.worker.name))
     ProcessCollector(registry=registry)
     return registry
 
 
-class OperatorsPort(ExitStack):
+class OperatorPort(ExitStack):
     """Port of one worker, open from the first `show` to the end of the `with` block."""
 
     def __init__(self, settings: Settings, port: int | None) -> None:
@@ -259,7 +259,7 @@ class OperatorsPort(ExitStack):
         if self._port is None:
             return
         health = Health(self._settings, handover)
-        self._registry = registry_of(health, partitions)
+        self._registry = metrics_registry(health, partitions)
         self._states = {"/healthz": health.healthz, "/readyz": health.readyz}
         if self.address is None:
             self._listen(self._port)
@@ -267,7 +267,7 @@ class OperatorsPort(ExitStack):
     def _listen(self, port: int) -> None:
         host = self._settings.worker.metrics_host
         try:
-            listener = listening(host, port)
+            listener = open_listener(host, port)
         except OSError as error:
             reason = error.strerror or str(error)
             raise SettingsError(
@@ -289,7 +289,7 @@ class OperatorsPort(ExitStack):
                 await runner.cleanup()
 
         self.enter_context(listener)
-        self.enter_context(InThread(run, "monitor"))
+        self.enter_context(ServerThread(run, "monitor"))
         self.address = url_of(listener.getsockname()[0], listener)
         logger.info(
             "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address

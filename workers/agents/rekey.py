@@ -21,13 +21,13 @@ from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, So
 from workers.arrays.types import Longs
 from workers.events.log import Format
 from workers.events.reader import EARLIEST_MS, Reject
-from workers.events.schemas import Waiting
+from workers.events.schemas import SchemaWaiter
 from workers.events.tree import Node
 from workers.events.user_reader import NO_TIME, RecordUsers, UserReader
 from workers.kafka.placement import partitions_of
 from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
 from workers.kafka.shard import Assignment
-from workers.pipeline.rekey_markers import HEADER, Mark, header_of
+from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
 from workers.pipeline.sources import Place, SourceTopic, refuse_other_topic
 from workers.pipeline.watermark import Watermark
 from workers.runtime.metrics import REKEY
@@ -53,7 +53,7 @@ _DECODER = msgspec.json.Decoder(RekeyProgress)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sent:
+class ForwardBatch:
     """Records of one batch to forward, see `Forwarded`; one row each. Sensitive.
 
     `users`, `values` and `keys`, int64 (n, 2), are starts and stops in `data`; `keys` are the
@@ -82,7 +82,7 @@ class Sent:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
         columns: list[NDArray[Any]] = [*self.users.T, *self.values.T, self.partitions, self.times]
-        some = bool(noted.any())  # hardly ever
+        some = bool(noted.any())  # rare
         if some:
             columns += noted, *self.keys.T, self.late, self.own
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -93,7 +93,7 @@ class Sent:
         for user, stop, value, end, partition, time_ms, says, key, key_end, late, own in rows:
             headers: Headers | None = None
             if says:
-                ours = HEADER, header_of(late, None if key < 0 else data[key:key_end])
+                ours = HEADER, encode_header(late, None if key < 0 else data[key:key_end])
                 headers = [ours, *((headers_at(data, end, MESSAGE_BYTES) or ()) if own else ())]
             yield data[value:end], data[user:stop], partition, time_ms, headers
 
@@ -117,12 +117,12 @@ class RekeyShard(SourceShard):
         place: Place,
         stream: RekeyStage,
         *,
-        form: Callable[[Waiting, Node | None], Format | None] = lambda _, __: None,
+        make_format: Callable[[SchemaWaiter, Node | None], Format | None] = lambda _, __: None,
     ) -> None:
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._reader = stream.reader
-        self._form, self._whole = form(self, self._reader.tree), form(self, None)
+        self._fmt, self._whole = make_format(self, self._reader.tree), make_format(self, None)
         self._with_keys = stream.with_keys and not self._reader.user_is_key
         self._pending: list[Forwarded] = []
         self._records = self._bytes = self._sequence = 0
@@ -139,7 +139,7 @@ class RekeyShard(SourceShard):
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
         records, latest_ms = batch.records, now_ms + self._stream.events.max_ahead_ms
-        found = self._reader.read(records, latest_ms, self._form, self._whole)
+        found = self._reader.read(records, latest_ms, self._fmt, self._whole)
         self.metrics.declined.inc(found.declined)
         late = self._late(found.times, now_ms, latest_ms)
         too_large = self._add(records, found, late, now_ms)
@@ -154,7 +154,7 @@ class RekeyShard(SourceShard):
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
-            effective = self._clock.pass_by(times[timed], now_ms)
+            effective = self._clock.advance_by(times[timed], now_ms)
             behind = times[timed] < effective
             late[timed[behind]] = effective[behind]
         return late
@@ -177,7 +177,7 @@ class RekeyShard(SourceShard):
             message = Outgoing("", None, None, None, headers or ())
             own[row] = MESSAGE_BYTES if headers is None else message.nbytes
         columns = found.users[rows], values, keys, late[rows], partitions, times, own
-        sent = Sent(self._stream.topic.name, data, *columns)
+        sent = ForwardBatch(self._stream.topic.name, data, *columns)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
             found.known[rows[large]] = False

@@ -20,10 +20,10 @@ import msgspec
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment, Shard
 from workers.pipeline.histogram import Histogram
-from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
 from workers.pipeline.progress import PROGRESS, complete_ms, read_progress
-from workers.pipeline.watermark import apart_s, is_behind
+from workers.pipeline.watermark import commit_gap_s, is_behind
 from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import StateRefused
 from workers.runtime.metrics import RELEASE
@@ -45,7 +45,7 @@ class ReleaseShard(Shard):
         super().__init__(assignment)
         self.merge, self._contributions, self._guard = merge, contributions, guard
         merge.reserving = guard is not None
-        self._apart_s = apart_s([histogram.lane for histogram in merge.histograms])
+        self._commit_gap_s = commit_gap_s([histogram.lane for histogram in merge.histograms])
         self._released_s, self._grace_ms = -math.inf, grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
 
@@ -61,14 +61,14 @@ class ReleaseShard(Shard):
             self._guard.check(self.merge.progress(), _next_epochs(self.merge.histograms))
 
     def restore(self) -> None:
-        value = joined(PROGRESS, self.store.get)
+        value = read_paged(PROGRESS, self.store.get)
         if value is not None:
             progress = read_progress(value)
             self.merge.restore(progress, self.store.items, begin_ms=self._begin_ms(progress))
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of the ticks complete by all contributions; None if no generation ends."""
+        """Return the end of all ticks that contributions complete; None if no generation ends."""
         older = [*progress.retired, *progress.histograms.items()]
         running = {(name, life.generation) for name, life in progress.histograms.items()}
         wanted = {(h.name, h.config.generation) for h in self.merge.histograms}
@@ -93,7 +93,7 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
-        soon = time.monotonic() - self._released_s < self._apart_s
+        soon = time.monotonic() - self._released_s < self._commit_gap_s
         if soon and is_behind(self.merge.complete_ms, self._grace_ms):
             return
         while True:
@@ -115,7 +115,7 @@ class ReleaseShard(Shard):
 
     def _commit(self, messages: Sequence[Outgoing]) -> None:
         progress = self.merge.progress()
-        changes = [*self.merge.changes(), *pages(PROGRESS, msgspec.json.encode(progress))]
+        changes = [*self.merge.changes(), *split_pages(PROGRESS, msgspec.json.encode(progress))]
         self.transact(messages, changes, progress.offset)
 
     def _reserve(self, histograms: Sequence[Histogram]) -> None:

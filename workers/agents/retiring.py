@@ -1,18 +1,18 @@
 """Retire a histogram that left the settings, for good.
 
-Each owner partition takes one transaction, by its owner: the histogram's life joins the retired
-ones, where `budget` counts it and no generation can be reused, and its stored pairs are deleted.
-Another call completes what a crash interrupted.
+One transaction per owner partition moves the histogram's progress to the retired ones, where
+`budget` still counts it and its generation cannot be reused, and deletes its stored pairs. After a
+crash, another call completes the work.
 """
 
 import msgspec
 
-from workers.agents.state import members_of
+from workers.agents.state import group_size
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe as describe_topics
-from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.progress import PROGRESS, complete_ms, read_progress, read_states
 from workers.runtime.errors import SettingsError
 from workers.runtime.sizes import Change
@@ -39,7 +39,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
         )
     group = settings.worker.name
     # Running workers would be fenced, and refuse to restart.
-    if members := members_of(connection, group):
+    if members := group_size(connection, group):
         raise SettingsError(
             f"workers of {group!r} are running ({members} of them): stop all first, and start all with the new settings after it "
             "(one that was killed counts for 10 s more)"
@@ -61,7 +61,7 @@ class _Owner(Shard):
     stage = "retire"
 
     def retire(self, name: str, contributions: str) -> None:
-        value = joined(PROGRESS, self.store.get)
+        value = read_paged(PROGRESS, self.store.get)
         progress = None if value is None else read_progress(value)
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
@@ -72,5 +72,5 @@ class _Owner(Shard):
         progress.retired.append((name, life))
         kept = self.store.items(f"{name}/{life.generation}/".encode())
         changes: list[Change] = [(key, None) for key, _ in kept]
-        changes += pages(PROGRESS, msgspec.json.encode(progress))
+        changes += split_pages(PROGRESS, msgspec.json.encode(progress))
         self.transact([], changes, progress.offset)

@@ -1,4 +1,4 @@
-"""Base of the shards that read events: their topics must not change, and when they commit.
+"""Base of the shards that read events: refuses changed topics, and decides when to commit.
 
 A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
 the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
@@ -14,24 +14,24 @@ from typing import TypeVar
 import msgspec
 
 from workers.events.reader import Reject
-from workers.kafka.offsets import End
+from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.progress import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
     SOURCES,
     Place,
     Sources,
+    decode_sources,
     refuse_other_set,
     refuse_other_topic,
-    stored_set,
 )
 from workers.pipeline.watermark import Watermark
 from workers.runtime.errors import StateRefused
-from workers.runtime.logs import about
+from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings
@@ -81,7 +81,7 @@ class Rejects:
         if not self.messages:
             return
         reasons, (topic, partition) = sorted(self._reasons), self._place.log
-        fields = about(event="rejected", topic=topic, partition=partition, reasons=reasons)
+        fields = json_fields(event="rejected", topic=topic, partition=partition, reasons=reasons)
         parts = self._place, ", ".join(reasons), self._topic
         logger.warning("%s: records rejected: %s; see topic %s", *parts, extra=fields)
         for reason, n in self._reasons.items():
@@ -137,7 +137,7 @@ class SourceShard(Shard):
         super().open()
 
     def _stored(self, decoder: msgspec.json.Decoder[P]) -> P | None:
-        value = joined(PROGRESS, self.store.get)
+        value = read_paged(PROGRESS, self.store.get)
         if value is None:
             return None
         progress = decoder.decode(value)
@@ -149,9 +149,9 @@ class SourceShard(Shard):
 
     def _check_sources(self, partitions: int, topic_id: str | None) -> None:
         """Refuse topics other than the state's; the arguments describe a single topic."""
-        known = joined(SOURCES, self.store.get)
+        known = read_paged(SOURCES, self.store.get)
         if known is not None:
-            refuse_other_set(self._stream.sources, stored_set(known))
+            refuse_other_set(self._stream.sources, decode_sources(known))
             self._set_stored = True
         else:
             refuse_other_topic(self._place.topic, partitions, topic_id)
@@ -165,19 +165,20 @@ class SourceShard(Shard):
     def wants_end(self, now_ms: int) -> bool:
         return self._clock.closes_by_clock(now_ms, self.ends.noted_ms)
 
-    def reached(self, end: End) -> None:
+    def reached(self, end: LogEnd) -> None:
         self._clock.read_to_end(end.now_ms)
         self.idle()
 
     def idle(self) -> None:
-        if self.offset is None or (self.offset == self.committed and not self._clock.closes()):
+        nothing_new = self.offset == self.committed and not self._clock.has_closed_tick()
+        if self.offset is None or nothing_new:
             return
         if self._due():
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
         age_s = time.monotonic() - self.last_commit_s
-        return age_s >= self._stream.commit_interval_s or self._clock.close_due()
+        return age_s >= self._stream.commit_interval_s or self._clock.commit_due()
 
     def _commit_all(self, offset: int) -> None:
         raise NotImplementedError
@@ -189,8 +190,8 @@ class SourceShard(Shard):
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
-        sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
-        changes = [*changes, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
+        sources = [] if self._set_stored else split_pages(SOURCES, self._stream.sources.encoded())
+        changes = [*changes, *sources, *split_pages(PROGRESS, msgspec.json.encode(progress))]
         messages = messages + self._rejects.messages
         self.transact(messages, changes, progress.offset, forwarded)
         self._set_stored = True

@@ -1,18 +1,19 @@
-"""The stored state: checks against the settings before start.
+"""Check the stored state against the settings before the start.
 
-Every owner repeats the check when it takes over its partition. But by then stage 1 of another
-partition could have committed without the contributions to a histogram that left the settings.
+Every owner checks again when it takes over its partition, but by then stage 1 of another partition
+could have committed without the contributions to a histogram that was removed from the settings.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, forbidden
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.histogram import left_out, refusal_of_left_out
+from workers.pipeline.histogram import removal_refusals
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.pipeline.progress import read_states
 from workers.runtime.errors import QuietcountError, SettingsError, describe
@@ -27,14 +28,14 @@ _ANSWER_S = 30.0
 # for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
 _NEVER_S = 3_600.0
 _AGAIN_S = 0.2
-_SOON = (
+_TRANSIENT = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
 )
 
 
-def members_of(connection: Connection, group: str) -> int:
+def group_size(connection: Connection, group: str) -> int:
     """Return a group's size, 0 if unknown; SettingsError if denied, KafkaException if no answer."""
     deadline = time.monotonic() + _ANSWER_S
     with connection.admin() as admin:
@@ -49,7 +50,7 @@ def members_of(connection: Connection, group: str) -> int:
                     return 0
                 if (reason := forbidden(error)) is not None:
                     raise SettingsError(f"the consumer group {group}: {reason}") from None
-                if error.args[0].code() not in _SOON or time.monotonic() > deadline:
+                if error.args[0].code() not in _TRANSIENT or time.monotonic() > deadline:
                     raise
             time.sleep(_AGAIN_S)
 
@@ -57,13 +58,13 @@ def members_of(connection: Connection, group: str) -> int:
 def await_coordinator(connection: Connection, group: str) -> None:
     """Wait until a group can be joined, so that Faust's consumer logs no harmless errors."""
     try:
-        members_of(connection, group)
+        group_size(connection, group)
     except (SettingsError, KafkaException) as error:
         # The consumer meets the same error and reports it.
         logger.debug("the coordinator of %s did not answer: %s", group, describe(error))
 
 
-def key_of(settings: Settings, connection: Connection) -> NoiseKey:
+def load_key(settings: Settings, connection: Connection) -> NoiseKey:
     """Return the key. For a missing file, the SettingsError has the state's key fingerprint."""
     path = settings.worker.key_file
     try:
@@ -71,7 +72,7 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
     except SettingsError:
         if path.exists() or connection.embedded is not None:
             raise
-        wanted = _fingerprints(_known(settings, connection))
+        wanted = _fingerprints(_readable_states(settings, connection))
         if not wanted:
             raise
         raise SettingsError(
@@ -106,15 +107,17 @@ def check_states(
                 merge.check(progress)
 
 
-def announcements(settings: Settings, connection: Connection) -> list[str]:
+def start_refusals(settings: Settings, connection: Connection) -> list[str]:
     """Return refusals of a start that need no key; empty if the state cannot be read."""
     names = [config.name for config in settings.histograms]
-    states = [state for state in _known(settings, connection) if state]
-    gone = [name for state in states for name in left_out(state.histograms, names)]
-    return [refusal_of_left_out(name) for name in dict.fromkeys(gone)]
+    states = [state for state in _readable_states(settings, connection) if state]
+    found = [removal_refusals(state.histograms, names) for state in states]
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
-def _known(settings: Settings, connection: Connection) -> Sequence[ReleaseProgress | None]:
+def _readable_states(
+    settings: Settings, connection: Connection
+) -> Sequence[ReleaseProgress | None]:
     try:
         return read_states(connection, settings.worker.name) or []
     except (QuietcountError, KafkaException) as error:

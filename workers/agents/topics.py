@@ -10,10 +10,10 @@ from confluent_kafka import KafkaException
 
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, reader, take
-from workers.kafka.topics import Existing, Topic, checked_id, describe, partitions_on
-from workers.pipeline.ledger_blocks import joined
-from workers.pipeline.sources import SOURCES, Sources, SourceTopic, stored_set
+from workers.kafka.reading import bounds_of, read_spans, reader
+from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
+from workers.pipeline.ledger_blocks import read_paged
+from workers.pipeline.sources import SOURCES, Sources, SourceTopic, decode_sources
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
@@ -22,7 +22,7 @@ from workers.settings.settings import Settings, internal_topics, rekey_topics
 logger = logging.getLogger(__name__)
 
 #: Interval between checks for matching topics that are not counted.
-LOOK_S = 60.0
+INTERVAL_S = 60.0
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
@@ -37,7 +37,7 @@ class Topics:
     events: tuple[str, ...]
     others: tuple[str, ...] = ()
     plan: list[Topic]
-    existing: dict[str, Existing]
+    existing: dict[str, ExistingTopic]
     plain: bool = True
     by_user: str | None = None
     embedded: bool = False
@@ -71,7 +71,7 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
     return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
 
 
-def look_at_topics(
+def inspect_topics(
     settings: Settings, connection: Connection, events_partitions: int | None = None
 ) -> Topics:
     """Plan and look up the topics; `events_partitions` is the default for missing events topics.
@@ -97,7 +97,7 @@ def look_at_topics(
         others=others,
         plan=plan,
         existing=existing,
-        plain=settings.events.topics.one,
+        plain=settings.events.topics.is_single,
         by_user=settings.by_user_topic if rekey else None,
         embedded=connection.embedded is not None,
     )
@@ -113,14 +113,14 @@ def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the worker's topics; raise SettingsError if one is missing or unusable."""
-    topics = look_at_topics(settings, connection)
+    topics = inspect_topics(settings, connection)
     absent = [topic.name for topic in kafka_topics.missing(topics.plan, topics.existing)]
     for name in topics.events:
         if name in absent:
             raise _no_such_topic(settings, name)
     if absent:
         raise _missing(absent)
-    wrong = kafka_topics.problems(topics.plan, topics.existing)
+    wrong = kafka_topics.find_problems(topics.plan, topics.existing)
     if wrong:
         raise SettingsError("; ".join(wrong))
     return topics
@@ -136,7 +136,7 @@ def check_events(
     for name in names:
         if name not in existing:
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
-    plain, embedded = by_user or settings.events.topics.one, connection.embedded is not None
+    plain, embedded = by_user or settings.events.topics.is_single, connection.embedded is not None
     return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
 
 
@@ -147,7 +147,7 @@ def events_topics(
     wanted = settings.events.topics
     if wanted.pattern is None:
         return wanted.names, ()
-    there = partitions_on(connection)
+    there = partition_counts(connection)
     found = matching(settings, there)
     rekey = settings.privacy.rekey
     state = settings.rekey_state_topic if rekey else settings.contribute_state_topic
@@ -179,36 +179,36 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
 
 
 @contextmanager
-def watching(
+def watch_topics(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
     """Log and count, while the block runs, new matching topics that are not counted."""
-    pattern, told = settings.events.topics.pattern, set[str]()
+    pattern, warned = settings.events.topics.pattern, set[str]()
 
-    def tell(names: Collection[str]) -> None:
+    def warn(names: Collection[str]) -> None:
         for name in names:
-            if name not in told:
+            if name not in warned:
                 parts = name, pattern, FIXED
                 logger.warning(
                     "topic %s matches events.topic = %r too, but is not counted: %s", *parts
                 )
-        told.update(names)
+        warned.update(names)
         metrics.unread_topics.set(len(names))
 
-    def look() -> None:
-        while not ended.wait(LOOK_S):
+    def poll() -> None:
+        while not ended.wait(INTERVAL_S):
             try:
-                found = matching(settings, partitions_on(connection))
-                tell([name for name in found if name not in topics.events])
+                found = matching(settings, partition_counts(connection))
+                warn([name for name in found if name not in topics.events])
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
 
-    tell(topics.others)
+    warn(topics.others)
     if pattern is None:
         yield
         return
     ended = threading.Event()
-    threading.Thread(target=look, name="topics", daemon=True).start()
+    threading.Thread(target=poll, name="topics", daemon=True).start()
     try:
         yield
     finally:
@@ -222,12 +222,13 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
         for partition in range(partitions):
             low, high = bounds_of(consumer, state, partition)
             found: dict[bytes, bytes | None] = {}
-            for taken in take(consumer, {(state, partition): (low, high)} if low < high else {}):
+            spans = {(state, partition): (low, high)} if low < high else {}
+            for taken in read_spans(consumer, spans):
                 found |= {message.key() or b"": message.value() for message in taken.messages}
                 if SOURCES in found:  # the head follows its pages
                     break
-            if (value := joined(SOURCES, found.get)) is not None:
-                return stored_set(value)
+            if (value := read_paged(SOURCES, found.get)) is not None:
+                return decode_sources(value)
     return None
 
 

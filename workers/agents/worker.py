@@ -14,17 +14,16 @@ from types import MappingProxyType
 from typing import Any
 
 from workers.agents.contribute import ContributeShard, ContributeStage
-from workers.agents.monitor import OperatorsPort
+from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
-from workers.agents.state import await_coordinator, check_states, key_of
-from workers.agents.topics import Topics, check_topics, connection_of, watching
-from workers.events.formats.reader import Decoders
+from workers.agents.state import await_coordinator, check_states, load_key
+from workers.agents.topics import Topics, check_topics, connection_of, watch_topics
+from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials
 from workers.kafka.handover import KAFKA_AWAY, Handover
-from workers.kafka.outages import wait_for, without_outages
-from workers.kafka.outages import watching as watching_kafka
+from workers.kafka.outages import filter_outage_logs, wait_for, watch_kafka
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
@@ -50,9 +49,9 @@ from workers.settings.settings import Settings
 logger = logging.getLogger(__name__)
 
 #: Errors of a full or failing disk; any other means a wrong name or missing permissions.
-_OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
+_DISK_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
 #: Least delay before restarting after an outage.
-AGAIN_S = 1.0
+RESTART_DELAY_S = 1.0
 
 
 class Factory:
@@ -75,8 +74,8 @@ class Factory:
         self._ceiling = Ceiling.of(settings.privacy)
         self._others = OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
-        self._forms = Decoders(settings, self._reader, self.metrics)
-        self._turns = GilLock()
+        self._formats = RecordFormats(settings, self._reader, self.metrics)
+        self._gil_lock = GilLock()
         contributions = settings.contributions_topic
         common: dict[str, Any] = {
             "events": settings.events,
@@ -104,7 +103,7 @@ class Factory:
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
                 reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
-        # Every shard's thread reads these; metrics and turns have locks; a shard makes the rest.
+        # Every shard's thread reads these. Metrics and the GIL lock lock themselves.
         check_frozen((self.mechanisms, self._stream, self._by_user, connection), "factory")
 
     @property
@@ -122,13 +121,13 @@ class Factory:
         assert self._by_user is not None, "only where events are sent on by user"
         place = self._by_user.sources.place(topic, partition)
         assignment = self._assignment(REKEY, place.number, self.settings.rekey_state_topic)
-        return RekeyShard(assignment, place, self._by_user, form=self._forms.form)
+        return RekeyShard(assignment, place, self._by_user, make_format=self._formats.make)
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
         place, state = self.sources.place(topic, partition), self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
-            assignment, place, self._stream, form=self._forms.form, turns=self._turns
+            assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
         )
 
     def release(self, partition: int) -> ReleaseShard:
@@ -160,7 +159,7 @@ class Factory:
             sources=len(self.sources),
             owners=owners,
             directory=self._data_dir,
-            turns=self._turns,
+            gil_lock=self._gil_lock,
         )
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
@@ -195,20 +194,20 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     check_ceiling(settings)
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # Kafka coming back would not fix these errors
-    key = key_of(settings, connection)
+    key = load_key(settings, connection)
     data_dir = settings.worker.data_dir
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        if error.errno not in _OF_DISKS:
+        if error.errno not in _DISK_ERRORS:
             raise SettingsError(
                 f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
             ) from error
         # A failing disk only costs the local copies, as later; every store logs it.
     metrics, prepared = Metrics(), False
-    without_outages()
+    filter_outage_logs()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
-    with OperatorsPort(settings, port) as operator:
+    with OperatorPort(settings, port) as operator:
         while True:
             topics = _topics(settings, connection, metrics, operator)
             copies = None if topics.embedded else data_dir
@@ -216,21 +215,21 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
-                _say(factory)
+                _log_start(factory)
                 _prepare()
                 prepared = True
             if not topics.embedded:
                 await_coordinator(connection, settings.worker.name)
-            status = _work(factory, operator)
+            status = _run_once(factory, operator)
             del factory
             gc.collect()  # what it owned is large
             if status != KAFKA_AWAY:
                 return status
-            time.sleep(AGAIN_S)
+            time.sleep(RESTART_DELAY_S)
 
 
 def _topics(
-    settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
+    settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorPort
 ) -> Topics:
     nothing_yet = Handover({}, metrics=metrics)
 
@@ -239,10 +238,10 @@ def _topics(
         if operator.address is None:
             operator.show(nothing_yet, {})
 
-    return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
+    return wait_for(lambda: check_topics(settings, connection), metrics.outage, waiting)
 
 
-def _say(factory: Factory) -> None:
+def _log_start(factory: Factory) -> None:
     settings, topics = factory.settings, factory.topics
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
@@ -273,7 +272,7 @@ def _prepare() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
-def _work(factory: Factory, operator: OperatorsPort) -> int:
+def _run_once(factory: Factory, operator: OperatorPort) -> int:
     """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
@@ -284,14 +283,14 @@ def _work(factory: Factory, operator: OperatorsPort) -> int:
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 
-    def gone() -> None:
+    def give_up() -> None:
         with suppress(RuntimeError):  # the loop has already ended
-            loop.call_soon_threadsafe(app.handover.let_go)
+            loop.call_soon_threadsafe(app.handover.stop_for_outage)
 
     try:
         with (
-            watching_kafka(connection, factory.metrics.away, gone),
-            watching(settings, connection, topics, factory.metrics),
+            watch_kafka(connection, factory.metrics.outage, give_up),
+            watch_topics(settings, connection, topics, factory.metrics),
         ):
             return run_app(app)
     finally:

@@ -9,7 +9,7 @@ buffer. A text of one block takes 0.15 us; hashlib takes 0.5, makes two objects 
     m                   `block`: 128 bytes, or 16 words; numba runs on little-endian machines only
     SIGMA, IV, F, G     `_SIGMA`, `_IV`, `compress`, `mix`
 
-Source: RFC 7693, sections 2.5 to 3.3; parameter block with key length and personalisation: BLAKE2
+Source: RFC 7693, sections 2.5 to 3.3; parameter block with key length and personalization: BLAKE2
 (2013), section 2.5.
 """
 

@@ -5,7 +5,7 @@ a division by zero raises. Kernels that read bytes from outside check every inde
 is a reject, never a wrong memory access.
 
 The cache directory's name hashes the text of all kernels, the versions and the processor; numba
-alone would check only the outermost function's file. A complete one may be read-only.
+alone would check only the outermost function's file. A complete cache may be read-only.
 """
 
 import os
@@ -19,11 +19,11 @@ from typing import Any, TypeVar, cast
 
 
 @contextmanager
-def _absent(*names: str) -> Iterator[None]:
+def _hide_modules(*names: str) -> Iterator[None]:
     """Make modules that are not loaded appear uninstalled to imports in this context."""
     modules = cast(dict[str, object], sys.modules)
     hidden = [name for name in names if name not in modules]
-    modules.update(dict.fromkeys(hidden))  # None: "there is none"
+    modules.update(dict.fromkeys(hidden))  # None makes an import fail
     try:
         yield
     finally:
@@ -32,7 +32,7 @@ def _absent(*names: str) -> Iterator[None]:
 
 
 # At a first call, numba imports SciPy's linear algebra and cffi if installed: 0.25 s, unneeded.
-with _absent("scipy.linalg", "cffi"):
+with _hide_modules("scipy.linalg", "cffi"):
     import llvmlite.binding
     import numba
     import numba.core.typing.cffi_utils
@@ -47,11 +47,11 @@ _PACKAGE = _HERE.parent
 _IMPORT = b"from workers.arrays.compiled import"
 # Marks a directory with every kernel needed for counting.
 _COMPLETE = "complete"
-# Directories of other versions to keep, 4 MB each; the oldest are removed.
-_OTHERS_KEPT = 7
+# Caches of other versions to keep, 4 MB each; the oldest are removed.
+_OLD_CACHES_MAX = 7
 
 
-def _name() -> str:
+def _cache_name() -> str:
     config = cast(Any, numba.config)
     processor = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
     versions = numba.__version__, llvmlite.__version__
@@ -64,8 +64,8 @@ def _name() -> str:
     return f"kernels-{text.hexdigest()}"
 
 
-def _kept() -> Path | None:
-    name = _name()
+def _cache_directory() -> Path | None:
+    name = _cache_name()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     places = (_HERE / "__pycache__", Path(home) / "quietcount")
     for place in places:
@@ -78,13 +78,13 @@ def _kept() -> Path | None:
                 # Other versions of Python or Quietcount may be in use.
                 others = [path for path in place.glob("kernels-*") if path.name != name]
                 others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-                for old in others[_OTHERS_KEPT:]:
+                for old in others[_OLD_CACHES_MAX:]:
                     shutil.rmtree(old, ignore_errors=True)
                 return place / name
     return None
 
 
-class KeptKernels(UserProvidedCacheLocator):
+class KernelCacheLocator(UserProvidedCacheLocator):
     """numba's cache locator, for read-only directories too."""
 
     def ensure_cache_path(self) -> None:
@@ -92,10 +92,10 @@ class KeptKernels(UserProvidedCacheLocator):
             cast(Any, super()).ensure_cache_path()
 
 
-def _count_from_the_front() -> None:
+def _forbid_negative_indices() -> None:
     """Disable negative indices in unchecked kernels, none of which uses them.
 
-    numba's test for them needs the lengths of 40 arrays: a fifth of the time of `views.see`.
+    numba's test for them loads the lengths of 40 arrays: a fifth of `project_views`' time.
     """
     arrays = cast(Any, numba.np.arrayobj)
     from_either_end = arrays.fix_integer_index
@@ -111,12 +111,12 @@ def _count_from_the_front() -> None:
 
 
 if hasattr(numba.np.arrayobj, "fix_integer_index"):
-    _count_from_the_front()
+    _forbid_negative_indices()
 
-_DIRECTORY = _kept()
+_DIRECTORY = _cache_directory()
 if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)
-    cast(Any, numba.config).CACHE_LOCATOR_CLASSES = f"{__name__}.{KeptKernels.__name__}"
+    cast(Any, numba.config).CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
 
 
 def can_cache() -> bool:
@@ -165,20 +165,20 @@ def _compiled(
 
 
 def _compile_again_for_python(part: Any, for_python: Any) -> None:
-    """Make Python's calls of a part, as in tests, compile it again, uncached.
+    """Compile a part again, uncached, when Python calls it, as tests do.
 
-    A part lacks a Python entry point, a fifth of the compile time.
+    A part has no Python entry point, which would take a fifth of the compile time.
     """
     numbas_own = part.add_overload
 
     def add(result: Any) -> None:
-        # numba's method would also register it for Python calls, which would call nothing.
+        # numba's method would also register it for Python calls, which could not call it.
         part.overloads[tuple(result.signature.args)] = result
 
     def compile_for_python(*arguments: object) -> object:
         known = len(for_python.overloads)
         entry = for_python._compile_for_args(*arguments)
-        # Once each: of two equal ones numba would call neither.
+        # Add each result once: numba calls neither of two equal ones.
         for result in list(for_python.overloads.values())[known:]:
             numbas_own(result)
         return entry

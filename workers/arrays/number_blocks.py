@@ -9,7 +9,7 @@ from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 Narrow = NDArray[np.int16] | Codes
 Sums = Codes | Longs
 
-LOOKED_AT_ONCE = 64
+GROUP_ROWS = 64
 # Head of a block: version, width, rows.
 HEAD_BYTES = 4
 # Rows per tile of sums: these take 12 KiB of a 32-KiB L1 cache.
@@ -107,33 +107,33 @@ def add_up(
 
 
 @kernel
-def passed(
+def find_shown(
     counts: Longs,
     noise: Longs,
     shown: Sums,
     threshold: int,
-    tests: bool,
+    discovers: bool,
     new: Longs,
     rows: Longs,
     noisy: Longs,
 ) -> tuple[int, int]:
-    """Find the rows that pass a threshold for the first time, and all rows shown before or now.
+    """Find the rows shown for the first time, and all rows shown now or before.
 
-    A noisy count passes above `threshold`, if `tests`; `shown` (n,) is 0 for rows not shown before.
-    Writes ascending rows to `new` and `rows`, and the noisy counts of `rows` to `noisy`; returns
-    the lengths of `new` and `rows`. Most rows of a large ledger are never shown: skipping groups
-    of them halves the time.
+    `shown` (n,) is 0 for rows not shown before; if `discovers`, a noisy count above `threshold`
+    shows its row. Writes ascending rows to `new` and `rows`, and the noisy counts of `rows` to
+    `noisy`; returns the lengths of `new` and `rows`. Skipping groups of rows without any, most of
+    a large ledger, halves the time.
     """
     fresh, both = 0, 0
-    for begin in range(0, len(counts), LOOKED_AT_ONCE):
-        stop, found = min(begin + LOOKED_AT_ONCE, len(counts)), 0
-        for row in range(begin, stop):  # several at a time
-            found += (shown[row] != 0) | (tests & (counts[row] + noise[row] > threshold))
+    for begin in range(0, len(counts), GROUP_ROWS):
+        stop, found = min(begin + GROUP_ROWS, len(counts)), 0
+        for row in range(begin, stop):  # vectorized
+            found += (shown[row] != 0) | (discovers & (counts[row] + noise[row] > threshold))
         if found == 0:
             continue
         for row in range(begin, stop):
             count, before = counts[row] + noise[row], shown[row] != 0
-            first = tests and not before and count > threshold
+            first = discovers and not before and count > threshold
             new[fresh] = row
             fresh += first
             rows[both] = row
@@ -174,7 +174,7 @@ def pack_blocks(
         packed[at + 2] = (stop - first) & 255
         packed[at + 3] = (stop - first) >> 8
         at += HEAD_BYTES
-        if width == 0:  # most blocks, and several rows at a time
+        if width == 0:  # most blocks; vectorized
             for row in range(first, stop):
                 packed[at + row - first] = column[row]
             at += stop - first

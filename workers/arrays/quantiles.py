@@ -5,9 +5,9 @@ import math
 from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.types import Floats
 
-# Halvings of a bucket: more would change nothing after rounding.
-HALVINGS = 40
-# An end of an interval that is in no bucket.
+# Bisections within a bucket: more would change nothing after rounding.
+BISECTIONS = 40
+# In place of a bucket, for an interval's end that lies in none.
 OPEN, EDGE = -1, -2
 
 
@@ -28,7 +28,7 @@ def root(
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         f = (low + high) / 2
         off = f - q
         if start + f * count + times * (sd * math.sqrt(fixed + off * off)) < 0:
@@ -42,11 +42,11 @@ def root(
 def quantile(
     counts: Floats, sd: float, q: float, normal: float, g: Floats
 ) -> tuple[int, float, int, float, int, float]:
-    """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
+    """Return a quantile and its interval's ends, each as a bucket and a fraction of its width.
 
-    `counts` (n + 1,) are those of the buckets in order, `sd` is that of each, the interval reaches
-    `normal` standard deviations; `g` (n,) is scratch. Buckets are OPEN where too little is
-    counted or the interval has no such end, EDGE where an end is the edge on the other side.
+    `counts` (n + 1,) are those of the buckets in order, each with noise of `sd`; the interval spans
+    `normal` standard deviations; `g` (n,) is scratch. A bucket is OPEN if too little is counted or
+    the interval is open there, EDGE if an end is the outermost edge of the other side.
     """
     n, total = len(g), 0.0
     for i in range(n):

@@ -1,7 +1,7 @@
 """Index from tags to rows, beside a growing column of tags.
 
-It holds only row numbers and part of each tag; the tags themselves are in a column of its owner.
-`workers/arrays/tag_table.py` explains the slot format, and why tags may be trusted.
+It holds only row numbers and a part of every tag; its owner holds the column of tags.
+`workers/arrays/tag_table.py` explains the slot format, and why tags need no further hash.
 """
 
 import numpy as np
@@ -25,36 +25,33 @@ class TagIndex:
         self._slots: NDArray[np.uint32] = np.zeros(_FIRST_SLOTS, dtype=np.uint32)
         self._used = 0
 
-    def find(self, tags: Tags, of_rows: Tags) -> Rows:
-        """Return the rows of `tags` (n, 2), -1 where absent; `of_rows` has every row's tag."""
+    def find(self, tags: Tags, row_tags: Tags) -> Rows:
+        """Return the rows of `tags` (n, 2), -1 where absent; `row_tags` has every row's tag."""
         from workers.arrays.tag_table import find_rows
 
         rows = np.empty(len(tags), dtype=np.int64)
-        find_rows(self._slots, of_rows, readonly_contiguous(tags), rows)
+        find_rows(self._slots, row_tags, readonly_contiguous(tags), rows)
         return rows
 
-    def add(self, totals: Longs, of_rows: Tags, tags: Tags, counts: Longs) -> tuple[Rows, int]:
-        """Add counts (n,) to the totals of the rows of `tags` (n, 2); `of_rows` is as in `find`.
-
-        Return the rows, -1 where absent, and the number of absent ones.
-        """
-        from workers.arrays.tag_table import AT_ONCE, add_to_rows
+    def add(self, totals: Longs, row_tags: Tags, tags: Tags, counts: Longs) -> tuple[Rows, int]:
+        """Add counts (n,) to totals of rows as in `find`; return these, and how many are -1."""
+        from workers.arrays.tag_table import BATCH_TAGS, add_to_rows
 
         if len(counts) != len(tags):
             raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
-        rows, room = np.empty(len(tags), dtype=np.int64), np.empty(AT_ONCE, dtype=np.int64)
+        rows, scratch = np.empty(len(tags), dtype=np.int64), np.empty(BATCH_TAGS, dtype=np.int64)
         tags, counts = readonly_contiguous(tags), readonly_contiguous(counts)
-        return rows, add_to_rows(self._slots, of_rows, totals, tags, counts, rows, room)
+        return rows, add_to_rows(self._slots, row_tags, totals, tags, counts, rows, scratch)
 
-    def enter(self, n: int, of_rows: Tags) -> None:
+    def enter(self, n: int, row_tags: Tags) -> None:
         """Enter all rows up to n - 1 not yet in the index; their tags must be new and distinct."""
         from workers.arrays.tag_table import enter_rows
 
-        self.reserve(n, of_rows)
-        enter_rows(self._slots, of_rows, self._used, n)
+        self.reserve(n, row_tags)
+        enter_rows(self._slots, row_tags, self._used, n)
         self._used = n
 
-    def reserve(self, n: int, of_rows: Tags) -> None:
+    def reserve(self, n: int, row_tags: Tags) -> None:
         """Make room for n rows; raise OverflowError if a slot cannot hold such a row number."""
         from workers.arrays.tag_table import enter_rows
 
@@ -65,7 +62,7 @@ class TagIndex:
             raise OverflowError(f"{n:,} rows: an index holds at most {3 * _SLOTS_MAX // 4:,}")
         if slots > len(self._slots):
             self._slots = np.zeros(slots, dtype=np.uint32)
-            enter_rows(self._slots, of_rows, 0, self._used)
+            enter_rows(self._slots, row_tags, 0, self._used)
 
     @property
     def nbytes(self) -> int:

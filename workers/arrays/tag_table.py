@@ -20,11 +20,11 @@ Slots = NDArray[np.uint32]
 Rows = Longs
 
 # Tags per batch: their scratch space stays in the nearest cache.
-AT_ONCE = 1024
+BATCH_TAGS = 1024
 
 
 @kernel_part
-def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> int:
+def row_of(slots: Slots, row_tags: Tags, first: np.uint64, second: np.uint64) -> int:
     """Return the row of the tag (first, second), or -1 - s if absent: s is the free slot for it."""
     mask = np.int64(len(slots) - 1)
     fingerprint = np.int64(second >> np.uint64(32)) & ~mask
@@ -33,44 +33,44 @@ def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> 
         entry = np.int64(slots[slot])
         if entry & ~mask == fingerprint:
             row = int(entry & mask) - 1
-            if of_rows[row, 0] == first and of_rows[row, 1] == second:
+            if row_tags[row, 0] == first and row_tags[row, 1] == second:
                 return row
         slot = (slot + 1) & mask
     return -1 - int(slot)
 
 
 @kernel
-def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
+def find_rows(slots: Slots, row_tags: Tags, tags: Tags, rows: Rows) -> None:
     """Write the row of each of m tags, -1 where absent."""
     for i in range(len(tags)):
-        rows[i] = max(row_of(slots, of_rows, tags[i, 0], tags[i, 1]), -1)
+        rows[i] = max(row_of(slots, row_tags, tags[i, 0], tags[i, 1]), -1)
 
 
 @kernel
 def add_to_rows(
-    slots: Slots, of_rows: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows, elsewhere: Rows
+    slots: Slots, row_tags: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows, collided: Rows
 ) -> int:
     """Add counts to the totals of m tags' rows; return the number of tags without a row.
 
-    Writes `rows` (m,), -1 where absent. `elsewhere` is scratch for `AT_ONCE` numbers.
+    Writes `rows` (m,), -1 where absent. `collided` is scratch for `BATCH_TAGS` numbers.
     """
     mask = np.int64(len(slots) - 1)
     unknown = 0
     # Each access to the table, the tags and the totals is a cache miss. Separate loops have many
     # under way at once. Which tags are not in their own slot is unpredictable, so they are
     # noted without a branch and looked up afterwards: a fifth less time.
-    for begin in range(0, len(tags), AT_ONCE):
-        stop = min(begin + AT_ONCE, len(tags))
+    for begin in range(0, len(tags), BATCH_TAGS):
+        stop = min(begin + BATCH_TAGS, len(tags))
         for i in range(begin, stop):
             rows[i] = np.int64(slots[np.int64(tags[i, 0] & np.uint64(mask))])
         left = 0
         for i in range(begin, stop):
             entry, fingerprint = rows[i], np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
-            elsewhere[left] = i
+            collided[left] = i
             left += (entry != 0) & (entry & ~mask != fingerprint)
             rows[i] = (entry & mask) - 1
         for k in range(left):
-            i = elsewhere[k]
+            i = collided[k]
             slot = (np.int64(tags[i, 0] & np.uint64(mask)) + 1) & mask
             fingerprint = np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
             entry = np.int64(slots[slot])
@@ -80,9 +80,9 @@ def add_to_rows(
             rows[i] = (entry & mask) - 1
         for i in range(begin, stop):
             row = rows[i]
-            if row >= 0 and (of_rows[row, 0] != tags[i, 0] or of_rows[row, 1] != tags[i, 1]):
+            if row >= 0 and (row_tags[row, 0] != tags[i, 0] or row_tags[row, 1] != tags[i, 1]):
                 # Another tag with the same fingerprint: one of millions, or billions.
-                rows[i] = max(row_of(slots, of_rows, tags[i, 0], tags[i, 1]), -1)
+                rows[i] = max(row_of(slots, row_tags, tags[i, 0], tags[i, 1]), -1)
         for i in range(begin, stop):
             if rows[i] < 0:
                 unknown += 1
@@ -92,12 +92,12 @@ def add_to_rows(
 
 
 @kernel
-def enter_rows(slots: Slots, of_rows: Tags, first: int, stop: int) -> None:
+def enter_rows(slots: Slots, row_tags: Tags, first: int, stop: int) -> None:
     """Enter rows first..stop-1; their tags must be new and distinct, and fit the table."""
     mask = np.int64(len(slots) - 1)
     for row in range(first, stop):
-        slot = np.int64(of_rows[row, 0] & np.uint64(mask))
+        slot = np.int64(row_tags[row, 0] & np.uint64(mask))
         while slots[slot]:
             slot = (slot + 1) & mask
-        fingerprint = np.int64(of_rows[row, 1] >> np.uint64(32)) & ~mask
+        fingerprint = np.int64(row_tags[row, 1] >> np.uint64(32)) & ~mask
         slots[slot] = np.uint32(fingerprint | (row + 1))

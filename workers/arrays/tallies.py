@@ -1,4 +1,4 @@
-"""Tallies of events: bounding, and counts by pair of stream key and label.
+"""Kernels that bound events and tally them by pair of stream key and label.
 
 A *pair* is a uint64: the code of the stream key in the upper 32 bits, that of the label in the
 lower 32, or NO_LABEL to record the key itself even when its events have no items. A tally maps
@@ -19,7 +19,7 @@ NO_LABEL = (1 << 32) - 1
 PAIRWISE_MAX = 16
 
 
-class LabelledEvents(NamedTuple):
+class LabeledEvents(NamedTuple):
     """Events of a batch with their labels, which are distinct in each event."""
 
     seen: Bools  # (n,); unseen events add nothing, not even their stream key; (0,): all are seen
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     bits: int  # of a label in the number of a pair's slot; below 0: the hash gives the slot
     # -1 where free: one per possible pair, or a power of two, at least twice the possible rows.
     slots: Codes
-    told: Bools  # (codes of keys,), which stream keys have a row of their own
+    has_row: Bools  # (codes of keys,), stream keys that have a row of their own
     pairs: Words  # (possible rows,)
     counts: Longs  # (possible rows,)
 
@@ -196,21 +196,21 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 
 @kernel
 def count_events(
-    events: Longs, batch: LabelledEvents, max_items: int, max_count: int, table: Table, used: int
+    events: Longs, batch: LabeledEvents, max_items: int, max_count: int, table: Table, used: int
 ) -> int:
     """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
 
     The table must have free slots for all of `events` (k,). Returns its new number of rows.
     """
     seen, keys, ends, labels, amounts = batch
-    secret, bits, slots, told, pairs, counts = table
+    secret, bits, slots, has_row, pairs, counts = table
     weighted, all_seen = len(amounts) > 0, len(seen) == 0
     for i in events:
         if not all_seen and not seen[i]:
             continue
         key = np.uint64(keys[i]) << np.uint64(32)
-        if not told[keys[i]]:
-            told[keys[i]] = True
+        if not has_row[keys[i]]:
+            has_row[keys[i]] = True
             pairs[used] = key | np.uint64(NO_LABEL)
             counts[used] = 0
             used += 1
@@ -247,7 +247,7 @@ def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, ou
 
 
 @kernel
-def refill(table: Table, used: int) -> None:
+def fill_slots(table: Table, used: int) -> None:
     secret, bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):
@@ -273,7 +273,7 @@ def group_by_owner(
     the keys' codes, the start of each owner's keys (owners + 1,) and of each key's rows
     (keys + 1,); the last two end with the total.
     """
-    pairs, counts, codes = table.pairs, table.counts, len(table.told)
+    pairs, counts, codes = table.pairs, table.counts, len(table.has_row)
     bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
     places, met = np.empty(codes, dtype=np.int32), np.empty(codes, dtype=np.int32)
     keys = 0
@@ -311,7 +311,7 @@ def group_by_owner(
 
 
 @kernel
-def are_alone(first: Longs, number: Longs) -> bool:
+def one_label_each(first: Longs, number: Longs) -> bool:
     """Return whether every event i has exactly one label, the i-th; see `distinct_labels`."""
     i = 0
     while i < len(first) and number[i] == 1 and first[i] == i:

@@ -11,7 +11,7 @@ from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
 ITEM_BYTES = 20 + 2
 # Bits of a number that encodes an item; results where there is no number.
 NUMBER_BITS = 63
-UNMET, TOO_LONG = -1, -2
+NO_RANK, TOO_LONG = -1, -2
 # Of the largest int64.
 _DIGITS = 19
 _NEWLINE = 10
@@ -20,7 +20,7 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 
 @kernel
-def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
+def gather_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
     """Write the ends of the concatenated texts `rows` (m,); return the last, -1 for a bad row."""
     at = 0
     for i in range(len(rows)):
@@ -33,8 +33,8 @@ def taken_ends(ends: Longs, rows: Longs, taken: Longs) -> int:
 
 
 @kernel
-def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
-    """Concatenate the texts `rows`, which `taken_ends` accepted, eight bytes at a time."""
+def gather_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
+    """Concatenate the texts `rows`, which `gather_ends` accepted, eight bytes at a time."""
     at = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -51,7 +51,7 @@ def take_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
 
 
 @kernel
-def columns_of(
+def unpack_rows(
     lengths: NDArray[np.uint16],
     packed: Bytes,
     width: int,
@@ -60,7 +60,7 @@ def columns_of(
     counts: Longs,
     key_of_row: Codes,
 ) -> bool:
-    """Write the label end, count and stream key of every row; return whether keys have n rows.
+    """Write the label end, count and stream key of every row; return False unless all keys have n.
 
     `lengths` (n,) are bytes per label, `rows_of_key` (k,) rows per stream key; `packed`
     (n << width,) has little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
@@ -69,7 +69,7 @@ def columns_of(
     for i in range(n):
         end += lengths[i]
         ends[i] = end
-    if width == 0:  # nearly always, and several rows at a time
+    if width == 0:  # nearly always; vectorized
         for i in range(n):
             counts[i] = packed[i]
     else:
@@ -115,7 +115,7 @@ def items_as_numbers(
     """Encode items (n,) as numbers that sort by list, then descending count, then rank.
 
     `key_of` has the list (< keys) of all rows, `ranks` the ranks, or -1, and `lengths` the text
-    bytes of the known rows. Returns the shift of the list in a number, or UNMET if a row has no
+    bytes of the known rows. Returns the shift of the list in a number, or NO_RANK if a row has no
     rank, TOO_LONG if 63 bits do not suffice; rank bits; the largest count; bytes of all texts.
     """
     if not len(rows):
@@ -124,7 +124,7 @@ def items_as_numbers(
     for i in range(len(rows)):
         row = rows[i]
         if row >= len(ranks) or ranks[row] < 0:
-            return UNMET, 0, 0, 0
+            return NO_RANK, 0, 0, 0
         largest, least = max(largest, counts[i]), min(least, counts[i])
         highest = max(highest, ranks[row])
         size += lengths[row]

@@ -1,4 +1,4 @@
-"""Columns of texts, the form of labels in both stages; a text becomes an object on request."""
+"""Columns of texts, which hold the labels of both stages without an object per label."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.arrays.types import Bytes, Longs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Read-only texts: bytes end to end and ascending ends; ValueError unless both end together."""
+    """Read-only column of texts: concatenated bytes, ascending ends. ValueError if they differ."""
 
     text: Bytes
     ends: Longs
@@ -80,24 +80,21 @@ class Texts:
         return Texts(self.text[before : int(ends[-1]) if len(ends) else before], ends - before)
 
     def take(self, rows: NDArray[Any]) -> Texts:
-        """Return the texts of `rows` (m,), in their order; raise IndexError where there is none."""
-        from workers.arrays.text_columns import take_text, taken_ends
+        """Return the texts of `rows` (m,), in that order; raise IndexError for a wrong row."""
+        from workers.arrays.text_columns import gather_ends, gather_text
 
         rows = readonly_contiguous(np.ascontiguousarray(rows, dtype=np.int64))
         ends = np.empty(len(rows), dtype=np.int64)
-        size = taken_ends(self.ends, rows, ends)
+        size = gather_ends(self.ends, rows, ends)
         if size < 0:
             raise IndexError(f"rows: one of them is not below {len(self)}")
         text = np.empty(size, dtype=np.uint8)
-        take_text(self.text, self.ends, rows, text)
+        gather_text(self.text, self.ends, rows, text)
         return Texts(text, ends)
 
 
 def readonly_contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a contiguous, read-only array of the same numbers.
-
-    A kernel is compiled once for its read-only arguments in this form, not again for other arrays.
-    """
+    """Return a contiguous, read-only view or copy: kernels are compiled for such arguments only."""
     flags = array.flags
     if flags.c_contiguous and not flags.writeable:
         return array

@@ -1,4 +1,4 @@
-"""Names for array types, one per element type; shapes are in docstrings."""
+"""Array types by element; docstrings state the shapes."""
 
 import numpy as np
 from numpy.typing import NDArray

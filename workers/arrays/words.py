@@ -1,8 +1,7 @@
 """Eight bytes of a text at a time, as one unsigned number; the first byte is the lowest.
 
-Marks are numbers too: the highest bit of every matching byte, and possibly of bytes after the first
-match, so only the first mark is meaningful. Places are checked only against the array's
-ends; callers check the rest.
+A word's marks are its matching bytes' highest bits. Bytes after the first match may be marked too,
+so only the first mark counts. Positions are checked against the array's end only.
 """
 
 import numpy as np
@@ -25,8 +24,8 @@ PLACES = np.uint64(0x0001020304050607)
 
 @kernel_inline
 def word_at(data: Bytes, at: int) -> np.uint64:
-    """Return data[at : at + 8] as a little-endian number: one load, once it is compiled."""
-    # Without a sign an index is an address at once, and the eight bytes are read as one.
+    """Return data[at : at + 8] as a little-endian number; compiled, it is one load."""
+    # With an unsigned index, LLVM merges the eight reads into one load.
     i = np.uint64(at)
     return (
         np.uint64(data[i])
@@ -98,7 +97,7 @@ def past_digits(data: Bytes, at: int, stop: int) -> int:
 
 @kernel_inline
 def digits_at(data: Bytes, at: int, number: int) -> int:
-    """Return the number that the 1 to 8 digits at `at` write; eight bytes are there."""
+    """Parse the 1 to 8 digits at `at`; eight bytes there must be readable."""
     # Bytes after the digits are shifted out; zeros take their place in front.
     digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
     # Two, four and eight digits at a time, each in the lower half of its bytes.

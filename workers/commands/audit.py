@@ -27,7 +27,7 @@ from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, mechanisms
 from workers.pipeline.histogram import Histogram
-from workers.pipeline.ledger_blocks import joined
+from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge
 from workers.pipeline.progress import PROGRESS, read_progress
 from workers.pipeline.snapshots import Snapshot
@@ -103,7 +103,7 @@ class Auditor:
         topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
-        value = joined(PROGRESS, store.get)
+        value = read_paged(PROGRESS, store.get)
         if value is None:
             return None
         stored = read_progress(value)

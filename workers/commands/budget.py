@@ -12,7 +12,7 @@ from workers.privacy.ceiling_guard import OtherWorkers, overlap
 from workers.privacy.phrasing import cautions
 from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import Printer, ProgressLine, many, print_json, when
+from workers.runtime.printing import Printer, ProgressLine, iso_time, plural, print_json
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
@@ -129,7 +129,7 @@ def _generation(one: spending.Generation, wanted: int | None, say: Printer) -> N
     say.line(f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
     headings = ("epoch", "ticks published", "of", "mechanism id")
     say.table(headings, list(_rows(one)), left=(3,), indent=4)
-    begun = f"{many(one.epochs_begun, 'epoch')} begun, {one.ticks:,} ticks published"
+    begun = f"{plural(one.epochs_begun, 'epoch')} begun, {one.ticks:,} ticks published"
     say.line(f"{begun}, from {_time(one.published_from)} to {_time(one.published_to)}", 4)
     if one.unit == "event":
         say.line("charged to one event: one epoch, since it falls in one", 4)
@@ -198,14 +198,14 @@ def _ceiling(left: spending.Left, unit: str, say: Printer) -> None:
     else:
         window = ""
         if left.begins is not None and left.ends is not None:
-            window = f", {when(left.begins)} to {when(left.ends)},"
+            window = f", {iso_time(left.begins)} to {iso_time(left.ends)},"
         none = "no promise at that delta"
         held = none if left.epsilon is None else f"epsilon {left.epsilon:.9g}"
         say.line(f"the fullest of the newest periods{window} holds {held}", 2)
         say.line(f"it holds: {_parts(left.parts)}", 2)
         say.line(f"left in it: rho {left.rho_left:.6g}", 2)
     for one in left.next:
-        begins = "" if one.begins is None else f", from {when(one.begins)}"
+        begins = "" if one.begins is None else f", from {iso_time(one.begins)}"
         epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
         verdict = "fits" if one.fits else "does not fit: the worker ends before it"
         epoch = f"epoch {one.epoch:,}{begins}"
@@ -239,4 +239,4 @@ def _number(value: float | None) -> str:
 
 
 def _time(milliseconds: int | None) -> str:
-    return "?" if milliseconds is None else when(milliseconds)
+    return "?" if milliseconds is None else iso_time(milliseconds)

@@ -27,9 +27,9 @@ from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.commands.failures import log
 from workers.events.formats import avro_scanner, protobuf_scanner
-from workers.events.formats.wire import cut, zigzag
+from workers.events.formats.wire import parse_headers, zigzag
 from workers.events.json import Json
-from workers.events.log import FieldSpans, Format, ended
+from workers.events.log import FieldSpans, Format, log_ends
 from workers.events.reader import EARLIEST_MS, EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node
@@ -43,7 +43,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
-from workers.pipeline.rekey_markers import arrived
+from workers.pipeline.rekey_markers import restore_originals
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources import JsonLines
 from workers.runtime.process import cores
@@ -180,7 +180,7 @@ def _of_noise() -> None:
         table = readonly_contiguous(noise), np.uint64(48), -1
         number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
-        number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
+        number_blocks.find_shown(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
     number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
 
@@ -210,7 +210,7 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
         users, events = UserReader(shape, max_bytes=1_000_000), EventReader(shape)
         sent_on = users.read(records, 1 << 62, form(users.tree), form(events.layout.tree))
         partitions_of(sent_on.data, sent_on.users, 3)
-        arrived(records, user_is_key=user == RECORD_KEY)
+        restore_originals(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
             placement = Placement(partitioner, 0, 1)
             reader = SourceReader(events, {"": None}, placement, form(events.layout.tree))
@@ -258,12 +258,12 @@ def _of_avro() -> None:
     columns = _longs(1, avro_scanner.COLUMNS)
     program = avro_scanner.Program(columns, roots, _longs(1, 3), _longs(1, 4))
     scan, number = avro_scanner.Scan(data, 0, program, stack), np.zeros(1, dtype=np.int64)
-    avro_scanner.event(scan, 0, 0, 0, log, 0)
-    avro_scanner.logs(scan, _longs(1, 2), roots, 0, number, log)
+    avro_scanner.scan_record(scan, 0, 0, 0, log, 0)
+    avro_scanner.scan_all(scan, _longs(1, 2), roots, 0, number, log)
     zigzag(data, 0, 1)
     pairs, values = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
     for named in (False, True):
-        cut(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
+        parse_headers(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
 
 
 def _of_protobuf() -> None:
@@ -275,8 +275,8 @@ def _of_protobuf() -> None:
     program = protobuf_scanner.Program(messages, fields, _longs(1, 6), _longs(1, 3))
     scan = protobuf_scanner.Scan(data, 0, program, stack, lists)
     number = np.zeros(1, dtype=np.int64)
-    protobuf_scanner.logs(scan, _longs(1, 2), roots, 0, number, log)
-    ended(number, _longs(1, 2), 0, number.copy(), np.zeros(1, dtype=np.int8))
+    protobuf_scanner.scan_all(scan, _longs(1, 2), roots, 0, number, log)
+    log_ends(number, _longs(1, 2), 0, number.copy(), np.zeros(1, dtype=np.int8))
 
 
 def _bytes_and_roots() -> tuple[Bytes, Longs]:

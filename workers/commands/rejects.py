@@ -23,7 +23,7 @@ from rich.console import Console
 
 from workers.agents.topics import check_events, connection_of, partitions_by_user
 from workers.commands.compiling import ensure_compiled
-from workers.events.formats.reader import Decoders
+from workers.events.formats.reader import RecordFormats
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
 from workers.kafka.reading import await_commits, read_partition
@@ -35,7 +35,7 @@ from workers.pipeline.factory import reader_of, source_reader_of
 from workers.pipeline.rejected import RETRIED, RETRY, Rejected, read_reject
 from workers.pipeline.rekey_markers import read_headers
 from workers.runtime.errors import KafkaAway, SettingsError
-from workers.runtime.printing import Printer, ProgressLine, many, when
+from workers.runtime.printing import Printer, ProgressLine, iso_time, plural
 from workers.settings.settings import Settings
 
 Wanted = Callable[[str], bool]  # whether rejects with this reason are meant
@@ -208,7 +208,7 @@ def _chunks(
 class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
-        self._forms = Decoders(settings, self._reader)
+        self._formats = RecordFormats(settings, self._reader)
         produced = check_events(settings, connection, as_produced=True)
         sources = *produced, *partitions_by_user(settings, connection)
         self._sources = {place.log: place for place in sources}
@@ -236,7 +236,7 @@ class _AcceptanceFilter:
         if log not in self._readers:
             partition, partitions = log[1], self._sources[log].topic.partitions
             of = self._settings, self._reader, partition, partitions
-            self._readers[log] = source_reader_of(*of, self._forms.form())
+            self._readers[log] = source_reader_of(*of, self._formats.make())
         records = Records.of(
             [reject.value for reject in rejects],
             [self._key(reject) for reject in rejects],
@@ -248,7 +248,7 @@ class _AcceptanceFilter:
         accepted: list[int] = []
         latest = now + self._settings.events.max_ahead_ms
         for events, _, _ in self._readers[log].read(records, latest):
-            wanted = events.looked_at
+            wanted = events.in_any_view
             if most is not None:
                 wanted &= watermark - events.times <= most
             accepted += events.index[wanted].tolist()
@@ -289,11 +289,11 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
         say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")
         return 0
-    say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
+    say.line(f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold")
     for text, one in sorted(counts.items(), key=lambda reason: -reason[1].number):
         say.line(f"{text}: {one.number:,}", 2)
         topics = ", ".join(sorted(one.topics))
-        say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {topics}", 6)
+        say.line(f"{iso_time(one.first_ms)} to {iso_time(one.last_ms)}, from {topics}", 6)
         if one.sent:
             say.line(f"{one.sent:,} sent back", 6)
         if one.cut:
@@ -304,16 +304,16 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         say.line(f"{first} Exact: for the operator only.", style="bold")
         for reject in shown:
             place = f"{reject.topic}[{reject.partition}] offset {reject.offset:,}"
-            say.line(f"{place}, {when(reject.time_ms)}: {reject.reason}", 2)
+            say.line(f"{place}, {iso_time(reject.time_ms)}: {reject.reason}", 2)
             text = "no value"
             if reject.value is not None:
                 text = reject.value.decode(errors="backslashreplace")
-            say.exact(text, 6)
+            say.one_line(text, 6)
     return 0
 
 
 def _retried(outcome: RetryCounts, say: Printer) -> None:
-    sent = many(outcome.sent, "record")
+    sent = plural(outcome.sent, "record")
     say.line(f"sent back: {sent}, to the topics and partitions they came from", style="bold")
     if outcome.sent:
         say.line(

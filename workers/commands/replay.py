@@ -31,7 +31,7 @@ from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, rep
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import ProgressLine, many
+from workers.runtime.printing import ProgressLine, plural
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
 
@@ -138,7 +138,7 @@ def _refuse_empty(summary: Summary, source: Source, of_topic: bool, *, measured:
     why = ""
     if summary.rejects:
         first = _place(summary.first_rejects[0], source.word, source.places)
-        why = f"; {many(summary.rejects.total(), source.word)} rejected, the first: {first}"
+        why = f"; {plural(summary.rejects.total(), source.word)} rejected, the first: {first}"
     if of_topic:
         raise SettingsError(f"{source.name}: no events in this range of the topic{why}")
     if measured:
@@ -174,7 +174,7 @@ def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[
     if summary.late:
         yield f"  {summary.late:,} events later than events.grace allows, counted in the open tick, as the worker does"
     for reason, times in summary.rejects.most_common():
-        yield f"  {many(times, word)} rejected: {reason}"
+        yield f"  {plural(times, word)} rejected: {reason}"
     for reject in summary.first_rejects:
         yield f"  {_place(reject, word, places)}"
     if sum(summary.rejects.values()) > REJECTS_LISTED:

@@ -7,13 +7,13 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from workers.agents.state import announcements
-from workers.agents.topics import FIXED, connection_of, look_at_topics
+from workers.agents.state import start_refusals
+from workers.agents.topics import FIXED, connection_of, inspect_topics
 from workers.commands.failures import log
 from workers.kafka import topics
 from workers.kafka.clients import Connection
 from workers.privacy.ceiling import check_ceiling
-from workers.runtime.printing import many
+from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
@@ -32,23 +32,23 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     """
     check_ceiling(settings)
     connection = connection_of(settings)
-    found = look_at_topics(settings, connection)
+    found = inspect_topics(settings, connection)
     if create and not events_topic and not found.existing.keys() >= set(found.events):
-        found = look_at_topics(settings, connection, topics.default_partitions(connection))
+        found = inspect_topics(settings, connection, topics.default_partitions(connection))
     plan, existing = found.plan, found.existing
     for topic in topics.missing(plan, existing) if events_topic else ():
         if topic.purpose == topics.EVENTS:
-            number = many(topic.partitions, "partition")
+            number = plural(topic.partitions, "partition")
             log(f"creating the events topic {topic.name} with {number}")
     wanted = [topic for topic in plan if events_topic or topic.purpose != topics.EVENTS]
     created = topics.create_missing(connection, wanted, existing) if create else []
     # Others created some meanwhile.
     if create and len(created) < len(topics.missing(wanted, existing)):
-        existing = look_at_topics(settings, connection).existing
+        existing = inspect_topics(settings, connection).existing
     absent = [topic for topic in topics.missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
-    wrong = topics.problems(plan, existing)
+    wrong = topics.find_problems(plan, existing)
     for name in found.others:
         log(f"{name} matches events.topic too, but is not counted: {FIXED}")
     for problem in (*wrong, *topics.cautions(plan, existing)):
@@ -59,7 +59,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
         log(f"missing: {', '.join(own)}; --create creates what is missing")
-    for announcement in announcements(settings, connection):
+    for announcement in start_refusals(settings, connection):
         log(announcement)
     if wrong:
         return EXIT_NOT_READY
@@ -68,18 +68,18 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
 def _no_events(topic: topics.Topic, plan: Sequence[topics.Topic], connection: Connection) -> str:
     ours = {topic.name for topic in plan}
-    others = [name for name in topics.partitions_on(connection) if name not in ours]
+    others = [name for name in topics.partition_counts(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
     typo = f" (did you mean {near[0]}?)" if near else ""
     return (
         f"events topic {topic.name} does not exist: correct events.topic if it is a typo{typo}, else create the topic "
-        f"with {many(topic.partitions, 'partition')}; --create --events-topic does that"
+        f"with {plural(topic.partitions, 'partition')}; --create --events-topic does that"
     )
 
 
 def _print(
     plan: Sequence[topics.Topic],
-    existing: Mapping[str, topics.Existing],
+    existing: Mapping[str, topics.ExistingTopic],
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:

@@ -55,7 +55,7 @@ from workers.dashboard.store.queries import (
     one_tick,
 )
 from workers.dashboard.store.store import QueryFailed, Store
-from workers.runtime.metrics import OfWorker, show_outages
+from workers.runtime.metrics import WithWorkerLabel, register_outages
 from workers.settings.durations import parse_duration
 
 
@@ -196,8 +196,8 @@ def application(
 
     registry = CollectorRegistry(auto_describe=False)
     outages = CollectorRegistry()
-    show_outages(hub.away, outages)
-    registry.register(OfWorker(outages, name))
+    register_outages(hub.outage, outages)
+    registry.register(WithWorkerLabel(outages, name))
     ProcessCollector(registry=registry)
 
     async def metrics(request: web.Request) -> web.Response:

@@ -200,7 +200,7 @@ class Feed:
         return since
 
     def _tell(self, missing: list[str]) -> None:
-        self._hub.away.found()
+        self._hub.outage.end()
         self._silence = None
         reading = "reading" if self._unread else "live"
         self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
@@ -220,7 +220,7 @@ class Feed:
             logger.warning("Kafka: %s", cause.str())
         else:
             said = cause if cause.code() == KafkaError._SSL else self._silence or cause
-            self._hub.away.lost(" ".join(said.str().split()))
+            self._hub.outage.begin(" ".join(said.str().split()))
             self._say({"kafka": "away"})
 
     def _note(self, error: KafkaError) -> None:

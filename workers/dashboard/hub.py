@@ -18,7 +18,7 @@ import orjson
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
 from workers.mechanisms.accounting import Guarantee
 from workers.privacy.total import Charge, compose, spans_of, stated
-from workers.runtime.availability import Away
+from workers.runtime.availability import Outage
 
 TICKS = 120
 MAX_BYTES = 256 << 20
@@ -155,7 +155,7 @@ class Hub:
         self.history = history or History()
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
-        self.away = Away()
+        self.outage = Outage()
         self.kept: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
         self._events: dict[Stream, dict[int | None, bytes]] = {}

@@ -18,9 +18,9 @@ from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
-from workers.kafka.outages import without_outages
+from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import SettingsError
-from workers.runtime.serving import InThread, listening, url_of
+from workers.runtime.serving import ServerThread, open_listener, url_of
 
 PORT = 8080
 # Small, because data in the kernel's buffer for a slow viewer becomes stale.
@@ -87,7 +87,7 @@ class Dashboard:
 
     def _listen(self) -> socket.socket:
         try:
-            return listening(self._host, self._port, SEND_BUFFER)
+            return open_listener(self._host, self._port, SEND_BUFFER)
         except OSError as error:
             why = f"--host {self._host} --port {self._port}: {error.strerror}"
             if isinstance(error, socket.gaierror):
@@ -112,7 +112,7 @@ async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Serv
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
     """Run `quietcount dashboard`: print the address, and serve it until SIGTERM or Ctrl-C."""
     settings = load_dashboard(config)
-    without_outages()
+    filter_outage_logs()
     token = read_token(token_file) if token_file is not None else None
     if token is None and not is_loopback(host):
         print(
@@ -138,7 +138,7 @@ def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None
     return 0
 
 
-class Background(InThread):
+class Background(ServerThread):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard.run, "dashboard")
         self.dashboard = dashboard
@@ -151,7 +151,7 @@ class Background(InThread):
 def is_free(port: int) -> bool:
     """Return whether a port seems free; another program may still take it."""
     try:
-        listening("127.0.0.1", port).close()
+        open_listener("127.0.0.1", port).close()
     except OSError:
         return False
     return True

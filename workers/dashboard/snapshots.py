@@ -8,7 +8,7 @@ import msgspec
 import orjson
 
 from workers.mechanisms.accounting import Guarantee, NotNegative
-from workers.pipeline.snapshots import LISTS, joined
+from workers.pipeline.snapshots import LISTS, join_pages
 from workers.runtime.errors import QuietcountError
 
 # Most incomplete ticks; the oldest is dropped for a new one.
@@ -141,7 +141,7 @@ def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
 def _joined(pages: list[bytes]) -> bytes:
     """Join all entries in one page; raise `InvalidSnapshot` if the pages do not match."""
     try:
-        whole = joined([orjson.loads(page) for page in pages])
+        whole = join_pages([orjson.loads(page) for page in pages])
     except (KeyError, TypeError):
         raise InvalidSnapshot(
             "a record that is no snapshot: a page without what the others list"

@@ -10,7 +10,7 @@ import numpy as np
 from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
 from workers.arrays.tallies import NO_LABEL as _NO_LABEL
-from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
+from workers.arrays.tallies import distinct_labels, one_label_each, pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.log_values import AMOUNT_MAX
@@ -23,17 +23,17 @@ _ANY = np.uint64(0)
 
 
 @kernel
-def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
+def look_up_digests(pairs: Words, cached: Words, values: Words, out: Words, missed: Longs) -> int:
     """Look up pairs, uint64 (m,), in a direct-mapped cache; return the number of misses.
 
-    `held` (2^b slots) has a pair or FREE, `values` its digest. Writes the digests of hits to `out`,
+    `cached` (slots,) has a pair or FREE, `values` its digest. Writes the digests of hits to `out`,
     uint64 (m, 2), and the rows of misses to `missed`, ascending.
     """
-    mask = np.uint64(len(held) - 1)
+    mask = np.uint64(len(cached) - 1)
     n = 0
     for row in range(len(pairs)):
         place = pair_slot(pairs[row], _ANY, mask)
-        if held[place] == pairs[row]:
+        if cached[place] == pairs[row]:
             out[row, 0] = values[place, 0]
             out[row, 1] = values[place, 1]
         else:
@@ -43,22 +43,22 @@ def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) 
 
 
 @kernel
-def remember(
-    pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words
+def store_digests(
+    pairs: Words, rows: Longs, of_rows: Words, cached: Words, values: Words, out: Words
 ) -> None:
-    """Cache the values, uint64 (k, 2), of pairs and copy them to `out`; see `recall`."""
-    mask = np.uint64(len(held) - 1)
+    """Cache the values, uint64 (k, 2), of pairs and copy them to `out`; see `look_up_digests`."""
+    mask = np.uint64(len(cached) - 1)
     for i in range(len(rows)):
         row = rows[i]
         place = pair_slot(pairs[row], _ANY, mask)
-        held[place] = pairs[row]
+        cached[place] = pairs[row]
         values[place, 0] = out[row, 0] = of_rows[i, 0]
         values[place, 1] = out[row, 1] = of_rows[i, 1]
 
 
 # Cached pairs, 24 bytes each: in most streams, few pairs cover most events.
-HELD = 1 << 19
-KEYS_HELD = 10_000
+SLOTS = 1 << 19
+CACHED_KEYS = 10_000
 
 Pairs = Words
 _KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
@@ -97,7 +97,7 @@ class PairDigests:
         self.names = key_names, label_names
         self._state_of = state_of
         self._states: dict[int, State] = {}
-        self._held, self._values = np.full(HELD, FREE), np.empty((HELD, 2), dtype=np.uint64)
+        self._cached, self._values = np.full(SLOTS, FREE), np.empty((SLOTS, 2), dtype=np.uint64)
 
     def __repr__(self) -> str:
         return "PairDigests(<secret>)"
@@ -106,7 +106,7 @@ class PairDigests:
         """Return digests, uint64 (m, 2). `texts`, the rows' labels, requires rows by key."""
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
-        missed = missed[: recall(pairs, self._held, self._values, out, missed)]
+        missed = missed[: look_up_digests(pairs, self._cached, self._values, out, missed)]
         if not len(missed):
             return out
         if texts is not None and 2 * len(missed) > len(pairs):
@@ -120,7 +120,7 @@ class PairDigests:
             texts = self.names[1].texts((pairs[missed] & NO_LABEL).astype(np.int64))
         made = np.empty((len(missed), 2), dtype=np.uint64)
         self._make(keys, texts, made)
-        remember(pairs, missed, made, self._held, self._values, out)
+        store_digests(pairs, missed, made, self._cached, self._values, out)
         return out
 
     def _make(self, keys: Codes, texts: Texts, out: Words) -> None:
@@ -135,13 +135,13 @@ class PairDigests:
     def _state(self, code: int) -> State:
         found = self._states.get(code)
         if found is None:
-            if len(self._states) >= KEYS_HELD:
+            if len(self._states) >= CACHED_KEYS:
                 self._states = {}
             found = self._states[code] = self._state_of(self.names[0].name(code))
         return found
 
 
-class DigestsOfViews:
+class ViewDigests:
     """The `PairDigests` of several views; views with the same vocabularies share one."""
 
     def __init__(self, state_of: Callable[[str], State]) -> None:
@@ -211,7 +211,7 @@ class Events:
         return f"Events({len(self)})"
 
     @property
-    def looked_at(self) -> Bools:
+    def in_any_view(self) -> Bools:
         found = np.zeros(len(self), dtype=np.bool_)
         for columns in self.views.values():
             if columns.seen is None:
@@ -264,7 +264,7 @@ class LabelEncoder:
         """
         names, n = self.labels.vocabulary, len(first)
         first, number = readonly_contiguous(first), readonly_contiguous(number)
-        if len(labels) == n and not len(amounts) and are_alone(first, number):
+        if len(labels) == n and not len(amounts) and one_label_each(first, number):
             # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)

@@ -18,8 +18,8 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.arrays.words import WORD
 from workers.events import json_scanner as scanner
-from workers.events.json_scanner import depths
-from workers.events.log import FieldSpans, parts
+from workers.events.json_scanner import nesting_depths
+from workers.events.log import FieldSpans, scan_parts
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
 
@@ -124,9 +124,9 @@ class JsonDecoder(Frozen):
         try:
             return self._wanted(value)
         except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
-            return self.whole(value)
+            return self.decode_all(value)
 
-    def whole(self, value: bytes) -> object:
+    def decode_all(self, value: bytes) -> object:
         """As `decode`, with every field of the record."""
         _check_depth(value)
         try:
@@ -151,10 +151,10 @@ class Json(JsonDecoder):
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
             # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
-            done, filled = scanner.logs(bytes_of, places, walk, begin, number, rows, decoded)
+            done, filled = scanner.scan_all(bytes_of, places, walk, begin, number, rows, decoded)
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
-        return parts(values, scan, self.decoder(data, values))
+        return scan_parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
         def decode(row: int) -> object:
@@ -168,7 +168,7 @@ def _check_depth(value: bytes) -> None:
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
         return
     record, whole = np.frombuffer(value, dtype=np.uint8), np.array([[0, len(value)]])
-    if depths(readonly_contiguous(record), readonly_contiguous(whole))[0] > NESTED_MAX:
+    if nesting_depths(readonly_contiguous(record), readonly_contiguous(whole))[0] > NESTED_MAX:
         raise ValueError("not JSON")
 
 

@@ -79,12 +79,12 @@ def byte_at(data: Bytes, at: int) -> int:
 
 
 @checked_inline
-def look(data: Bytes, at: int, stop: int) -> int:
+def peek(data: Bytes, at: int, stop: int) -> int:
     return byte_at(data, at) if at < stop else END
 
 
 @checked_part
-def space(data: Bytes, at: int, stop: int) -> int:
+def skip_space(data: Bytes, at: int, stop: int) -> int:
     while at < stop:
         byte = byte_at(data, at)
         if byte > SPACE or byte not in (SPACE, NEWLINE, TAB, RETURN):
@@ -94,7 +94,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
 
 
 @checked_part
-def character(data: Bytes, at: int, stop: int) -> int:
+def utf8_length(data: Bytes, at: int, stop: int) -> int:
     """Return the byte length of a non-ASCII character; 0 if invalid by table 3-7 of Unicode."""
     lead = int(data[at])
     low, high, length = 0x80, 0xBF, 2
@@ -121,7 +121,7 @@ def character(data: Bytes, at: int, stop: int) -> int:
 
 
 @checked_part
-def plain(data: Bytes, at: int, stop: int) -> int:
+def skip_plain(data: Bytes, at: int, stop: int) -> int:
     """Skip plain text up to a quote, backslash, control character, invalid UTF-8 or `stop`."""
     while at < stop:
         at = past_plain(data, at, stop)
@@ -129,7 +129,7 @@ def plain(data: Bytes, at: int, stop: int) -> int:
             break
         byte = byte_at(data, at)
         if byte >= 0x80:
-            length = character(data, at, stop)
+            length = utf8_length(data, at, stop)
             if length == 0:
                 break
             at += length
@@ -143,10 +143,10 @@ def plain(data: Bytes, at: int, stop: int) -> int:
 @checked_part
 def text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string without escapes that opens at `at`."""
-    if look(data, at, stop) != QUOTE:
+    if peek(data, at, stop) != QUOTE:
         return REFUSED
-    end = plain(data, at + 1, stop)
-    return end if look(data, end, stop) == QUOTE else REFUSED
+    end = skip_plain(data, at + 1, stop)
+    return end if peek(data, end, stop) == QUOTE else REFUSED
 
 
 @checked_inline
@@ -164,14 +164,14 @@ def unit(data: Bytes, at: int, stop: int) -> int:
 @checked_inline
 def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Decode the escape at `at`, a backslash; return its code point and end."""
-    after = look(data, at + 1, stop)
+    after = peek(data, at + 1, stop)
     if after != SMALL_U:
         found = ESCAPES[after] if after != END else REFUSED
         return found, (at + 2 if found >= 0 else REFUSED)
     at += 6
     found = unit(data, at - 4, stop)
     if HIGH <= found < LOW:
-        if look(data, at, stop) != BACKSLASH or look(data, at + 1, stop) != SMALL_U:
+        if peek(data, at, stop) != BACKSLASH or peek(data, at + 1, stop) != SMALL_U:
             return REFUSED, REFUSED
         at += 6
         second = unit(data, at - 4, stop)
@@ -185,19 +185,19 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
-    if look(data, at, stop) != QUOTE:
+    if peek(data, at, stop) != QUOTE:
         return REFUSED
-    at = plain(data, at + 1, stop)
-    while look(data, at, stop) == BACKSLASH:
+    at = skip_plain(data, at + 1, stop)
+    while peek(data, at, stop) == BACKSLASH:
         _, at = escape(data, at, stop)
         if at == REFUSED:
             return REFUSED
-        at = plain(data, at, stop)
-    return at if look(data, at, stop) == QUOTE else REFUSED
+        at = skip_plain(data, at, stop)
+    return at if peek(data, at, stop) == QUOTE else REFUSED
 
 
 @checked_part
-def digits(data: Bytes, at: int, stop: int, most: int) -> int:
+def skip_digits(data: Bytes, at: int, stop: int, most: int) -> int:
     stop = min(stop, at + most)
     at = past_digits(data, at, stop)
     while at < stop and ZERO <= byte_at(data, at) <= NINE:
@@ -207,23 +207,23 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
 
 @checked_part
 def skip_number(data: Bytes, at: int, stop: int) -> int:
-    if look(data, at, stop) == MINUS:
+    if peek(data, at, stop) == MINUS:
         at += 1
-    end = digits(data, at, stop, NUMBER_DIGITS)
+    end = skip_digits(data, at, stop, NUMBER_DIGITS)
     if at == end or (data[at] == ZERO and at + 1 < end):
         return REFUSED
-    byte = look(data, end, stop)
+    byte = peek(data, end, stop)
     if byte == POINT:
         at = end + 1
-        end = digits(data, at, stop, NUMBER_DIGITS)
+        end = skip_digits(data, at, stop, NUMBER_DIGITS)
         if at == end:
             return REFUSED
-        byte = look(data, end, stop)
+        byte = peek(data, end, stop)
     if byte not in (SMALL_E, LARGE_E):
         return end
     at = end + 1
-    at += look(data, at, stop) in (PLUS, MINUS)
-    end = digits(data, at, stop, NUMBER_DIGITS)
+    at += peek(data, at, stop) in (PLUS, MINUS)
+    end = skip_digits(data, at, stop, NUMBER_DIGITS)
     return end if at < end else REFUSED
 
 
@@ -238,13 +238,13 @@ def skip_name(data: Bytes, at: int, stop: int) -> int:
     at = escaped_text(data, at, stop)
     if at == REFUSED:
         return REFUSED
-    at = space(data, at + 1, stop)
-    return space(data, at + 1, stop) if look(data, at, stop) == COLON else REFUSED
+    at = skip_space(data, at + 1, stop)
+    return skip_space(data, at + 1, stop) if peek(data, at, stop) == COLON else REFUSED
 
 
 @checked_part
-def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    byte = look(data, at, stop)
+def scan_word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    byte = peek(data, at, stop)
     if byte == TRUE[0]:
         return skip_word(data, at, stop, TRUE), kinds.TRUE
     if byte == FALSE[0]:
@@ -256,11 +256,11 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
-    byte = look(data, at, stop)
+    byte = peek(data, at, stop)
     if byte == QUOTE:
         at = escaped_text(data, at, stop)
         return at + 1 if at != REFUSED else REFUSED
-    end, _ = word(data, at, stop)
+    end, _ = scan_word(data, at, stop)
     return skip_number(data, at, stop) if end == REFUSED else end
 
 
@@ -269,19 +269,19 @@ def skip(data: Bytes, at: int, stop: int) -> int:
     depth = 0
     objects = 0
     while True:
-        byte = look(data, at, stop)
+        byte = peek(data, at, stop)
         opened = byte in (OPEN_LIST, OPEN_OBJECT)
         if opened:
             if depth == DEPTH_MAX:
                 return REFUSED
             depth += 1
             objects = objects << 1 | (byte == OPEN_OBJECT)
-            at = space(data, at + 1, stop)
+            at = skip_space(data, at + 1, stop)
         else:
             at = skip_flat(data, at, stop)
         while depth > 0 and at != REFUSED:
-            at = space(data, at, stop)
-            byte = look(data, at, stop)
+            at = skip_space(data, at, stop)
+            byte = peek(data, at, stop)
             if byte != (CLOSE_OBJECT if objects & 1 else CLOSE_LIST):
                 break
             depth -= 1
@@ -293,7 +293,7 @@ def skip(data: Bytes, at: int, stop: int) -> int:
         if not opened:
             if byte != COMMA:
                 return REFUSED
-            at = space(data, at + 1, stop)
+            at = skip_space(data, at + 1, stop)
         if objects & 1:
             at = skip_name(data, at, stop)
             if at == REFUSED:
@@ -310,7 +310,7 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
 
 
 @checked_kernel_with_arrays
-def depths(data: Bytes, values: Longs) -> Longs:
+def nesting_depths(data: Bytes, values: Longs) -> Longs:
     """Return the nesting depth of each record, int64 (n,): exact for valid JSON, 0 for no value."""
     deepest = np.zeros(len(values), dtype=np.int64)
     for i in range(len(values)):
@@ -333,7 +333,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 
 @checked_kernel_with_arrays
-def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
+def valid_texts(data: Bytes, texts: Longs, most: int) -> Bools:
     """Return a mask of the texts that exist and are valid UTF-8 of at most `most` bytes."""
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
@@ -341,7 +341,7 @@ def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
         if at < 0 or stop - at > most:
             continue
         while at < stop:
-            length = 1 if data[at] < 0x80 else character(data, at, stop)
+            length = 1 if data[at] < 0x80 else utf8_length(data, at, stop)
             if length == 0:
                 break
             at += length
@@ -350,7 +350,7 @@ def are_texts(data: Bytes, texts: Longs, most: int) -> Bools:
 
 
 @checked_inline
-def encoded(decoded: Bytes, filled: int, point: int) -> int:
+def put_utf8(decoded: Bytes, filled: int, point: int) -> int:
     if point < 0x80:
         decoded[filled] = point
         return filled + 1
@@ -382,11 +382,11 @@ def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -
             point, at = escape(data, at, stop)
             if at == REFUSED:
                 return REFUSED, filled
-            filled = encoded(decoded, filled, point)
+            filled = put_utf8(decoded, filled, point)
             continue
         if byte == QUOTE:
             return at, filled
-        length = 1 if byte < 0x80 else character(data, at, stop)
+        length = 1 if byte < 0x80 else utf8_length(data, at, stop)
         if byte < SPACE or length == 0:
             return REFUSED, filled
         for _ in range(length):
@@ -431,7 +431,7 @@ def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, en
 
 @kernel_part
 def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
-    """Log the value from `at` to `end`, of a kind that `one` returned; see `put`."""
+    """Log the value from `at` to `end`, of a kind that `scan_value` returned; see `put`."""
     if kind == OTHER:
         return put(log, used, slot, OTHER, -1, -1)
     quote = kind == TEXT
@@ -443,44 +443,44 @@ ESCAPED = -1
 
 
 @checked_inline
-def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+def scan_number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     begin = at
-    if look(data, at, stop) == MINUS:
+    if peek(data, at, stop) == MINUS:
         at += 1
-    end = digits(data, at, stop, WHOLE_DIGITS)
+    end = skip_digits(data, at, stop, WHOLE_DIGITS)
     zero = end > at and data[at] == ZERO
     if end == at or (zero and end > at + 1):
         return REFUSED, kinds.OTHER
-    byte = look(data, end, stop)
+    byte = peek(data, end, stop)
     if byte != POINT and byte | LOWER != SMALL_E:
         return (REFUSED if zero and at > begin else end), kinds.WHOLE
     if end - at > POINT_DIGITS:
         return REFUSED, kinds.OTHER
     if byte == POINT:
         at = end + 1
-        end = digits(data, at, stop, BEHIND_DIGITS)
+        end = skip_digits(data, at, stop, BEHIND_DIGITS)
         if end == at:
             return REFUSED, kinds.NUMBER
-        if look(data, end, stop) | LOWER != SMALL_E:
+        if peek(data, end, stop) | LOWER != SMALL_E:
             return end, kinds.NUMBER
     at = end + 1
-    at += look(data, at, stop) in (PLUS, MINUS)
-    end = digits(data, at, stop, EXPONENT_DIGITS)
+    at += peek(data, at, stop) in (PLUS, MINUS)
+    end = skip_digits(data, at, stop, EXPONENT_DIGITS)
     return (end if end > at else REFUSED), kinds.EXPONENT
 
 
 @checked_inline
-def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+def scan_value(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the end (or REFUSED) and kind of a value; ESCAPED for a string that is not plain."""
-    byte = look(data, at, stop)
+    byte = peek(data, at, stop)
     if byte == QUOTE:
-        end = plain(data, at + 1, stop)
-        return end + 1, (kinds.TEXT if look(data, end, stop) == QUOTE else ESCAPED)
+        end = skip_plain(data, at + 1, stop)
+        return end + 1, (kinds.TEXT if peek(data, end, stop) == QUOTE else ESCAPED)
     if byte == MINUS or ZERO <= byte <= NINE:
-        return number(data, at, stop)
+        return scan_number(data, at, stop)
     if byte in (OPEN_LIST, OPEN_OBJECT):
         return skip(data, at, stop), kinds.OTHER
-    return word(data, at, stop)
+    return scan_word(data, at, stop)
 
 
 # Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
@@ -574,23 +574,23 @@ def child_escaped(
 
 
 @checked_part
-def opened(
+def log_items(
     data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
 ) -> tuple[int, int, int]:
     """Log a list or object as items, a row for each value; returns as `put_decoded`."""
     row, count = used, 0
-    mapped = look(data, at, stop) == OPEN_OBJECT
+    mapped = peek(data, at, stop) == OPEN_OBJECT
     close = CLOSE_OBJECT if mapped else CLOSE_LIST
     used = put(log, used, slot, kinds.MAP if mapped else kinds.LIST, 0, NONE)
-    at = space(data, at + 1, stop)
-    if look(data, at, stop) == close:
+    at = skip_space(data, at + 1, stop)
+    if peek(data, at, stop) == close:
         return at + 1, used, filled
     while used != FULL:
         if mapped:
-            if look(data, at, stop) != QUOTE or count == MAP_NAMES_MAX:
+            if peek(data, at, stop) != QUOTE or count == MAP_NAMES_MAX:
                 return REFUSED, used, filled
-            name, end = used, plain(data, at + 1, stop)
-            if look(data, end, stop) == QUOTE:
+            name, end = used, skip_plain(data, at + 1, stop)
+            if peek(data, end, stop) == QUOTE:
                 used = put(log, used, slot, kinds.TEXT, at + 1, end)
                 at = end + 1
             else:
@@ -601,11 +601,11 @@ def opened(
                 start, end = log[name, START], log[name, STOP]
                 if same_text(data, decoded, start, end, log[other, START], log[other, STOP]):
                     return REFUSED, used, filled
-            at = space(data, at, stop)
-            if look(data, at, stop) != COLON:
+            at = skip_space(data, at, stop)
+            if peek(data, at, stop) != COLON:
                 return REFUSED, used, filled
-            at = space(data, at + 1, stop)
-        end, kind = one(data, at, stop)
+            at = skip_space(data, at + 1, stop)
+        end, kind = scan_value(data, at, stop)
         if kind == ESCAPED:
             end, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
         elif end != REFUSED:
@@ -613,20 +613,20 @@ def opened(
         if end == REFUSED:
             return REFUSED, used, filled
         count += 1
-        at = space(data, end, stop)
-        byte = look(data, at, stop)
+        at = skip_space(data, end, stop)
+        byte = peek(data, at, stop)
         if byte == close:
             break
         if byte != COMMA:
             return REFUSED, used, filled
-        at = space(data, at + 1, stop)
+        at = skip_space(data, at + 1, stop)
     if used != FULL:
         log[row, START] = count
     return at + 1, used, filled
 
 
 @checked_inline
-def event(
+def scan_record(
     data: Bytes, at: int, stop: int, walk: Walk, log: Longs, used: int, decoded: Bytes, filled: int
 ) -> tuple[int, int]:
     """Log a record from row `used` on; return the rows used, DECLINED or FULL, and `filled`."""
@@ -634,8 +634,8 @@ def event(
     level = 0
     node, row, hint = NONE, NONE, NONE
     child, before = 0, NONE
-    at = space(data, at, stop)
-    if look(data, at, stop) != OPEN_OBJECT:
+    at = skip_space(data, at, stop)
+    if peek(data, at, stop) != OPEN_OBJECT:
         return DECLINED, filled
     while True:
         # The value of `child` begins at `at`; NONE: not wanted.
@@ -644,11 +644,11 @@ def event(
             at = skip(data, at, stop)
         else:
             slot, sort = nodes[child, NODE_SLOT], nodes[child, SORT]
-            byte = look(data, at, stop)
+            byte = peek(data, at, stop)
             if sort == ITEMS and byte in (OPEN_LIST, OPEN_OBJECT):
-                at, used, filled = opened(data, at, stop, log, used, slot, decoded, filled)
+                at, used, filled = log_items(data, at, stop, log, used, slot, decoded, filled)
             elif sort in (ONE, ITEMS):
-                end, kind = one(data, at, stop)
+                end, kind = scan_value(data, at, stop)
                 if kind == ESCAPED:
                     end, used, filled = put_decoded(
                         data, at, stop, decoded, filled, log, used, slot
@@ -687,15 +687,15 @@ def event(
             return DECLINED, filled
         # After a value or an opening bracket: close all levels that end here.
         while True:
-            at = space(data, at, stop)
-            byte = look(data, at, stop)
+            at = skip_space(data, at, stop)
+            byte = peek(data, at, stop)
             if byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST):
                 break
             opens = False
             at += 1
             level -= 1
             if level == 0:
-                return (used if space(data, at, stop) == stop else DECLINED), filled
+                return (used if skip_space(data, at, stop) == stop else DECLINED), filled
             node = stack[level - 1, HELD_NODE]
             row = stack[level - 1, HELD_ROW]
             hint = stack[level - 1, HELD_HINT]
@@ -704,7 +704,7 @@ def event(
         if not opens:
             if byte != COMMA:
                 return DECLINED, filled
-            at = space(data, at + 1, stop)
+            at = skip_space(data, at + 1, stop)
         if row != NONE:
             log[row, START] += 1
             child = node
@@ -716,7 +716,7 @@ def event(
             end = text(data, at, stop)
             if end != REFUSED:
                 child = child_named(data, at + 1, end, nodes, names, node, hint)
-            elif look(data, at, stop) == QUOTE:
+            elif peek(data, at, stop) == QUOTE:
                 end, child = child_escaped(data, at, stop, walk, node, hint, decoded, filled)
             if end < 0:
                 return (FULL if end == FULL else DECLINED), filled
@@ -729,14 +729,14 @@ def event(
             elif child != hint:
                 seen[before, NEXT] = child
             before, hint = child, seen[child, NEXT]
-        at = space(data, end + 1, stop)
-        if look(data, at, stop) != COLON:
+        at = skip_space(data, end + 1, stop)
+        if peek(data, at, stop) != COLON:
             return DECLINED, filled
-        at = space(data, at + 1, stop)
+        at = skip_space(data, at + 1, stop)
 
 
 @checked_kernel
-def logs(
+def scan_all(
     data: Bytes, values: Longs, walk: Walk, begin: int, number: Longs, rows: Longs, decoded: Bytes
 ) -> tuple[int, int]:
     """Log the records from `begin` on, until the output is full.
@@ -749,7 +749,7 @@ def logs(
         number[i] = DECLINED
         start, stop = values[i, 0], values[i, 1]
         if start >= 0:
-            end, more = event(data, start, stop, walk, rows, used, decoded, filled)
+            end, more = scan_record(data, start, stop, walk, rows, used, decoded, filled)
             if end == FULL:
                 return i, filled
             if end != DECLINED:

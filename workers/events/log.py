@@ -57,7 +57,7 @@ WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
 EXPONENT_DIGITS = 2
 # Every map name is compared with all earlier ones, which is quadratic.
 MAP_NAMES_MAX = 64
-# Charge per declined record, besides its bytes, for the general reader's objects.
+# Bytes charged per declined record, besides its own, for the general reader's objects.
 DECLINED_EACH = 256
 
 DECLINED, FULL = -1, -2
@@ -75,7 +75,7 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 
 
 @kernel
-def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
+def log_ends(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
     """Convert row counts, or DECLINED, to the end and status (0 or DECLINED) of each record's log.
 
     Returns the number of records up to and including the one that exhausts `room` bytes, or n; each
@@ -103,7 +103,7 @@ def longest_log(ends: Longs) -> int:
 
 
 @kernel
-def widest(texts: Longs) -> int:
+def longest_value(texts: Longs) -> int:
     most = 0
     for i in range(len(texts)):
         most = max(most, texts[i, 1] - texts[i, 0])
@@ -122,8 +122,8 @@ def outcomes(status: Flags, read: int) -> tuple[int, int]:
 #: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
-# Log rows of a part: ROWS_FORESEEN per record, and at least ROWS_LEAST, 8 MiB.
-ROWS_FORESEEN, ROWS_LEAST = 8, 1 << 18
+# Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_MIN, 8 MiB.
+ROWS_EXPECTED, ROWS_MIN = 8, 1 << 18
 # Limit for a single record: one row per byte, plus ROWS_FREE, because an Avro item may be empty.
 ROWS_FREE = 1 << 16
 # Maximum bytes of declined records in a part. The general reader uses up to 50 bytes per byte.
@@ -152,12 +152,12 @@ class FieldSpans:
         return cls(0, data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
 
 
-def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
+def scan_parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
     """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
     n, done, room = len(values), 0, 0
     values, number = readonly_contiguous(values), np.empty(n, dtype=np.int64)
     while True:
-        begin, room = done, max(room, ROWS_FORESEEN * (n - done) + 64, ROWS_LEAST)
+        begin, room = done, max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_MIN)
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, number, rows)
         if begin == done < n:
@@ -171,7 +171,7 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
         while True:
             ends = np.empty(done - begin, dtype=np.int64)
             status = np.empty(done - begin, dtype=np.int8)
-            m = ended(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
+            m = log_ends(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
             last = first + int(ends[m - 1]) if m else first
             yield FieldSpans(begin, data, rows[first:last], ends[:m], status[:m], decode)
             begin, first = begin + m, last

@@ -21,19 +21,19 @@ AMOUNT_MAX = 1 << 40
 INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
-# Bound on the relative error of `real_of`.
+# Bound on the relative error of `parse_real`.
 NEAR = 1e-13
 WORD_POWER = 10**WORD
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
 FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
-# Longest text that `written` makes.
+# Longest text that `write_integer` makes.
 WRITTEN_MAX = 20
 
 
 @checked_inline
-def digits_of(data: Bytes, start: int, stop: int) -> int:
+def parse_integer(data: Bytes, start: int, stop: int) -> int:
     """Parse an integer of at most 18 digits, with an optional minus."""
     value, at = 0, start
     minus = data[start] == 45
@@ -53,7 +53,7 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 
 @checked_part
-def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
+def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     """Parse a decimal number; return a float64, and whether it is certainly the nearest."""
     value, digits, power, whole, at = 0, 0, 0, True, start
     minus = data[start] == 45
@@ -71,7 +71,7 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
             power += whole
         at += 1
     if at < stop:
-        power += digits_of(data, at + 1 + (data[at + 1] == PLUS), stop)
+        power += parse_integer(data, at + 1 + (data[at + 1] == PLUS), stop)
     scale = 1.0
     for _ in range(abs(power)):
         scale *= 10.0
@@ -82,15 +82,15 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
 
 
 @kernel_inline
-def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
+def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
     if kind in (kinds.WHOLE, kinds.NUMBER, kinds.EXPONENT):
         if kind == kinds.WHOLE and stop - start <= INT64_DIGITS:
-            real = float(digits_of(data, start, stop))
+            real = float(parse_integer(data, start, stop))
         else:
-            real, exact = real_of(data, start, stop)
+            real, exact = parse_real(data, start, stop)
     elif kind == kinds.VALUE:
         real = float(start)
     elif kind == kinds.REAL:
@@ -102,7 +102,7 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
 
 
 @checked_part
-def written(data: Bytes, used: int, value: int) -> int:
+def write_integer(data: Bytes, used: int, value: int) -> int:
     """Write an integer in decimal from data[used] on, and return its end."""
     at = used
     if value < 0:
@@ -125,7 +125,7 @@ def written(data: Bytes, used: int, value: int) -> int:
 
 
 @checked_part
-def copied_word(data: Bytes, used: int, kind: int) -> int:
+def write_boolean(data: Bytes, used: int, kind: int) -> int:
     word = TRUE_WORD if kind == kinds.TRUE else FALSE_WORD
     for at in range(len(word)):
         data[used + at] = word[at]
@@ -144,23 +144,23 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
         return (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
     end = -1
     if kind == kinds.VALUE:
-        end = written(made, used, start)
+        end = write_integer(made, used, start)
     elif kind in (kinds.TRUE, kinds.FALSE):
         if start >= 0:
             return start, stop, used
-        end = copied_word(made, used, kind)
+        end = write_boolean(made, used, kind)
     if end < 0:
         return -1, -1, used
     return len(data) + used, len(data) + end, end
 
 
 @checked_inline
-def amount(data: Bytes, log: Longs, row: int) -> int:
+def item_count(data: Bytes, log: Longs, row: int) -> int:
     """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if kind == kinds.WHOLE:
         few = stop - start <= COUNT_DIGITS and data[start] != 45
-        return digits_of(data, start, stop) if few else -1
+        return parse_integer(data, start, stop) if few else -1
     if kind == kinds.VALUE:
         return min(start, AMOUNT_MAX) if start >= 0 else -1
     return -1
@@ -221,7 +221,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
 
 
 @checked_inline
-def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
+def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1 if the general reader has to decide."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if unit == ISO:
@@ -229,13 +229,13 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     elif kind == kinds.WHOLE and unit in (US, NS):
         # Drop the digits below a ms before parsing, so that the rest fits.
         stop -= 3 if unit == US else 6
-        found = -1 if data[start] == 45 else digits_of(data, start, stop) if stop > start else 0
+        found = -1 if data[start] == 45 else parse_integer(data, start, stop) if stop > start else 0
     elif kind in (kinds.WHOLE, kinds.VALUE):
         value = -1
         if kind == kinds.VALUE:
             value = start
         elif stop - start <= INT64_DIGITS:
-            value = digits_of(data, start, stop)
+            value = parse_integer(data, start, stop)
         if unit == MS:
             found = value
         elif unit == S:

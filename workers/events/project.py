@@ -36,8 +36,8 @@ _LABEL_BITS_MAX = 3_410
 _ABSENT: Any = object()
 
 
-class Seen(NamedTuple):
-    """What one view reads: key ("" if not a field), labels or bucket numbers, and their amounts."""
+class ViewValues(NamedTuple):
+    """One view's key ("" if not a field), labels or bucket numbers, and their amounts."""
 
     key: str
     labels: Sequence[str] | Sequence[int]
@@ -55,17 +55,17 @@ class Event(NamedTuple):
 
     time: int
     user: str
-    views: tuple[Seen | None, ...]
+    views: tuple[ViewValues | None, ...]
 
 
-class _Wrong(Exception):
-    """The reason for rejecting an object."""
+class _Rejected(Exception):
+    """An event is rejected; the message is the reason."""
 
 
 class Projection(Frozen):
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._views = tuple(_ViewOf(view, shape.empty) for view in shape.views.values())
+        self._views = tuple(_ViewProjection(view, shape.empty) for view in shape.views.values())
 
     def event(self, record: object) -> Event | str:
         if not isinstance(record, Mapping):
@@ -74,7 +74,7 @@ class Projection(Frozen):
             views = tuple(view.seen(record) for view in self._views)
             wanted = any(view is not None for view in views)
             event = Event(self._time(record, wanted), self._user(record) if wanted else "", views)
-        except _Wrong as why:
+        except _Rejected as why:
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
@@ -84,7 +84,7 @@ class Projection(Frozen):
             return None, -1
         try:
             user = self._user(record)
-        except _Wrong:
+        except _Rejected:
             return None, self._time(record, False)
         return user if len(user.encode()) <= LABEL_BYTES_MAX else None, self._time(record, False)
 
@@ -93,12 +93,12 @@ class Projection(Frozen):
         if path is None:
             return 0
         try:
-            value = _there(record, path)
+            value = _field(record, path)
             time = time_ms(value, unit)
             if time is None:
                 kind = "an ISO time" if unit == "iso" else f"a time in {unit}"
-                raise _Wrong(f"field {_name(path)} is not {kind}" + _likely_unit(value))
-        except _Wrong:
+                raise _Rejected(f"field {_name(path)} is not {kind}" + _likely_unit(value))
+        except _Rejected:
             if wanted:
                 raise
             return -1
@@ -108,9 +108,9 @@ class Projection(Frozen):
         path = self._shape.user
         if not isinstance(path, Path):
             return ""
-        user = _there(record, path)
+        user = _field(record, path)
         if isinstance(user, bool) or not isinstance(user, str | int):
-            raise _Wrong(f"field {_name(path)} is not a string or a whole number")
+            raise _Rejected(f"field {_name(path)} is not a string or a whole number")
         return user if isinstance(user, str) else _digits(user)
 
 
@@ -123,22 +123,22 @@ def _likely_unit(value: object) -> str:
     return ""
 
 
-class _ViewOf(Frozen):
+class _ViewProjection(Frozen):
     def __init__(self, view: View, empty: bool) -> None:
         self._view, self._empty = view, empty
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
 
-    def seen(self, record: Mapping[str, Any]) -> Seen | None:
+    def seen(self, record: Mapping[str, Any]) -> ViewValues | None:
         if not all(holds(condition, _value(record, steps)) for condition, steps in self._where):
             return None
         key = self._view.key
         name = ""
         if isinstance(key, Path):
-            given = _there(record, key)
+            given = _field(record, key)
             if not isinstance(given, str | int):
-                raise _Wrong(f"field {_name(key)} is not a string, whole number or boolean")
+                raise _Rejected(f"field {_name(key)} is not a string, whole number or boolean")
             name = _text(given)
-        return Seen(name, *self._items(record))
+        return ViewValues(name, *self._items(record))
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         items, count = self._view.items, self._view.count
@@ -151,31 +151,31 @@ class _ViewOf(Frozen):
         found = _required(found, items)
         if isinstance(found, list):
             if count is not None:
-                raise _Wrong(f"field {_name(items)} is not one item, as {_name(count)} is")
+                raise _Rejected(f"field {_name(items)} is not one item, as {_name(count)} is")
             return self._of_list(found)
         if items.list_at is not None:
-            raise _Wrong(f"field {_name(Path(items.steps))} is not a list")
+            raise _Rejected(f"field {_name(Path(items.steps))} is not a list")
         if isinstance(found, Mapping) and self._view.edges is None and count is None:
             return self._of_object(found)
         if not self._fits(found):
             if count is not None:
-                raise _Wrong(f"field {_name(items)} is not {self._kind}")
+                raise _Rejected(f"field {_name(items)} is not {self._kind}")
             if self._view.edges is not None:
-                raise _Wrong(f"field {_name(items)} is not a number or a list of them")
-            raise _Wrong(f"field {_name(items)} is not a string, list or object")
-        return [self._label(found)], [1 if count is None else _amount(_there(record, count), count)]
+                raise _Rejected(f"field {_name(items)} is not a number or a list of them")
+            raise _Rejected(f"field {_name(items)} is not a string, list or object")
+        return [self._label(found)], [1 if count is None else _amount(_field(record, count), count)]
 
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
         kept = [value for value in found if value is not None] if self._empty else found
         if not all(map(self._fits, kept)):
             name = _name(Path(self._view.items.steps))
-            raise _Wrong(f"field {name} has an item that is not {self._kind}")
+            raise _Rejected(f"field {name} has an item that is not {self._kind}")
         return [self._label(value) for value in kept], [1] * len(kept)
 
     def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         counts = list(found.values())
         if not all(type(count) is int and count >= 0 for count in counts):
-            raise _Wrong(f"a count in {_name(self._view.items)} is not a non-negative integer")
+            raise _Rejected(f"a count in {_name(self._view.items)} is not a non-negative integer")
         return list(found), [min(count, AMOUNT_MAX) for count in counts]
 
     def _of_elements(
@@ -186,18 +186,18 @@ class _ViewOf(Frozen):
         if self._empty and (elements is None or elements is _ABSENT):
             return [], []
         if not isinstance(_required(elements, of_list), list):
-            raise _Wrong(f"field {_name(of_list)} is not a list")
+            raise _Rejected(f"field {_name(of_list)} is not a list")
         values: list[Any] = []
         amounts: list[int] = []
         for element in elements:
             if not isinstance(element, Mapping):
-                raise _Wrong(f"field {_name(of_list)} has an item that is not an object")
+                raise _Rejected(f"field {_name(of_list)} has an item that is not an object")
             value = _at(element, rest, of_list)
             if self._empty and (value is None or value is _ABSENT):
                 continue
             value = _required(value, items)
             if not self._fits(value):
-                raise _Wrong(f"field {_name(items)} is not {self._kind}")
+                raise _Rejected(f"field {_name(items)} is not {self._kind}")
             values.append(self._label(value))
             if count is None:
                 amounts.append(1)
@@ -302,20 +302,20 @@ def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None =
             path = Path(before)
             if within is not None:
                 path = Path(within.steps + before, len(within.steps))
-            raise _Wrong(f"field {_name(path)} is not an object")
+            raise _Rejected(f"field {_name(path)} is not an object")
         found = found.get(name, _ABSENT)
         if found is _ABSENT:
             return _ABSENT
     return found
 
 
-def _there(record: Mapping[str, Any], path: Path) -> Any:
+def _field(record: Mapping[str, Any], path: Path) -> Any:
     return _required(_at(record, path.steps), path)
 
 
 def _required(value: Any, path: Path) -> Any:
     if value is _ABSENT:
-        raise _Wrong(f"missing field {_name(path)}")
+        raise _Rejected(f"missing field {_name(path)}")
     return value
 
 
@@ -328,7 +328,7 @@ def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
 
 def _amount(value: object, path: Path) -> int:
     if type(value) is not int or value < 0:
-        raise _Wrong(f"field {_name(path)} is not a non-negative integer")
+        raise _Rejected(f"field {_name(path)} is not a non-negative integer")
     return min(value, AMOUNT_MAX)
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.json import Json
-from workers.events.json_scanner import are_texts
+from workers.events.json_scanner import valid_texts
 from workers.events.layout import Layout
-from workers.events.log import DECLINED, FieldSpans, Format, longest_log, outcomes, widest
+from workers.events.log import DECLINED, FieldSpans, Format, longest_log, longest_value, outcomes
 from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
 from workers.events.view_kernels import READ, UNSEEN, Logs, Output, project_views
 from workers.kafka.records import Records
@@ -46,9 +46,9 @@ def with_unit(reason: str, time_ms: int, unit: str) -> str:
 
 # Initial labels per event and column. malloc returns memory beyond 64 MiB per thread after every
 # batch, to be zeroed again: with five histograms, a quarter of the worker's time.
-LABELS_FORESEEN = 2
+LABELS_EXPECTED = 2
 # Initial capacity in bytes for the text of a binary format's numbers.
-MADE_FORESEEN = 1 << 16
+MADE_EXPECTED = 1 << 16
 # Shared amounts for the common case; few batches have more labels.
 _ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
 
@@ -104,7 +104,7 @@ class EventSpans:
         return len(self.index)
 
     @property
-    def looked_at(self) -> Bools:
+    def in_any_view(self) -> Bools:
         """Return a bool (n,) mask of the events that some view includes."""
         seen: Bools = (self.number != UNSEEN).any(axis=0)
         return seen
@@ -124,23 +124,23 @@ class EventReader(Frozen):
         self._of_record_key = tuple(view.key == RECORD_KEY for view in shape.views.values())
         self._user_is_key = shape.user == RECORD_KEY
 
-    def read(self, records: Records, form: Format | None = None) -> Iterator[Part]:
-        """Yield the events of a batch, at least one part. A `form` of None means JSON."""
+    def read(self, records: Records, fmt: Format | None = None) -> Iterator[Part]:
+        """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
         named, plain = self._named(records), None
-        if named is not None or widest(readonly_contiguous(records.values)) > self._max:
+        if named is not None or longest_value(readonly_contiguous(records.values)) > self._max:
             # For a record without a value, the general reader finds the fault.
             plain = records.values[:, 1] - records.values[:, 0] <= self._max
             plain = plain if named is None else plain & named
-        for logs in (form or self._json).scan(records.data, records.values, plain):
+        for logs in (fmt or self._json).scan(records.data, records.values, plain):
             yield self._completed(records, named, logs)
 
-    def read_one_by_one(self, records: Records, form: Format | None = None) -> Iterator[Part]:
+    def read_general(self, records: Records, fmt: Format | None = None) -> Iterator[Part]:
         """As `read`, with the general reader for every record."""
         named, nothing = self._named(records), np.zeros(len(records), dtype=np.bool_)
-        for logs in (form or self._json).scan(records.data, records.values, nothing):
+        for logs in (fmt or self._json).scan(records.data, records.values, nothing):
             yield self._completed(records, named, logs)
 
-    def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
+    def read_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
         """Read decoded records, in which every wanted field must have been decoded."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
         logs = FieldSpans.declined(none, n, objects.__getitem__)
@@ -154,19 +154,19 @@ class EventReader(Frozen):
         nowhere = np.zeros((n, 2), dtype=np.int64)
         return found.spans(nowhere[:, 0], nowhere), rejects
 
-    def whole(self, records: Records, row: int, form: Format | None = None) -> object:
+    def decode_all(self, records: Records, row: int, fmt: Format | None = None) -> object:
         """Return a record with all fields (Protobuf: wanted ones), or raise ValueError(reason)."""
-        if form is None:
-            return self._json.whole(records.value(row) or b"")
+        if fmt is None:
+            return self._json.decode_all(records.value(row) or b"")
         nothing = np.zeros(1, dtype=np.bool_)
-        return next(form.scan(records.data, records.values[row : row + 1], nothing)).decode(0)
+        return next(fmt.scan(records.data, records.values[row : row + 1], nothing)).decode(0)
 
     def _named(self, records: Records) -> Bools | None:
         """Return a mask of the records with a valid label as key; None if all pass or none must."""
         if not self._user_is_key and not any(self._of_record_key):
             return None
         data, keys = readonly_contiguous(records.data), readonly_contiguous(records.keys)
-        named = are_texts(data, keys, LABEL_BYTES_MAX)
+        named = valid_texts(data, keys, LABEL_BYTES_MAX)
         return None if named.all() else named
 
     def _completed(self, records: Records, named: Bools | None, logs: FieldSpans) -> Part:
@@ -212,7 +212,7 @@ class _PartReader:
         n, views, columns = len(logs.status), len(layout.names), len(layout.items_of)
         rows, ends = readonly_contiguous(logs.rows), readonly_contiguous(logs.ends)
         longest = longest_log(ends)
-        room = min(len(rows), LABELS_FORESEEN * n + longest)
+        room = min(len(rows), LABELS_EXPECTED * n + longest)
         out = Output(
             logs.status,
             _longs(n if layout.time_slot >= 0 else 0),
@@ -225,7 +225,7 @@ class _PartReader:
             np.zeros(columns, dtype=np.int64),
             np.zeros(columns, dtype=np.int64),
         )
-        made = np.empty(MADE_FORESEEN, dtype=np.uint8)
+        made = np.empty(MADE_EXPECTED, dtype=np.uint8)
         read = Logs(readonly_contiguous(logs.data), rows, ends, made)
         at, found = _longs(layout.slots), _longs(columns)
         begin, filled = 0, 0

@@ -44,18 +44,18 @@ _LOOK_S = 0.1
 # Pause between two requests for the same id, doubled up to the longest.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 # Time without waiting after a wait in vain, as a multiple of `patience_s`.
-_IMPATIENT = 10
+_IMPATIENCE = 10
 # Expiry of unknown ids, and the maximum number remembered.
 _FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
 # Registry ids are signed 32-bit integers.
 _ID_MAX = 2**31 - 1
-# HTTP statuses that do not concern the id: not authorised, busy.
+# HTTP statuses that do not concern the id: not authorized, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
 _UNKNOWN_ID = (40403, 40401, 40402)
 _REFERENCES_MAX = 1_000
 
 
-class Waiting(Protocol):
+class SchemaWaiter(Protocol):
     """A shard that waits for a schema; `check_open` raises ShardClosed if it was closed."""
 
     def check_open(self) -> None: ...
@@ -63,13 +63,13 @@ class Waiting(Protocol):
     def report_progress(self) -> None: ...
 
 
-class Nobody:
+class AlwaysOpen:
     def check_open(self) -> None: ...
 
     def report_progress(self) -> None: ...
 
 
-class CommandWait(Nobody):
+class CommandWait(AlwaysOpen):
     """A command that raises `refusal` after `patience_s`."""
 
     def __init__(self, patience_s: float, refusal: SettingsError) -> None:
@@ -121,7 +121,7 @@ class Registry:
         # Start of the outage, by id that waits for an answer.
         self._away: dict[int, float] = {}
 
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None:
         """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
         while True:
             found = self._known.get(schema_id)
@@ -162,17 +162,17 @@ class Registry:
         try:
             while True:
                 try:
-                    request.schema = self._known[schema_id] = self._fetched(schema_id)
+                    request.schema = self._known[schema_id] = self._fetch(schema_id)
                     request.answered = True
                     return
                 except _UnknownId:
-                    self._answers(schema_id)
+                    self._note_answer(schema_id)
                     if self._given_up(schema_id, begun):
                         request.answered = True
                         return
                 except Exception as error:  # noqa: BLE001
                     # Waiting loses nothing, whatever the error.
-                    self._does_not_answer(schema_id, error)
+                    self._note_outage(schema_id, error)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 with self._lock:
@@ -181,10 +181,10 @@ class Registry:
         finally:
             with self._lock:
                 del self._requests[schema_id]
-            self._answers(schema_id)
+            self._note_answer(schema_id)
             request.done.set()
 
-    def _fetched(self, schema_id: int) -> Schema:
+    def _fetch(self, schema_id: int) -> Schema:
         """Return a schema and its transitive references; raise _UnknownId if any is missing."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -209,7 +209,7 @@ class Registry:
             self._add_references(inner, found, depth + 1)
             found[each.name] = Reference(each.name, inner.schema_str or "")
 
-    def _does_not_answer(self, schema_id: int, error: Exception) -> None:
+    def _note_outage(self, schema_id: int, error: Exception) -> None:
         """Warn once per outage, whatever the number of records and schemas."""
         with self._lock:
             first = not self._away
@@ -225,7 +225,7 @@ class Registry:
                 what,
             )
 
-    def _answers(self, schema_id: int) -> None:
+    def _note_answer(self, schema_id: int) -> None:
         with self._lock:
             since = self._away.pop(schema_id, None)
             last = since is not None and not self._away
@@ -242,7 +242,7 @@ class Registry:
             if not over and now >= self._impatient_until_s:
                 return False
             if over:
-                self._impatient_until_s = now + _IMPATIENT * self._patience_s
+                self._impatient_until_s = now + _IMPATIENCE * self._patience_s
             self._unknown[schema_id] = now + _FORGOTTEN_S
         logger.warning("the schema registry knows no schema %d: its records are rejects", schema_id)
         return True

@@ -40,7 +40,7 @@ NO_RECORD_TIME = "record without a time"
 # Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
 _NO_RECORD_TIME_MAX = 1
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
-# No reject: the event is not counted, and must not close a tick.
+# Neither counted nor a reject, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
 
 Declared = Mapping[str, frozenset[str] | None]
@@ -55,11 +55,11 @@ class SourceReader:
         reader: EventReader,
         declared: Declared,
         placement: Placement | None = None,
-        form: Format | None = None,
+        fmt: Format | None = None,
         earliest_ms: int = EARLIEST_MS,
     ) -> None:
         """`declared`, per view: the stream keys that its histograms serve; None means all."""
-        self._reader, self._placement, self._form = reader, placement, form
+        self._reader, self._placement, self._fmt = reader, placement, fmt
         self._earliest_ms = earliest_ms
         layout = reader.layout
         self._names = [Names() for _ in layout.keys]
@@ -85,30 +85,24 @@ class SourceReader:
     def read(
         self, records: Records, latest_ms: int | None = None
     ) -> Iterator[tuple[Events, list[Reject], int]]:
-        """Decode a batch part by part; see `reader.Part`.
-
-        Events after `latest_ms` are rejected so that they cannot close ticks early.
-        """
+        """Decode a batch by `Part`; reject events after `latest_ms`: they would close ticks."""
         for spans, rejects, stop in self.spans(records):
-            yield *self.coded(spans, rejects, latest_ms), stop
+            yield *self.encode(spans, rejects, latest_ms), stop
 
     def spans(self, records: Records) -> Iterator[Part]:
-        """Yield a batch's parts, to be passed to `coded` in order.
+        """Yield a batch's parts, to `encode` in order. Changes no state: any thread may do it."""
+        return self._reader.read(records, self._fmt)
 
-        It changes no state here, so another thread may run it.
-        """
-        return self._reader.read(records, self._form)
+    def decode_all(self, records: Records, row: int) -> object:
+        return self._reader.decode_all(records, row, self._fmt)
 
-    def whole(self, records: Records, row: int) -> object:
-        return self._reader.whole(records, row, self._form)
+    def read_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
+        return self.encode(*self._reader.read_objects(objects))
 
-    def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
-        return self.coded(*self._reader.of_objects(objects))
-
-    def coded(
+    def encode(
         self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None = None
     ) -> tuple[Events, list[Reject]]:
-        """Encode events as columns of codes and add the events refused here to the rejects."""
+        """Encode events as columns of codes; add those refused here to the rejects."""
         self.declined = spans.declined
         layout = self._reader.layout
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
@@ -149,13 +143,13 @@ class SourceReader:
         """Return the index of the refusal reason for each event, 0 if accepted."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
-            refused[spans.looked_at & ~self._placement.here(spans.data, spans.users)] = 1
+            refused[spans.in_any_view & ~self._placement.belongs(spans.data, spans.users)] = 1
         if int(spans.times.min(initial=self._earliest_ms)) < self._earliest_ms:
             before = (spans.times < self._earliest_ms) & (refused == 0)
-            refused[before] = np.where(spans.looked_at[before], 4, _PASSED_OVER)
+            refused[before] = np.where(spans.in_any_view[before], 4, _PASSED_OVER)
         if latest_ms is not None and int(spans.times.max(initial=0)) > latest_ms:
             late = (spans.times > latest_ms) & (refused == 0)
-            refused[late] = np.where(spans.looked_at[late], 2, _PASSED_OVER)
+            refused[late] = np.where(spans.in_any_view[late], 2, _PASSED_OVER)
         for number, key in zip(spans.number, self._reader.layout.key_of, strict=True):
             declared = self._declared[key]
             if declared is not None:
@@ -177,7 +171,7 @@ class SourceReader:
         labels: Codes,
         good: Longs | None,
     ) -> Iterator[tuple[str, EventColumns]]:
-        """Yield the columns of views that share labels, which are deduplicated once for all."""
+        """Yield the columns of views that share a column of labels, deduplicated once for all."""
         layout, given = self._reader.layout, spans.columns[column]
         views = [view for view, of in enumerate(layout.column_of) if of == column]
         firsts = [_kept(spans.first[view], good) for view in views]

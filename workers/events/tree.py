@@ -51,9 +51,9 @@ class Node:
 
 
 def build(wanted: Sequence[Wanted], depth: int = 0, *, of_list: bool = False) -> Node:
-    """Return the node that `depth` names lead to; with `of_list`, the elements of its list.
+    """Build the node below the first `depth` names; with `of_list`, that of its list's elements.
 
-    Wanted fields at one place have the same slot, and `[]` after one name the same list slot.
+    Wanted fields at one place share a slot, and `[]` at one place shares a list slot.
     """
     listed = [each for each in wanted if each.list_at == depth and not of_list]
     here = [each for each in wanted if each.list_at != depth or of_list]

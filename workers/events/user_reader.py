@@ -14,10 +14,10 @@ from workers.arrays.compiled import checked_kernel
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.events.json import Json
-from workers.events.json_scanner import are_texts
+from workers.events.json_scanner import valid_texts
 from workers.events.layout import Layout
 from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE, Flags, Format
-from workers.events.log_values import WRITTEN_MAX, label, time_of
+from workers.events.log_values import WRITTEN_MAX, label, parse_time
 from workers.events.project import Projection
 from workers.events.reader import AHEAD, EventReader, Reject, with_unit
 from workers.events.view_kernels import READ, Logs, Program
@@ -63,14 +63,14 @@ def read_users(logs: Logs, program: Program, status: Flags, times: Longs, users:
         if time_slot >= 0:
             times[event] = NO_TIME
             if time >= 0:
-                times[event] = time_of(data, log, time, unit)
+                times[event] = parse_time(data, log, time, unit)
                 if times[event] < 0:
                     status[event] = DECLINED
     return used
 
 
 @checked_kernel
-def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
+def parse_markers(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
     """Parse the re-key marker if it is a record's first header; headers follow the value.
 
     Writes `keys`, start and stop of the original key, and `marks`, the earliest time at which the
@@ -132,10 +132,10 @@ class UserReader(Frozen):
         self,
         records: Records,
         latest_ms: int,
-        form: Format | None = None,
+        fmt: Format | None = None,
         whole: Format | None = None,
     ) -> RecordUsers:
-        """`form` reads users and times, `whole` all wanted fields; None means JSON.
+        """`fmt` reads users and times, `whole` all wanted fields; None means JSON.
 
         Records after `latest_ms` have no user if the event's time is the record's timestamp.
         """
@@ -144,12 +144,12 @@ class UserReader(Frozen):
         plain = (records.values[:, 0] >= 0) & (lengths <= self._max)
         if self.user_is_key:
             data, keys = readonly_contiguous(records.data), readonly_contiguous(records.keys)
-            plain &= are_texts(data, keys, LABEL_BYTES_MAX)
+            plain &= valid_texts(data, keys, LABEL_BYTES_MAX)
         users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
         of_record = layout.time_slot < 0
         times = records.times.copy() if of_record else np.full(n, NO_TIME, dtype=np.int64)
         behind, end, number = [records.data], len(records.data), 0
-        for logs in (form or self._json).scan(records.data, records.values, plain):
+        for logs in (fmt or self._json).scan(records.data, records.values, plain):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
             made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
             rows, ends = readonly_contiguous(logs.rows), readonly_contiguous(logs.ends)
@@ -195,7 +195,7 @@ class UserReader(Frozen):
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
             # These have a user, but their time keeps them from being forwarded.
-            late = spans.looked_at
+            late = spans.in_any_view
             rows = zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
             rejects += [Reject(row, with_unit(AHEAD, time, "ms")) for row, time in rows]
             found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]

@@ -20,13 +20,13 @@ from workers.events.json_scanner import same
 from workers.events.log import DECLINED, KIND, SLOT, START, STOP, Flags
 from workers.events.log_values import (
     WRITTEN_MAX,
-    amount,
-    copied_word,
+    item_count,
     label,
     may_be_time,
-    number,
-    time_of,
-    written,
+    number_bounds,
+    parse_time,
+    write_boolean,
+    write_integer,
 )
 
 READ, SKIPPED = 0, 1
@@ -109,13 +109,13 @@ class Target(NamedTuple):
 
 
 @kernel_inline
-def is_word(logs: Logs, used: int, row: int, program: Program, first: int, last: int) -> bool:
+def is_listed(logs: Logs, used: int, row: int, program: Program, first: int, last: int) -> bool:
     kind, start, stop = logs.rows[row, KIND], logs.rows[row, START], logs.rows[row, STOP]
     made_here = False
     if kind == kinds.VALUE:
-        start, stop, made_here = used, written(logs.made, used, start), True
+        start, stop, made_here = used, write_integer(logs.made, used, start), True
     elif (kind in (kinds.TRUE, kinds.FALSE)) and start < 0:
-        start, stop, made_here = used, copied_word(logs.made, used, kind), True
+        start, stop, made_here = used, write_boolean(logs.made, used, kind), True
     elif kind not in (kinds.TEXT, kinds.WHOLE, kinds.TRUE, kinds.FALSE):
         return False
     given, text, words = logs.made if made_here else logs.data, program.text, program.words
@@ -128,7 +128,7 @@ def is_word(logs: Logs, used: int, row: int, program: Program, first: int, last:
 
 
 @kernel_inline
-def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Program) -> int:
+def check_condition(logs: Logs, used: int, row: int, condition: Longs, program: Program) -> int:
     """Return 1 if a condition holds, 0 if not, DECLINED if unsure; a `row` of -1 means absent."""
     asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
     there = row >= 0 and logs.rows[row, KIND] != kinds.NULL
@@ -137,9 +137,9 @@ def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Progra
     if not there:
         return int(asks == NOT_IN)
     if asks in (IN, NOT_IN):
-        found = is_word(logs, used, row, program, first, last)
+        found = is_listed(logs, used, row, program, first, last)
         return int(found == (asks == IN))
-    low, high, is_number = number(logs.data, logs.rows, row)
+    low, high, is_number = number_bounds(logs.data, logs.rows, row)
     if not is_number:
         return 0
     reals = program.reals
@@ -151,14 +151,14 @@ def fulfilled(logs: Logs, used: int, row: int, condition: Longs, program: Progra
 
 
 # Up to this many bucket edges are compared linearly: branches of a binary search mispredict.
-COUNTED = 16
+LINEAR_SEARCH_MAX = 16
 
 
 @kernel_part
-def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
+def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
     """Return the number of edges[first:stop], ascending, that are at most `value`."""
     low, high = first, stop
-    while high - low > COUNTED:
+    while high - low > LINEAR_SEARCH_MAX:
         middle = (low + high) >> 1
         if edges[middle] <= value:
             low = middle + 1
@@ -171,7 +171,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
 
 
 @kernel_inline
-def add(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
+def add_item(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> int:
     """Add the value in `row` as one item; return the bytes used in `made`, DECLINED if invalid."""
     column, labels = to.column, to.labels
     if times != 1 and to.uneven[0] == 0:
@@ -181,43 +181,43 @@ def add(logs: Logs, done: int, row: int, times: int, to: Target, used: int) -> i
     if to.uneven[0] != 0:
         to.amounts[used] = times
     if column[BUCKETS]:
-        low, high, is_number = number(logs.data, logs.rows, row)
+        low, high, is_number = number_bounds(logs.data, logs.rows, row)
         edges, first, last = to.program.edges, column[EDGE], column[EDGES_STOP]
-        found = bucket_of(low, edges, first, last)
+        found = find_bucket(low, edges, first, last)
         labels[used, 0] = found
-        sure = low == high or found == bucket_of(high, edges, first, last)
+        sure = low == high or found == find_bucket(high, edges, first, last)
         return done if is_number and sure and times >= 0 else DECLINED
     labels[used, 0], labels[used, 1], done = label(logs.data, logs.made, done, logs.rows, row)
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
 
 
 @kernel_inline
-def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
+def next_in_slot(log: Longs, row: int, stop: int, slot: int) -> int:
     while row < stop and log[row, SLOT] != slot:
         row += 1
     return row
 
 
 @kernel_inline
-def of_elements(
+def add_elements(
     logs: Logs, done: int, row: int, stop: int, to: Target, used: int
 ) -> tuple[int, int]:
     """Add the items of a list of objects; return bytes used in `made`, or DECLINED, and labels."""
     log, column = logs.rows, to.column
     item, count = row + 1, row + 1
     for _ in range(log[row, START]):
-        item = next_of(log, item, stop, column[ITEMS])
+        item = next_in_slot(log, item, stop, column[ITEMS])
         times = 1
         if column[COUNT] >= 0:
-            count = next_of(log, count, stop, column[COUNT])
+            count = next_in_slot(log, count, stop, column[COUNT])
             if count == stop:
                 return DECLINED, used
-            times = amount(logs.data, log, count)
+            times = item_count(logs.data, log, count)
             count += 1
         if item == stop:
             return DECLINED, used
         if log[item, KIND] != kinds.NULL or not to.program.empty:
-            done = add(logs, done, item, times, to, used)
+            done = add_item(logs, done, item, times, to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -226,10 +226,10 @@ def of_elements(
 
 
 @kernel_inline
-def of_value(
+def add_value(
     logs: Logs, done: int, row: int, stop: int, count: int, to: Target, used: int
 ) -> tuple[int, int]:
-    """Add the items of any other value, as `of_elements`; `count` is the count's row, or -1."""
+    """Add the items of any other value, as `add_elements`; `count` is the count's row, or -1."""
     log, column = logs.rows, to.column
     kind = log[row, KIND]
     if kind == kinds.LIST:
@@ -239,7 +239,7 @@ def of_value(
             if log[item, KIND] == kinds.NULL and to.program.empty:
                 continue
             # A literal 1 would compile `add` a second time.
-            done = add(logs, done, item, int(np.int64(1)), to, used)
+            done = add_item(logs, done, item, int(np.int64(1)), to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -251,7 +251,7 @@ def of_value(
             return DECLINED, used
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
-            done = add(logs, done, name, amount(logs.data, log, name + 1), to, used)
+            done = add_item(logs, done, name, item_count(logs.data, log, name + 1), to, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -260,8 +260,8 @@ def of_value(
     if column[COUNT] >= 0:
         if count < 0:
             return DECLINED, used
-        times = amount(logs.data, log, count)
-    return add(logs, done, row, times, to, used), used + 1
+        times = item_count(logs.data, log, count)
+    return add_item(logs, done, row, times, to, used), used + 1
 
 
 @kernel
@@ -313,7 +313,7 @@ def project_views(
             holds = 1
             for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
                 asked = program.conditions[condition]
-                given = fulfilled(logs, done, at[asked[FIELD]], asked, program)
+                given = check_condition(logs, done, at[asked[FIELD]], asked, program)
                 if given == DECLINED:
                     status[event] = DECLINED
                 holds &= given
@@ -337,9 +337,9 @@ def project_views(
                     status[event] = DECLINED
             elif opened < 0:
                 count = at[of[COUNT]] if of[COUNT] >= 0 else -1
-                done, now = of_value(logs, done, place, stop, count, to, now)
+                done, now = add_value(logs, done, place, stop, count, to, now)
             elif log[place, KIND] == kinds.LIST:
-                done, now = of_elements(logs, done, place, stop, to, now)
+                done, now = add_elements(logs, done, place, stop, to, now)
             else:
                 status[event] = DECLINED
             if done < 0:
@@ -347,7 +347,7 @@ def project_views(
             found[column] = now - used[column]
             number[view, event] = found[column]
         if time_slot >= 0:
-            times[event] = time_of(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
+            times[event] = parse_time(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
             if times[event] < 0:
                 # The general reader accepts more time formats, including for skipped events.
                 if wanted or may_be_time(log, at[time_slot], unit):

@@ -21,7 +21,7 @@ from workers.arrays.words import WORD, same_bytes, word_at
 from workers.mechanisms.ledger import with_capacity
 
 # Texts per block: their slots are read together, before any comparison.
-AHEAD = 256
+BLOCK_TEXTS = 256
 OUTSIDE = -1
 # From this many slots on, the table exceeds a core's own cache and `guess_codes` pays. A text takes
 # 29 ns below this size (41 with guessing), and 62 ns (87 without) at 175,000 texts.
@@ -106,7 +106,7 @@ class Table(NamedTuple):
     Attributes:
         slots: int32 (a power of two,): the code in each slot, -1 if free.
         hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
-        found: uint64 (AHEAD,), scratch for hashes.
+        found: uint64 (BLOCK_TEXTS,), scratch for hashes.
         recent: uint64 (RECENT, 3), the last text in each slot, or FREE. Finds most texts in 4 to 6
             ns instead of 24; flooding its weak hash costs one wasted look. Texts of more than
             sixteen bytes are also compared with their code's text.
@@ -141,7 +141,7 @@ def guess_codes(data: Bytes, places: Longs, table: Table, used: int, guesses: Co
 
 
 @kernel
-def code_texts(
+def encode_texts(
     data: Bytes, places: Longs, first: int, table: Table, used: int, codes: Codes
 ) -> tuple[int, int]:
     """Write the codes of the texts from `first` on; a new text gets the next code.
@@ -152,8 +152,8 @@ def code_texts(
     secret, slots, hashes, ends, text, found, recent = table
     mask = np.uint64(len(slots) - 1)
     large = len(slots) >= LARGE
-    for block in range(first, len(places), AHEAD):
-        stop_at = min(block + AHEAD, len(places))
+    for block in range(first, len(places), BLOCK_TEXTS):
+        stop_at = min(block + BLOCK_TEXTS, len(places))
         if not inside(places[block:stop_at], len(data)):
             return OUTSIDE, used
         if large:
@@ -244,7 +244,7 @@ class Vocabulary:
             np.empty(_FIRST_TEXTS, dtype=np.uint64),
             np.empty(_FIRST_TEXTS, dtype=np.int64),
             np.empty(16 * _FIRST_TEXTS, dtype=np.uint8),
-            np.empty(AHEAD, dtype=np.uint64),
+            np.empty(BLOCK_TEXTS, dtype=np.uint64),
             np.full((RECENT, RECENT_COLUMNS), FREE),
         )
         self._used = 0
@@ -271,7 +271,7 @@ class Vocabulary:
         data, places = readonly_contiguous(data), readonly_contiguous(places)
         done = 0
         while True:
-            done, self._used = code_texts(data, places, done, self._table, self._used, codes)
+            done, self._used = encode_texts(data, places, done, self._table, self._used, codes)
             if done == len(places):
                 return codes
             if done == OUTSIDE:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
-from workers.settings.files import CLIENT_OURS
+from workers.settings.files import CLIENT_RESERVED
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ _ASK_S = 0.5
 #: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
 #: Discards logs that repeat a message of our own.
-_UNHEARD = logging.getLogger("librdkafka.unheard")
-_UNHEARD.setLevel(logging.CRITICAL + 1)
+_MUTED_LOG = logging.getLogger("librdkafka.muted")
+_MUTED_LOG.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Connection:
                 "kafka.bootstrap is empty: give host:port, or several separated by commas"
             )
         for name in self.client:
-            if name in CLIENT_OURS:
+            if name in CLIENT_RESERVED:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Connection:
         }
 
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
-        """Return a producer; with `transactional_id` transactional but not initialised."""
+        """Return a producer; with `transactional_id` transactional but not initialized."""
         config = self.config(**extra)
         if transactional_id is not None:
             config["transactional.id"] = transactional_id
@@ -124,7 +124,7 @@ class Connection:
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer without a group; for its errors see `of_no_group`."""
+        """Return a read_committed consumer without a group; ignore its `is_group_denial` errors."""
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -141,17 +141,17 @@ class Connection:
         """
         return AdminClient(self.config(**extra))
 
-    def asking(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
+    def quiet_admin(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
         """Return an admin client that logs nothing and appends its errors to `errors`."""
-        return self.admin(error_cb=errors.append, logger=_UNHEARD, **extra)
+        return self.admin(error_cb=errors.append, logger=_MUTED_LOG, **extra)
 
     @contextmanager
-    def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield a client and the first metadata; raise KafkaAway, or KafkaRefuses at once."""
+    def connect(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
+        """Yield a client and the first metadata; raise KafkaRefuses, KafkaAway after `within_s`."""
         errors: list[KafkaError] = []
         where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
         deadline, metadata = time.monotonic() + within_s, None
-        with self.asking(errors) as admin:
+        with self.quiet_admin(errors) as admin:
             while metadata is None:
                 try:
                     metadata = admin.list_topics(timeout=ask_s)
@@ -171,10 +171,11 @@ class Connection:
                     ask_s = min(2 * ask_s, max(left_s, _ASK_S))
             yield admin, metadata
 
-    def silence(self, errors: list[KafkaError]) -> str:
+    def no_answer(self, errors: list[KafkaError]) -> str:
+        """Say that no broker answers, with the reason if `errors` have one."""
         reason = _refusal(errors) or _network(errors)
-        said = "" if reason is None else f" ({_line(reason)})"
-        return f"no broker of {self.bootstrap} answers{said}"
+        cause = "" if reason is None else f" ({_line(reason)})"
+        return f"no broker of {self.bootstrap} answers{cause}"
 
 
 def _refusal(errors: list[KafkaError]) -> KafkaError | None:
@@ -234,12 +235,12 @@ def _cause(error: BaseException) -> KafkaError | None:
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return a message for the operator if the broker denied authorisation, else None."""
+    """Return a message for the operator if the broker denied authorization, else None."""
     cause = _cause(error)
     name = type(error).__name__ if cause is None else cause.name()
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
         return None
-    return f"Kafka does not allow it: {text_of(error).rstrip('.')}. Which principal needs what is in deploy/acls.md"
+    return f"Kafka does not allow it: {text_of(error).rstrip('.')}. See deploy/acls.md for the rights that are needed"
 
 
 def text_of(error: BaseException) -> str:
@@ -250,7 +251,7 @@ def text_of(error: BaseException) -> str:
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether waiting cures an error: Kafka is unreachable or still starting."""
+    """Return whether waiting can cure an error: Kafka is unreachable or still starting."""
     if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
         return True
     if isinstance(error, KafkaException):
@@ -262,8 +263,8 @@ def unreachable(error: BaseException) -> bool:
     return error.retriable or type(error) is ConsumerError
 
 
-def of_no_group(error: KafkaError) -> bool:
-    """Return whether an error denies the group a reader never joins but librdkafka queries."""
+def is_group_denial(error: KafkaError) -> bool:
+    """Return whether an error denies access to the group, which readers name but never join."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 

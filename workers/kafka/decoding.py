@@ -30,7 +30,7 @@ from aiokafka.record.util import encode_varint
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
-from workers.kafka.decompression import Stream, decompress_into, longer_than
+from workers.kafka.decompression import Stream, decompress_into, exceeds
 from workers.kafka.records import (
     AT,
     BATCH,
@@ -121,16 +121,16 @@ class RecordBatch:
 
     def __iter__(self) -> Any:
         """Return aiokafka's own reader, for other consumers in this process."""
-        return iter(self._stock())
+        return iter(self._aiokafka_batch())
 
     def __next__(self) -> Any:
         """Return the first record, for aiokafka to inspect a control record."""
         return next(iter(self))
 
     def validate_crc(self) -> bool:
-        return bool(self._stock().validate_crc())
+        return bool(self._aiokafka_batch().validate_crc())
 
-    def _stock(self) -> Any:
+    def _aiokafka_batch(self) -> Any:
         return MemoryRecords(self.response[self.start : self.stop]).next_batch()
 
     @property
@@ -148,12 +148,12 @@ class RecordBatch:
         at = self.start + _MESSAGE.size + (_MESSAGE_TIME_BYTES if with_time else 0)
         key_length = int.from_bytes(self.response[at : at + 4], signed=True)
         packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
-        if self.codec and longer_than(self.codec, packed, PART_BYTES):
+        if self.codec and exceeds(self.codec, packed, PART_BYTES):
             raise CorruptRecordException(
                 f"the message at offset {self.base_offset}, of a format before Kafka 0.11, decompresses to more than "
                 f"{PART_BYTES >> 20} MiB, which is not read"
             )
-        yield from self._stock()
+        yield from self._aiokafka_batch()
 
 
 def _decode(
@@ -167,7 +167,7 @@ def _decode(
 ) -> Iterator[Batch]:
     """Decode record batches into parts from `start` to `end`; records begin at `first`."""
     try:
-        if check_crcs and not _undamaged(batches):
+        if check_crcs and not _crcs_match(batches):
             raise CorruptRecordException("Invalid CRC")
         counted = not any(batch.is_legacy for batch in batches)
         left = sum(batch.number for batch in batches) if counted else 0
@@ -197,7 +197,7 @@ def _parts(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
         yield from _read_legacy(some) if is_legacy else _read(some, longest)
 
 
-def _undamaged(batches: list[RecordBatch]) -> bool:
+def _crcs_match(batches: list[RecordBatch]) -> bool:
     if not all(batch.validate_crc() for batch in batches if batch.is_legacy):
         return False
     checked = [batch for batch in batches if not batch.is_legacy]
@@ -216,15 +216,15 @@ def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
         for record in batch.legacy():
             length = len(record.value or b"") + len(record.key or b"")
             if len(found) == PART_RECORDS or (found and size + length > PART_BYTES):
-                yield _of_stock(found)
+                yield _from_aiokafka(found)
                 found, size = [], 0
             found.append(record)
             size += length
     if found:
-        yield _of_stock(found)
+        yield _from_aiokafka(found)
 
 
-def _of_stock(found: Sequence[Any]) -> Records:
+def _from_aiokafka(found: Sequence[Any]) -> Records:
     return Records.of(
         [record.value for record in found],
         [record.key for record in found],
@@ -238,16 +238,16 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
         begin = batches[0].start
         data = np.frombuffer(batches[0].response, dtype=np.uint8)[begin : batches[-1].stop]
         starts = [batch.start + _HEADER.size - begin for batch in batches]
-        yield from _found(data, batches, starts, [batch.stop - begin for batch in batches])
+        yield from _parse(data, batches, starts, [batch.stop - begin for batch in batches])
         return
     most = max(PART_BYTES, longest + _BESIDE_BYTES)
     while batches:
         data, ends = _decompressed(batches, most)
         if ends:
-            yield from _found(data, batches[: len(ends)], [0, *ends[:-1]], ends)
+            yield from _parse(data, batches[: len(ends)], [0, *ends[:-1]], ends)
         else:
             del data
-            yield from _streamed(batches[0], longest, most)
+            yield from _stream(batches[0], longest, most)
         batches = batches[max(1, len(ends)) :]
 
 
@@ -262,7 +262,7 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[in
         at = ends[-1] if ends else 0
         size = decompress_into(batch.codec, batch.payload, data.data[at:])
         while size is None and len(data) < most:
-            data = _moved(data[:at], min(most, 2 * len(data)))
+            data = _resized(data[:at], min(most, 2 * len(data)))
             size = decompress_into(batch.codec, batch.payload, data.data[at:])
         if size is None:
             break
@@ -270,87 +270,87 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[in
         if len(ends) == 1 and len(batches) > 1:
             others = sum(len(other.payload) for other in batches[1:])
             guessed = int(_SPARE * size * (1 + others / max(1, len(batch.payload)))) + _SPARE_BYTES
-            data = _moved(data[:size], max(size, min(most, guessed)))
+            data = _resized(data[:size], max(size, min(most, guessed)))
     return (data[: ends[-1]] if ends else data), ends
 
 
-def _moved(data: Bytes, room: int) -> Bytes:
+def _resized(data: Bytes, room: int) -> Bytes:
     other = np.empty(room, dtype=np.uint8)
     other[: len(data)] = data
     return other
 
 
-def _found(
+def _parse(
     data: Bytes, batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
     spans = zip(batches, starts, ends, strict=True)
     rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
-    place, left = _beginning(), sum(batch.number for batch in batches)
+    place, left = _start_cursor(), sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
         records, whole = _next_records(data, rows, place, n)
         left -= n
         if not whole or (left == 0 and place[BATCH] < len(batches)):
-            raise _no_records(batches[min(int(place[BATCH]), len(batches) - 1)])
+            raise _malformed(batches[min(int(place[BATCH]), len(batches) - 1)])
         yield records
 
 
-def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
+def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
     """Yield the records of a batch of more than `most` bytes, without holding it whole."""
-    stream, place, left = Stream(batch.codec, batch.payload), _beginning(), batch.number
+    stream, place, left = Stream(batch.codec, batch.payload), _start_cursor(), batch.number
     data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
     while left:
-        filled += stream.into(data.data[filled:most])
+        filled += stream.read_into(data.data[filled:most])
         rows, whole = np.array([batch.row(0, filled)], dtype=np.int64), True
         while left and whole:
             records, _ = _next_records(data, rows, place, min(left, PART_RECORDS))
             number = int(place[ROWS])
             whole = number == len(records)
             left -= number
-            if not left and (place[AT] != filled or stream.more()):
-                raise _no_records(batch)
+            if not left and (place[AT] != filled or stream.has_more()):
+                raise _malformed(batch)
             if number:
                 yield records if whole else records.part(0, number)
             del records
         if not left:
             break
         if filled < most:
-            raise _no_records(batch)
+            raise _malformed(batch)
         at = int(place[AT])
         if at:
-            data, filled = _moved(data[at:filled], len(data)), filled - at
+            data, filled = _resized(data[at:filled], len(data)), filled - at
         else:
             stream.unread(data.data[:filled])
             del data
-            records = _shortened(stream, batch, longest, most, place)
+            records = _truncated(stream, batch, longest, most, place)
             left -= 1
-            if not left and stream.more():
-                raise _no_records(batch)
+            if not left and stream.has_more():
+                raise _malformed(batch)
             yield records
             del records
             data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
         place[AT] = 0
 
 
-def _shortened(
+def _truncated(
     stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs
 ) -> Records:
     """Cut the value of a record of over `most` bytes (or pad it) to just over the reject limit."""
-    length = stream.number()
+    length = stream.read_varint()
     end = stream.at + length
     if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:
-        raise _no_records(batch)
-    attributes, delta_ms, delta = stream.read(1), stream.number(), stream.number()
-    key_length = stream.number()
+        raise _malformed(batch)
+    attributes, delta_ms, delta = stream.read(1), stream.read_varint(), stream.read_varint()
+    key_length = stream.read_varint()
     key = stream.read(key_length) if 0 <= key_length <= _KEY_BYTES else None
     stream.skip(0 if key is not None else key_length)
-    value_length = stream.number()
+    value_length = stream.read_varint()
     kept = max(longest, VALUE_BYTES) + 1
     value = stream.read(min(max(0, value_length), kept))
     stream.skip(value_length - len(value))
     rest = end - stream.at
     if rest < 1:
-        raise _no_records(batch)
+        raise _malformed(batch)
     headers = stream.read(rest) if rest <= _HEADERS_BYTES else b"\0"
     stream.skip(end - stream.at)
     key_field = _varint(-1) if key is None else _varint(len(key)) + key
@@ -361,7 +361,7 @@ def _shortened(
     place[AT] = 0
     records, whole = _next_records(data, row, place, 1)
     if not whole:
-        raise _no_records(batch)
+        raise _malformed(batch)
     return records
 
 
@@ -371,7 +371,7 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-def _beginning() -> Longs:
+def _start_cursor() -> Longs:
     place = np.zeros(5, dtype=np.int64)
     place[LAST_OFFSET] = -1
     return place
@@ -388,9 +388,9 @@ def _next_records(data: Bytes, rows: Longs, place: Longs, n: int) -> tuple[Recor
     return found, whole
 
 
-def _no_records(batch: RecordBatch) -> CorruptRecordException:
+def _malformed(batch: RecordBatch) -> CorruptRecordException:
     where = f"the record batch at offset {batch.base_offset}"
-    return CorruptRecordException(f"{where} holds no records")
+    return CorruptRecordException(f"{where} is malformed")
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
@@ -433,7 +433,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 if self._check_crcs and not batch.validate_crc():
                     raise CorruptRecordException(f"Invalid CRC - {self._tp}")
             elif batch.number < 0:
-                raise _no_records(batch)
+                raise _malformed(batch)
             elif batch.next_offset > first:
                 batches.append(batch)
                 number += batch.number
@@ -453,5 +453,5 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return batch.is_transactional and batch.producer_id in self._aborted_producers
 
 
-def keep_bytes() -> None:
+def keep_raw_batches() -> None:
     fetcher.MemoryRecords = RecordSet

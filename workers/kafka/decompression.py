@@ -33,24 +33,24 @@ _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
 _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_SIZE, _LZ4_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
 _LZ4_PLAIN = 1 << 31
 # A three-byte element copies at most 64 bytes.
-_SNAPPY_MOST = 22
+_SNAPPY_RATIO_MAX = 22
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _VARINT_BITS = 35
 
 
-def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
-    """Decompress records to the start of `room`; return their size, None if too long or damaged."""
+def decompress_into(codec: int, packed: memoryview, buffer: memoryview) -> int | None:
+    """Decompress records into `buffer`; return their size, None if too long or damaged."""
     try:
         if codec == NONE:
-            room[: len(packed)] = packed
+            buffer[: len(packed)] = packed
             return len(packed)
         if codec == SNAPPY:
             size = 0
             for block in _snappy_blocks(packed):
-                size += int(cramjam.snappy.decompress_raw_into(block, room[size:]))
+                size += int(cramjam.snappy.decompress_raw_into(block, buffer[size:]))
             return size
-        return int(_INTO[codec](packed, room))
+        return int(_INTO[codec](packed, buffer))
     # Too long for a slice: ValueError; unknown codec: KeyError.
     except (cramjam.DecompressionError, CorruptRecordException, KeyError, OSError, ValueError):
         return None
@@ -63,15 +63,15 @@ class Stream:
         self.at = 0
         self._pieces, self._rest = _pieces(codec, packed), memoryview(b"")
 
-    def into(self, room: memoryview) -> int:
-        """Fill `room` up to its end or the stream's; return the number of bytes."""
+    def read_into(self, buffer: memoryview) -> int:
+        """Fill `buffer` up to its end or the stream's; return the number of bytes."""
         done = 0
-        while done < len(room) and (part := self._next(len(room) - done)):
-            room[done : done + len(part)] = part
+        while done < len(buffer) and (part := self._next(len(buffer) - done)):
+            buffer[done : done + len(part)] = part
             done += len(part)
         return done
 
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:
@@ -84,10 +84,10 @@ class Stream:
         self.at -= len(data)
 
     def read(self, length: int) -> bytes:
-        room = bytearray(length)
-        if self.into(memoryview(room)) < length:
+        buffer = bytearray(length)
+        if self.read_into(memoryview(buffer)) < length:
             raise CorruptRecordException("a record batch ends within a record")
-        return bytes(room)
+        return bytes(buffer)
 
     def skip(self, length: int) -> None:
         while length > 0:
@@ -96,7 +96,7 @@ class Stream:
                 raise CorruptRecordException("a record batch ends within a record")
             length -= len(part)
 
-    def number(self) -> int:
+    def read_varint(self) -> int:
         bits = 0
         for shift in range(0, _VARINT_BITS, 7):
             [byte] = self.read(1)
@@ -106,13 +106,13 @@ class Stream:
         raise CorruptRecordException("a record batch holds a number of more than 32 bits")
 
     def _next(self, most: int) -> memoryview:
-        self.more()
+        self.has_more()
         part, self._rest = self._rest[:most], self._rest[most:]
         self.at += len(part)
         return part
 
 
-def longer_than(codec: int, packed: memoryview, most: int) -> bool:
+def exceeds(codec: int, packed: memoryview, most: int) -> bool:
     return any(size > most for size in accumulate(map(len, _pieces(codec, packed))))
 
 
@@ -174,20 +174,20 @@ def _lz4(packed: memoryview) -> Pieces:
             if size & _LZ4_PLAIN:
                 yield block
             else:
-                room = bytearray(most)
-                yield memoryview(room)[: int(cramjam.lz4.decompress_block_into(block, room))]
+                buffer = bytearray(most)
+                yield memoryview(buffer)[: int(cramjam.lz4.decompress_block_into(block, buffer))]
         at += 8 if flags & _LZ4_CHECKSUM else 4
 
 
 def _snappy(packed: memoryview) -> Pieces:
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
-        if size > _SNAPPY_MOST * len(block):
+        if size > _SNAPPY_RATIO_MAX * len(block):
             raise CorruptRecordException(
                 f"a record batch says that {len(block)} bytes of snappy are {size}"
             )
-        room = bytearray(size)
-        yield memoryview(room)[: int(cramjam.snappy.decompress_raw_into(block, room))]
+        buffer = bytearray(size)
+        yield memoryview(buffer)[: int(cramjam.snappy.decompress_raw_into(block, buffer))]
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:

@@ -12,7 +12,7 @@
     Kafka is unreachable, or ended a transaction    release everything, then start again     -
         because it could not be reached             from stored state (`KAFKA_AWAY`)
     a local copy cannot be read                     the same, without these files            -
-    settings or state refused, or not authorised    stop cleanly, one message                2
+    settings or state refused, or not authorized    stop cleanly, one message                2
     any other failure in a shard                    stop, with the traceback in the log      70
 
 Shutdown saves nothing: all durable state is in Kafka.
@@ -31,12 +31,12 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.offsets import End, Lag, Reading
+from workers.kafka.offsets import Lag, LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
-from workers.runtime.logs import about
+from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ EXIT_FENCED = 75
 KAFKA_AWAY = -1
 
 #: Fetched but unprocessed batches of a shard: one in progress, one waiting.
-MOST_WAITING = 2
+WAITING_MAX = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
 
@@ -60,7 +60,7 @@ class LogReader(Protocol):
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Ask the broker for the current last stable offset of each log."""
 
-    def readings(self) -> Mapping[Partition, Reading]: ...
+    def read_positions(self) -> Mapping[Partition, ReadPosition]: ...
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools; failure is not an error."""
@@ -82,7 +82,7 @@ class Handover:
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        #: The last assignment was taken over.
+        #: Whether the last assignment was taken over.
         self.assigned = False
         self.beat_s = time.monotonic()
         self.exit_status: int | None = None
@@ -93,7 +93,7 @@ class Handover:
         self._waiting: Counter[Shard] = Counter()
         self._at_work: set[tuple[Shard, str]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
-        self._told: dict[Partition, int] = {}
+        self._shown: dict[Partition, int] = {}  # in the consumer group
         self._next_group_commit = self._next_lag = 0.0
         self._last_resort: threading.Timer | None = None
 
@@ -137,11 +137,12 @@ class Handover:
         self.assigned = True
         fence_ms = max(shard.fence_s for shard in new.values()) * 1e3
         load_ms = max(shard.load_s for shard in new.values()) * 1e3
-        figures = len(offsets), recovery_s * 1e3, fence_ms, records, load_ms
+        taken, seconds = len(offsets), round(recovery_s, 3)
+        figures = taken, recovery_s * 1e3, fence_ms, records, load_ms
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             *figures,
-            extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
+            extra=json_fields(event="acquired", partitions=taken, seconds=seconds),
         )
         return offsets
 
@@ -177,13 +178,13 @@ class Handover:
         old, self.shards = self.shards, {}
         self.assigned, self.lags = False, {}
         self._waiting.clear()
-        self._told.clear()
+        self._shown.clear()
         if old:
             started = time.perf_counter()
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
             self.metrics.released.inc(len(old))
             took_s = time.perf_counter() - started
-            fields = about(event="given_up", partitions=len(old), seconds=round(took_s, 3))
+            fields = json_fields(event="given_up", partitions=len(old), seconds=round(took_s, 3))
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
     def _open_shard(self, partition: Partition) -> Shard | None:
@@ -192,7 +193,7 @@ class Handover:
 
     def has_room(self, partition: Partition) -> bool:
         shard = self._open_shard(partition)
-        return shard is not None and self._waiting[shard] < MOST_WAITING
+        return shard is not None and self._waiting[shard] < WAITING_MAX
 
     def claim(self, partition: Partition, batch: FetchedRecords) -> FetchedRecords | None:
         """Return `batch` with its open shard, and count it as waiting; None without a shard."""
@@ -218,7 +219,7 @@ class Handover:
         if now < self._next_lag or self.reader is None:
             return
         self._next_lag = now + _LAG_S
-        for tp, reading in self.reader.readings().items():
+        for tp, reading in self.reader.read_positions().items():
             shard, lag = self.shards.get(tp), self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now, shard.offset, reading)
@@ -233,38 +234,38 @@ class Handover:
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
-                    shards[tp].ends.note(End(now_ms, offset))
-            for tp, reading in self._reader().readings().items():
+                    shards[tp].ends.note(LogEnd(now_ms, offset))
+            for tp, reading in self._reader().read_positions().items():
                 behind = self.shards.get(tp)
                 if behind is not None and behind.ends:
                     self._start_once(behind, "clock", behind.tick, reading)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
-            logger.debug("the end of the log could not be asked for: %s", describe(exc))
+            logger.debug("the log ends could not be queried: %s", describe(exc))
 
     async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
         offsets = {tp: at for tp, shard in shards.items() if (at := shard.committed) is not None}
-        changed = {tp: offset for tp, offset in offsets.items() if self._told.get(tp) != offset}
+        changed = {tp: offset for tp, offset in offsets.items() if self._shown.get(tp) != offset}
         if changed:
             await self._reader().commit_group(changed)
-            self._told.update(changed)
+            self._shown.update(changed)
 
     def fail(self, status: int, message: str) -> None:
         """Stop with `status`, unless one is set; the process ends even if stopping hangs."""
         if self.exit_status is None:
             self.exit_status = status
-            logger.critical("%s", message, extra=about(event="stopping", status=status))
+            logger.critical("%s", message, extra=json_fields(event="stopping", status=status))
             self._end(status)
 
-    def let_go(self, reason: str = "") -> None:
-        """Stop, to restart when Kafka is back; `reason` reports an outage not noticed yet."""
+    def stop_for_outage(self, reason: str = "") -> None:
+        """Stop, to restart when Kafka is back; `reason` begins the outage unless it has begun."""
         if self.exit_status is None:
             self.exit_status = KAFKA_AWAY
             if reason:
-                self.metrics.away.lost(reason)
+                self.metrics.outage.begin(reason)
             self._end(EXIT_FAILED)
 
     def _end(self, status: int) -> None:
@@ -273,8 +274,8 @@ class Handover:
         self._last_resort.daemon = True
         self._last_resort.start()
 
-    def ended(self) -> None:
-        """Cancel the exit timer and drop everything large, since Faust keeps a reference."""
+    def dispose(self) -> None:
+        """Cancel the exit timer and drop everything large: Faust keeps a reference to this."""
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.factories.clear()
@@ -292,15 +293,15 @@ class Handover:
         self._start(shard.shutdown())
         if isinstance(failure, Fenced):
             self.metrics.fenced.inc()
-            fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
+            fields = json_fields(event="fenced", stage=shard.stage, partition=shard.partition)
             logger.warning("a newer owner took over: %s", failure, extra=fields)
             loop = asyncio.get_running_loop()
             loop.call_later(self.fenced_grace_s, self._still_fenced, shard)
         elif unreachable(failure):
-            self.let_go(text_of(failure))
+            self.stop_for_outage(text_of(failure))
         elif isinstance(failure, CopyFailed):
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
-            self.let_go()
+            self.stop_for_outage()
         elif isinstance(failure, QuietcountError):
             self.fail(EXIT_REFUSED, str(failure))
         elif (reason := forbidden(failure)) is not None:

@@ -3,7 +3,7 @@
 Lag in seconds counts from when the log first had a record that the shard has not processed,
 whatever the record's timestamp, so old events do not look like lag.
 
-`Ends` lets the wall clock close ticks. At every beat the event loop notes the time and the log's
+`LogEnds` lets the wall clock close ticks. At every beat the event loop notes the time and the log's
 end, and the shard closes ticks for that time *at that offset*. So processing speed, which depends
 on the content of events, does not decide in which tick another event counts.
 """
@@ -11,39 +11,39 @@ on the content of events, does not decide in which tick another event counts.
 from collections import deque
 from typing import NamedTuple
 
-#: A shard with this many outstanding ends notes no more.
-MOST_ENDS = 10_000
+#: Limit of outstanding ends per shard; no more are noted until some are reached.
+ENDS_MAX = 10_000
 
 
-class End(NamedTuple):
+class LogEnd(NamedTuple):
     """A log's last stable offset at wall-clock time `now_ms`."""
 
     now_ms: int
     offset: int
 
 
-class Ends(deque[End]):
+class LogEnds(deque[LogEnd]):
     """Log ends not yet reached. One thread notes, one takes: append, popleft and len are atomic."""
 
     noted_ms: int | None = None
 
     @property
     def full(self) -> bool:
-        return len(self) >= MOST_ENDS
+        return len(self) >= ENDS_MAX
 
-    def note(self, end: End) -> None:
+    def note(self, end: LogEnd) -> None:
         """Add an end; offsets and times must not decrease."""
         self.append(end)
         self.noted_ms = end.now_ms
 
-    def take(self, position: int) -> End | None:
+    def take(self, position: int) -> LogEnd | None:
         return self.popleft() if self and self[0].offset <= position else None
 
 
-_MOST = 512
+_SAMPLES_MAX = 512
 
 
-class Reading(NamedTuple):
+class ReadPosition(NamedTuple):
     """Offsets of one partition: `handed` is the end of the last batch given to the shard.
 
     `position` also passes invisible records; `end` is the last stable offset at the last fetch.
@@ -66,7 +66,7 @@ class Lag:
         self._first: int | None = None
         self._ends: deque[tuple[float, int]] = deque()
 
-    def sample(self, now_s: float, offset: int, reading: Reading) -> None:
+    def sample(self, now_s: float, offset: int, reading: ReadPosition) -> None:
         position, end = reading.passed(offset), reading.end
         if self._first is None:
             self._first = end
@@ -75,7 +75,7 @@ class Lag:
             self._ends.append((now_s, end))
         while self._ends and self._ends[0][1] <= position:
             self._ends.popleft()
-        if len(self._ends) > _MOST:  # long backlog: keep every other sample
+        if len(self._ends) > _SAMPLES_MAX:  # long backlog: keep every other sample
             self._ends = deque(list(self._ends)[::2])
         self.records = max(0, end - position)
 

@@ -7,7 +7,7 @@
 The group session expires after ten seconds, so the release gives up nothing that this worker still
 owns, and the clients survive a shorter restart of a broker. Every client logs every failed
 connection attempt; the filter drops these lines, but never a broker's refusal (password,
-authorisation). `--debug` shows all.
+authorization). `--debug` shows all.
 """
 
 import logging
@@ -23,7 +23,8 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, text_of, unreachable
-from workers.runtime.availability import Away
+from workers.kafka.reading import Callback
+from workers.runtime.availability import Outage
 from workers.runtime.errors import SettingsError
 
 #: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
@@ -51,7 +52,7 @@ _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
 
 
-def _adds_something(record: logging.LogRecord) -> bool:
+def _is_informative(record: logging.LogRecord) -> bool:
     source, text = record.name.partition(".")[0], record.getMessage()
     if source == "aiokafka":
         return not text.startswith(_AIOKAFKA)
@@ -62,11 +63,11 @@ def _adds_something(record: logging.LogRecord) -> bool:
     return record.name != "workers.kafka.clients" or _OURS.match(text) is None
 
 
-def without_outages() -> None:
+def filter_outage_logs() -> None:
     root = logging.getLogger()
     if root.level > logging.DEBUG:
         for handler in root.handlers:
-            handler.addFilter(_adds_something)
+            handler.addFilter(_is_informative)
 
 
 ASK_S = 3.0
@@ -74,7 +75,7 @@ AWAY_S = 5.0
 GIVE_UP_S = 15.0
 #: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
 REFUSED_S = 30.0
-LOOK_S = 1.0
+INTERVAL_S = 1.0
 _SLICE_S, _END_S = 0.1, 10.0
 #: Detect a recovered broker quickly; replace a connection that hangs.
 _EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
@@ -83,14 +84,14 @@ T = TypeVar("T")
 
 
 @contextmanager
-def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> Iterator[None]:
-    """Monitor Kafka, unless embedded, while the block runs; call `gone` to let go."""
+def watch_kafka(connection: Connection, outage: Outage, give_up: Callback) -> Iterator[None]:
+    """Monitor Kafka, unless embedded, while the block runs; call `give_up` after GIVE_UP_S."""
     if connection.embedded is not None:
         yield
         return
     ended = Event()
-    args = connection, away, gone, ended
-    thread = Thread(target=_look, args=args, name="kafka-watch", daemon=True)
+    args = connection, outage, give_up, ended
+    thread = Thread(target=_watch, args=args, name="kafka-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -100,14 +101,14 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         thread.join(_END_S)
 
 
-def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: Event) -> None:
+def _watch(connection: Connection, outage: Outage, give_up: Callback, ended: Event) -> None:
     errors: list[KafkaError] = []
     eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
     if "reconnect.backoff.ms" in connection.client:
         eager.pop("reconnect.backoff.max.ms", None)
-    with connection.asking(errors, **eager) as admin:
+    with connection.quiet_admin(errors, **eager) as admin:
         answered_s = time.monotonic()
-        while not ended.wait(LOOK_S):
+        while not ended.wait(INTERVAL_S):
             try:
                 # Query the cluster, not its topics: there may be thousands.
                 asked = admin.describe_cluster(request_timeout=ASK_S)
@@ -119,24 +120,24 @@ def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: E
                 admin.poll(0)  # serves the callback
                 silent_s = time.monotonic() - answered_s
                 if silent_s >= AWAY_S and not ended.is_set():
-                    away.lost(connection.silence(errors), answered_s)
+                    outage.begin(connection.no_answer(errors), answered_s)
                 if silent_s >= GIVE_UP_S:
-                    gone()
+                    give_up()
                     return
             else:
                 answered_s = time.monotonic()
                 errors.clear()
-                away.found()
+                outage.end()
 
 
-def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:
-    """Return the answer of `ask`, retrying while Kafka is away; call `waiting` before every retry.
+def wait_for(ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: None) -> T:
+    """Return the answer of `ask`, retrying while Kafka is away; call `on_wait` before every retry.
 
     Raises SettingsError if Kafka refuses us or the topic does not exist: at once, but after an
     outage only if it persists, since a broker that has just started may not know everything yet.
     """
     refused_s: float | None = None
-    seen = away.is_so
+    seen = outage.is_active
     while True:
         began_s = time.monotonic()
         try:
@@ -146,7 +147,7 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
             if not is_away and (isinstance(error, KafkaException) or not seen):
                 raise
             seen = True
-            away.lost(text_of(error) if is_away else str(error))
+            outage.begin(text_of(error) if is_away else str(error))
             if is_away:
                 refused_s = None
             else:
@@ -154,7 +155,7 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
                 if began_s - refused_s >= REFUSED_S:
                     raise
         else:
-            away.found()
+            outage.end()
             return answer
-        waiting()
-        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began_s)))
+        on_wait()
+        time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began_s)))

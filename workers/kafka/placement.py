@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.texts import readonly_contiguous
-from workers.arrays.types import Bytes, Longs
+from workers.arrays.types import Bools, Bytes, Longs
 from workers.kafka.records import crc_table
 from workers.runtime.frozen import read_only
 
@@ -68,7 +68,7 @@ def hash_partitions(
     partitions: int,
     out: Longs,
 ) -> None:
-    """Write to `out`, int64 (n,), the partition of each text in `places`, (n, 2)."""
+    """Write the partition of each text in `places` (n, 2) to `out`, int64 (n,)."""
     for i in range(len(places)):
         start, stop = places[i, 0], places[i, 1]
         hashed = murmur2(data, start, stop) if by_murmur2 else crc32(data, start, stop, table)
@@ -76,7 +76,7 @@ def hash_partitions(
 
 
 def partitions_of(data: Bytes, places: Longs, partitions: int, partitioner: str = MURMUR2) -> Longs:
-    """Return int64 (n,); `places`, (n, 2), has each user's start and stop in `data`."""
+    """Return the partition of each user, int64 (n,); `places` (n, 2) has starts and stops."""
     found = np.empty(len(places), dtype=np.int64)
     data, places = readonly_contiguous(data), readonly_contiguous(places)
     hash_partitions(data, places, partitioner == MURMUR2, _TABLE, partitions, found)
@@ -89,7 +89,7 @@ class Placement:
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
         self._partitioner, self._partition, self._partitions = partitioner, partition, partitions
 
-    def here(self, data: Bytes, places: Longs) -> NDArray[np.bool_]:
+    def belongs(self, data: Bytes, places: Longs) -> Bools:
+        """Return a mask of the users, places (n, 2) in `data`, whose records belong here."""
         found = partitions_of(data, places, self._partitions, self._partitioner)
-        here: NDArray[np.bool_] = found == self._partition
-        return here
+        return np.equal(found, self._partition)

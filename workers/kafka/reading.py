@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.kafka.clients import Connection, of_no_group, unreachable
+from workers.kafka.clients import Connection, is_group_denial, unreachable
 from workers.runtime.errors import KafkaAway, SettingsError
 
 #: Records per call, over all partitions; events may have a megabyte each.
@@ -23,10 +23,12 @@ _LOOK_S = 1.0
 
 
 Partition = tuple[str, int]  # topic, partition
+# An `on_wait` is called repeatedly while nothing arrives, and may raise to end the wait.
+Callback = Callable[[], None]
 
 
 class FetchedChunk(NamedTuple):
-    """Next records of a partition, the position after them, and whether its span has ended."""
+    """A partition's next records, the position after them, and whether its span has ended."""
 
     where: Partition
     messages: list[Message]
@@ -38,7 +40,7 @@ class FetchedChunk(NamedTuple):
 def reader(
     connection: Connection, *, uncommitted: bool = False, events: bool = False
 ) -> Iterator[Consumer]:
-    """Yield a consumer for `take`; `events` limits fetches: foreign data could fill the memory."""
+    """Yield a consumer for `read_spans`; `events` bounds fetches of data that producers control."""
     fetch_bytes = _EVENTS_FETCH_BYTES if events else _FETCH_BYTES
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
@@ -63,9 +65,9 @@ def reader(
 
 
 def bounds_of(
-    consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
+    consumer: Consumer, topic: str, partition: int, on_wait: Callback = lambda: None
 ) -> tuple[int, int]:
-    """Return first offset and visible end; call `waiting`, which may raise; raise after 30 s."""
+    """Return first offset and visible end; raise if there is no answer for 30 s."""
     deadline, log = time.monotonic() + _ASK_S, TopicPartition(topic, partition)
     while True:
         try:
@@ -73,18 +75,18 @@ def bounds_of(
         except KafkaException as error:
             if not unreachable(error) or time.monotonic() > deadline:
                 raise
-            waiting()
+            on_wait()
             time.sleep(_POLL_S)  # some errors return immediately
         else:
             return low, high
 
 
 def end_of(
-    connection: Connection, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
+    connection: Connection, topic: str, partition: int, on_wait: Callback = lambda: None
 ) -> int:
     """Return a log's end, regardless of open transactions."""
     with reader(connection, uncommitted=True) as consumer:
-        return bounds_of(consumer, topic, partition, waiting)[1]
+        return bounds_of(consumer, topic, partition, on_wait)[1]
 
 
 def await_commits(connection: Connection, partitions: Iterable[Partition]) -> None:
@@ -110,17 +112,17 @@ def hidden_by_transaction(topic: str, partition: int) -> KafkaAway:
     )
 
 
-def take(
+def read_spans(
     consumer: Consumer,
     spans: dict[Partition, tuple[int, int]],
-    waiting: Callable[[], None] = lambda: None,
+    on_wait: Callback = lambda: None,
     most: int = RECORDS,
     until_s: float = math.inf,
 ) -> Iterator[FetchedChunk]:
     """Yield the records in `spans` of offsets, up to `most` at once, until every span has ended.
 
-    While nothing arrives, call `waiting`, which may raise; raise after a minute without progress.
-    Stop early at `until_s` (monotonic). The caller may delete spans to end them early.
+    Raise after a minute without progress. Stop early at `until_s` (monotonic); the caller may
+    delete spans to end them early.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
@@ -144,7 +146,7 @@ def take(
                         part.append(message)
                     if offset >= end - (error is None):
                         ended.add(where)
-            elif not of_no_group(error):
+            elif not is_group_denial(error):
                 if error.fatal() or not error.retriable():
                     raise KafkaException(error)
                 problem = error
@@ -153,7 +155,7 @@ def take(
         elif time.monotonic() > deadline:
             raise KafkaException(problem)
         else:
-            waiting()
+            on_wait()
         for where, messages in found.items():
             if where in ended:
                 yield FetchedChunk(where, messages, spans.pop(where)[1], True)
@@ -174,5 +176,5 @@ def read_partition(
             )
         low = max(low, since)
         if low < high:
-            for taken in take(consumer, {(topic, partition): (low, high)}):
+            for taken in read_spans(consumer, {(topic, partition): (low, high)}):
                 yield from taken.messages

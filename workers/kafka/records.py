@@ -251,7 +251,7 @@ class Records:
         )
 
     @classmethod
-    def of_messages(
+    def from_messages(
         cls, messages: Sequence[Message], keys: Sequence[bytes | None] | None = None
     ) -> Records:
         """Build records from a client's messages; `keys` replace theirs."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from workers.kafka.clients import Connection
-from workers.kafka.offsets import End, Ends, Reading
+from workers.kafka.offsets import LogEnd, LogEnds, ReadPosition
 from workers.kafka.reading import end_of, hidden_by_transaction
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing
 from workers.kafka.store import Store
@@ -61,7 +61,7 @@ class Shard:
         #: Position up to which everything is committed; for lag tools only.
         self.committed: int | None = None
         self.closed = False
-        self.ends = Ends()
+        self.ends = LogEnds()
         #: Begin or last progress of the current work; None while idle.
         self.busy_since_s: float | None = None
         #: Time of the last commit, or of the opening (monotonic); 0 before.
@@ -86,7 +86,7 @@ class Shard:
         """Return whether to note the log's end now; cheap, and callable from any thread."""
         return False
 
-    def reached(self, end: End) -> None:
+    def reached(self, end: LogEnd) -> None:
         """Act on `end.now_ms`: exactly the records in the log at that time have been processed."""
 
     def idle(self) -> None:
@@ -141,7 +141,7 @@ class Shard:
             self.process(batch)
             self.offset = batch.end
 
-    def tick(self, reading: Reading) -> None:
+    def tick(self, reading: ReadPosition) -> None:
         with self._work():
             if self.offset is not None:
                 passed = reading.passed(self.offset)

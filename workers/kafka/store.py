@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from confluent_kafka import Consumer
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, end_of, reader, take
+from workers.kafka.reading import Callback, bounds_of, end_of, read_spans, reader
 from workers.kafka.topics import current_id
 from workers.runtime.errors import CopyFailed, SettingsError, StateRefused
 from workers.runtime.sizes import Change
@@ -80,7 +80,7 @@ class Memory:
         """Return None: it is never opened again."""
         return None
 
-    def wiped(self) -> Memory:
+    def emptied(self) -> Memory:
         return Memory()
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Memory:
 
 _META = b"m"
 _DATA = b"d"
-_MOST_COPIES = 4
+_COPIES_MAX = 4
 
 
 class Disk:
@@ -143,12 +143,12 @@ class Disk:
             raw = self._db.get(_META)
             return None if raw is None else _DECODER.decode(raw)
 
-    def wiped(self) -> Disk:
+    def emptied(self) -> Disk:
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
         return Disk(self.path)
 
-    def look(self) -> None:
+    def check_exists(self) -> None:
         with self._failing("be found"):
             (self.path / "CURRENT").stat()
 
@@ -176,7 +176,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
     An older owner on this machine may still hold RocksDB's lock. It was fenced, so its copy will
     never be ahead; ours is stored beside it. `again` suppresses repeated warnings.
     """
-    for number in range(1, _MOST_COPIES + 1):
+    for number in range(1, _COPIES_MAX + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
         try:
             return Disk(candidate)
@@ -191,7 +191,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
                 shutil.rmtree(candidate, ignore_errors=True)
             return Disk(candidate)
     raise SettingsError(
-        f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes"
+        f"worker.data_dir: {path} and {_COPIES_MAX - 1} copies of it are in use by other processes"
     )
 
 
@@ -210,7 +210,7 @@ def _options() -> Options:
 #: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
 #: Interval of checks that the files exist; also first and longest delay before retrying the disk.
-RETRY_S, RETRY_MOST_S = 5.0, 60.0
+RETRY_S, RETRY_MAX_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
@@ -224,9 +224,9 @@ class Store:
         self._copy: Copy | None = None
         #: The changelog position this copy has reached; None before the first.
         self.offset: int | None = None
-        self._written_s = self._look_s = 0.0
-        self._pause_s = RETRY_S
-        self._spoilt = False
+        self._written_s = self._checked_s = 0.0
+        self._delay_s = RETRY_S
+        self._unreadable = False
         self._connection: Connection | None = None
         #: A copy on disk is configured but has failed.
         self.in_memory = False
@@ -239,7 +239,7 @@ class Store:
                 self._copy = Memory() if self.path is None else open_disk(self.path)
             except CopyFailed as error:
                 self._copy = self._in_memory(error)
-            self._recognise(self._copy)
+            self._identify(self._copy)
         return self
 
     def get(self, key: bytes) -> bytes | None:
@@ -259,17 +259,17 @@ class Store:
         changes, copy = list(changes), self._opened()
         meta = self._meta(offset, time.time())
         try:
-            self._look()
+            self._check_files()
             copy.write(changes, meta)
         except CopyFailed as error:
-            self._go_without(error).write(changes, meta)
+            self._fall_back(error).write(changes, meta)
         self.offset, self._written_s = offset, meta.written_s
         if self.in_memory:
-            self._try_again()
+            self._retry_disk()
 
     def wipe(self) -> None:
         try:
-            self._copy = self._opened().wiped()
+            self._copy = self._opened().emptied()
         except CopyFailed as error:
             self._copy = self._in_memory(error)
         self.offset = None
@@ -278,7 +278,7 @@ class Store:
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
-        if self._spoilt and isinstance(copy, Disk):
+        if self._unreadable and isinstance(copy, Disk):
             shutil.rmtree(copy.path, ignore_errors=True)
 
     @contextmanager
@@ -286,18 +286,18 @@ class Store:
         try:
             yield
         except CopyFailed:
-            self._spoilt = True
+            self._unreadable = True
             raise
 
-    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> int:
+    def load(self, connection: Connection, on_wait: Callback = lambda: None) -> int:
         """Read the changelog to its end, its previous writer fenced; return the records read."""
         self._connection, records = connection, 0
         self.open()
         with reader(connection) as consumer:
-            low, high = bounds_of(consumer, *self.changelog.log, waiting)
-            self._distrust(low, high)
+            low, high = bounds_of(consumer, *self.changelog.log, on_wait)
+            self._discard_stale(low, high)
             start = low if self.offset is None else self.offset
-            for changes, position in self._changes(consumer, start, high, waiting):
+            for changes, position in self._changes(consumer, start, high, on_wait):
                 self.write(changes, max(position, self.offset or 0))
                 records += len(changes)
         # Check after reading: the records read then belong to the topic with this id.
@@ -305,23 +305,23 @@ class Store:
         return records
 
     def _changes(
-        self, consumer: Consumer, low: int, high: int, waiting: Callable[[], None] = lambda: None
+        self, consumer: Consumer, low: int, high: int, on_wait: Callback = lambda: None
     ) -> Iterator[tuple[list[Change], int]]:
         spans = {self.changelog.log: (low, high)} if low < high else {}
-        for taken in take(consumer, spans, waiting):
+        for taken in read_spans(consumer, spans, on_wait):
             changes = [(message.key() or b"", message.value()) for message in taken.messages]
             yield changes, taken.position
 
-    def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
+    def is_current(self, connection: Connection, on_wait: Callback) -> bool:
         """Return whether the changelog, its writers fenced, has no commits past this copy."""
         log = self.changelog.log
-        end = end_of(connection, *log, waiting)
+        end = end_of(connection, *log, on_wait)
         with reader(connection) as consumer:
-            low, high = bounds_of(consumer, *log, waiting)
+            low, high = bounds_of(consumer, *log, on_wait)
             start = low if self.offset is None else self.offset
             if not start <= end <= high:
                 return False
-            return not any(changes for changes, _ in self._changes(consumer, start, high, waiting))
+            return not any(changes for changes, _ in self._changes(consumer, start, high, on_wait))
 
     def _check_id(self, connection: Connection) -> None:
         """Refuse a re-created changelog: its state is gone, and its old id repeats the noise."""
@@ -332,7 +332,7 @@ class Store:
                 "forgotten, and its noise must not be used again. Restart the worker: it says what to do"
             )
 
-    def _distrust(self, low: int, high: int) -> None:
+    def _discard_stale(self, low: int, high: int) -> None:
         if self.offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
@@ -346,7 +346,8 @@ class Store:
         logger.warning("%s: reading all of it again", name)
         self.wipe()
 
-    def _recognise(self, copy: Copy) -> None:
+    def _identify(self, copy: Copy) -> None:
+        """Take over the copy's position; wipe it if it belongs to another topic or has none."""
         with self._reading():
             meta, log = copy.meta(), self.changelog
             unfinished = meta is None and next(copy.items(b""), None) is not None
@@ -366,13 +367,13 @@ class Store:
     def _in_memory(self, error: CopyFailed) -> Memory:
         if not self.in_memory:
             logger.warning(
-                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then",
+                "worker.data_dir: %s. Continuing with the state in memory; the disk is retried",
                 error,
             )
-        self.in_memory, self._look_s, self._pause_s = True, time.monotonic(), RETRY_S
+        self.in_memory, self._checked_s, self._delay_s = True, time.monotonic(), RETRY_S
         return Memory()
 
-    def _go_without(self, error: CopyFailed) -> Copy:
+    def _fall_back(self, error: CopyFailed) -> Copy:
         """Rebuild the state in memory from the changelog, ignoring the disk."""
         if self._connection is None:
             raise error
@@ -385,14 +386,14 @@ class Store:
         self._copy = copy
         return copy
 
-    def _try_again(self) -> None:
+    def _retry_disk(self) -> None:
         now_s = time.monotonic()
-        if self.path is None or self.offset is None or now_s - self._look_s < self._pause_s:
+        if self.path is None or self.offset is None or now_s - self._checked_s < self._delay_s:
             return
-        self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+        self._delay_s = min(2 * self._delay_s, RETRY_MAX_S)
         disk: Copy | None = None
         try:
-            disk = open_disk(self.path, again=True).wiped()
+            disk = open_disk(self.path, again=True).emptied()
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)
@@ -400,19 +401,19 @@ class Store:
         except (CopyFailed, SettingsError):  # already logged
             if disk is not None:
                 disk.close()
-            self._look_s = time.monotonic()
+            self._checked_s = time.monotonic()
             return
         self._copy, self.in_memory = disk, False
         logger.warning(
-            "worker.data_dir: %s can be written again: the local copy is there", self.path
+            "worker.data_dir: %s can be written again: the local copy is complete", self.path
         )
 
-    def _look(self) -> None:
+    def _check_files(self) -> None:
         """Check at intervals that the files exist: RocksDB would keep using those it has open."""
         now_s = time.monotonic()
-        if isinstance(self._copy, Disk) and now_s - self._look_s >= RETRY_S:
-            self._look_s = now_s
-            self._copy.look()
+        if isinstance(self._copy, Disk) and now_s - self._checked_s >= RETRY_S:
+            self._checked_s = now_s
+            self._copy.check_exists()
 
     def _opened(self) -> Copy:
         if self._copy is None:

@@ -82,7 +82,7 @@ _AGAIN_S = 0.05
 #: Prefix of librdkafka's in-process cluster ids; Kafka's own ids are 22 characters of base64.
 _EMBEDDED = "mockCluster"
 #: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
-KAFKAS_OWN = "__"
+INTERNAL_PREFIX = "__"
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
@@ -108,7 +108,7 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class Existing:
+class ExistingTopic:
     """A topic on the cluster. On the embedded one `topic_id` is None and `config` empty."""
 
     name: str
@@ -123,7 +123,7 @@ def plan_topics(
     events_partitions: int | None,
     owners: int | None,
     histogram_topics: Sequence[str],
-    existing: Mapping[str, Existing],
+    existing: Mapping[str, ExistingTopic],
     *,
     rekey: bool = False,
     user_partitions: int | None = None,
@@ -137,7 +137,7 @@ def plan_topics(
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     by_user, rekey_state = rekey_topics(name)
     state = rekey_state if rekey else contribute_state
-    of_events = _of_events(events_topics, existing, state, events_partitions)
+    of_events = _event_partitions(events_topics, existing, state, events_partitions)
     plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
     sources = sum(of_events.values())
     if rekey:
@@ -175,8 +175,8 @@ def plan_topics(
     ]
 
 
-def _of_events(
-    topics: Sequence[str], existing: Mapping[str, Existing], state: str, wanted: int | None
+def _event_partitions(
+    topics: Sequence[str], existing: Mapping[str, ExistingTopic], state: str, wanted: int | None
 ) -> dict[str, int]:
     """Return partition counts, existing or required; topic `state` has their sum."""
     there = {topic: existing[topic].partitions for topic in topics if topic in existing}
@@ -188,12 +188,12 @@ def _of_events(
     return {topic: there.get(topic, wanted or DEFAULT_PARTITIONS) for topic in topics}
 
 
-def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
+def describe(connection: Connection, names: Iterable[str]) -> dict[str, ExistingTopic]:
     """Return the existing topics among `names`; refuse a cluster without ids or answers."""
     # List all topics: asking for one by name may create it.
-    with _introduce(connection) as (admin, metadata):
+    with _connect(connection) as (admin, metadata):
         found = {
-            name: Existing(name, len(metadata.topics[name].partitions))
+            name: ExistingTopic(name, len(metadata.topics[name].partitions))
             for name in dict.fromkeys(names)
             if name in metadata.topics and metadata.topics[name].error is None
         }
@@ -205,7 +205,7 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
         for resource, future in asked.items():
-            with suppress(KafkaException):  # not authorised; the rest is still worth showing
+            with suppress(KafkaException):  # not authorized; the rest is still worth showing
                 entries, name = future.result(), resource.name
                 shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
                 found[name] = replace(found[name], config=shown)
@@ -213,7 +213,7 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
 
 
 def default_partitions(connection: Connection) -> int:
-    with _introduce(connection) as (admin, metadata):
+    with _connect(connection) as (admin, metadata):
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()
         with suppress(KafkaException, KeyError):
@@ -221,14 +221,14 @@ def default_partitions(connection: Connection) -> int:
     return DEFAULT_PARTITIONS
 
 
-def partitions_on(connection: Connection) -> dict[str, int]:
+def partition_counts(connection: Connection) -> dict[str, int]:
     """Return partition counts by topic visible to this principal, sorted, without Kafka's own."""
-    with _introduce(connection) as (_, metadata):
+    with _connect(connection) as (_, metadata):
         pass
     return {
         name: len(topic.partitions)
         for name, topic in sorted(metadata.topics.items())
-        if topic.error is None and not name.startswith(KAFKAS_OWN)
+        if topic.error is None and not name.startswith(INTERNAL_PREFIX)
     }
 
 
@@ -239,10 +239,10 @@ def current_id(connection: Connection, topic: str) -> str:
 
 
 @contextmanager
-def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
+def _connect(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
     """Yield an admin client and the cluster's metadata, once the cluster has a controller."""
     where, embedded = f"kafka.bootstrap = {connection.bootstrap!r}", connection.embedded
-    with connection.introduce(_ANSWER_S) as (admin, metadata):
+    with connection.connect(_ANSWER_S) as (admin, metadata):
         # A cluster has no controller during an election; the embedded one never has one.
         if embedded is not None:
             known = embedded.startswith(_EMBEDDED) and metadata.cluster_id == embedded
@@ -256,14 +256,14 @@ def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMet
             if time.monotonic() >= deadline:
                 raise SettingsError(
                     f"{where}: the cluster has had no controller for {_ANSWER_S:g} s, and "
-                    "without one it tells no topic ids: see to its controllers, then start again"
+                    "without one it reports no topic ids: repair its controllers, then start again"
                 )
             time.sleep(_AGAIN_S)
             metadata = admin.list_topics(timeout=_ANSWER_S)
         yield admin, metadata
 
 
-def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
+def find_problems(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
     """Return one sentence per problem with existing topics that must prevent the start."""
     found = []
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
@@ -297,7 +297,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
     return found
 
 
-def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
+def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
     found, kept = [], str(INFINITE)
     for topic, here in _existing(plan, existing):
         retention = here.config.get("retention.ms", kept)
@@ -309,22 +309,22 @@ def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def _existing(
-    plan: Sequence[Topic], existing: Mapping[str, Existing]
-) -> Iterator[tuple[Topic, Existing]]:
+    plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
+) -> Iterator[tuple[Topic, ExistingTopic]]:
     return ((topic, existing[topic.name]) for topic in plan if topic.name in existing)
 
 
-def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Topic]:
+def missing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
     return [topic for topic in plan if topic.name not in existing]
 
 
 def create_missing(
-    connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]
+    connection: Connection, plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[str]:
     wanted = missing(plan, existing)
     if not wanted:
         return []
-    with _introduce(connection) as (admin, _):
+    with _connect(connection) as (admin, _):
         if connection.embedded is not None:  # listing a topic creates it
             for topic in wanted:
                 admin.list_topics(topic.name, timeout=_ANSWER_S)

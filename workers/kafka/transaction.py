@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
-from workers.kafka.transaction_state import Event, State, after
+from workers.kafka.transaction_state import Event, State, next_state
 from workers.runtime.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
 from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 #: A newer producer has our transactional id.
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 #: Delivery failures that a retry of the transaction cannot cure.
-_HOPELESS = (
+_PERMANENT = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_RECORD,
@@ -115,7 +115,7 @@ class Transactions:
         self._drop()
 
     def _enter(self, event: Event) -> None:
-        self._state = after(self._state, event)
+        self._state = next_state(self._state, event)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -147,8 +147,8 @@ class Transactions:
             },
         )
         # Connect first: a cold init_transactions waits out a 500 ms timer.
-        self._insist("connect", lambda within_s: producer.list_topics(timeout=within_s))
-        self._insist("initialize", producer.init_transactions)
+        self._call_until_done("connect", lambda within_s: producer.list_topics(timeout=within_s))
+        self._call_until_done("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
 
     def _drop(self) -> None:
@@ -178,7 +178,7 @@ class Transactions:
 
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
         exists (not committed); KafkaException if it cannot be committed (too large, not
-        authorised); MessageTooLong for a defective encoder. The outcome is unknown after
+        authorized); MessageTooLong for a defective encoder. The outcome is unknown after
         ShardClosed (the next owner reads it from the changelog) and KafkaAway (the broker timed the
         transaction out, or a minute passed without progress).
         """
@@ -229,7 +229,7 @@ class Transactions:
         """Deliver and commit; an undeliverable message makes the commit require an abort."""
         self._enter(Event.COMMIT)
         self._delivered_s = time.monotonic()
-        self._insist("commit", producer.commit_transaction)
+        self._call_until_done("commit", producer.commit_transaction)
         took_s = time.monotonic() - self._delivered_s
         if took_s < _SENT_ONCE_S:
             self._enter(Event.COMMITTED)
@@ -241,20 +241,20 @@ class Transactions:
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
         error: KafkaError = exc.args[0]
-        self._raise_if_over(error)
+        self._raise_if_final(error)
         failure = self._failure
         if failure is None or failure.code() in _PURGED:
             failure = error
         self._enter(Event.ABORT)
         if not error.txn_requires_abort():
-            self._insist("abort", producer.abort_transaction)
+            self._call_until_done("abort", producer.abort_transaction)
             raise exc
         logger.warning("%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str())
-        if failure.code() in _HOPELESS:
+        if failure.code() in _PERMANENT:
             with suppress(KafkaException, Fenced, KafkaAway):
-                self._insist("abort", producer.abort_transaction)
+                self._call_until_done("abort", producer.abort_transaction)
             raise KafkaException(failure)
-        self._insist("abort", producer.abort_transaction)
+        self._call_until_done("abort", producer.abort_transaction)
         self._enter(Event.ABORTED)
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
@@ -307,9 +307,9 @@ class Transactions:
             if offset is not None:
                 self._state_end = max(self._state_end, offset + 1)
 
-    def _insist(self, name: str, call: Callable[[float], object]) -> None:
+    def _call_until_done(self, name: str, call: Callable[[float], object]) -> None:
         """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile."""
-        began_s = said_s = going_s = time.monotonic()
+        began_s = warned_s = progress_s = time.monotonic()
         left = self._waiting()
         while True:
             try:
@@ -317,7 +317,7 @@ class Transactions:
                 return
             except KafkaException as exc:
                 error: KafkaError = exc.args[0]
-                self._raise_if_over(error)
+                self._raise_if_final(error)
                 again = error.retriable() or (name == "connect" and unreachable(exc))
                 if error.txn_requires_abort() or not again:
                     raise
@@ -325,13 +325,13 @@ class Transactions:
             self._owner.report_progress()
             now_s = time.monotonic()
             if self._waiting() < left:  # large, but progressing
-                left, going_s = self._waiting(), now_s
-            if now_s - going_s >= _STUCK_S:
+                left, progress_s = self._waiting(), now_s
+            if now_s - progress_s >= _STUCK_S:
                 raise KafkaAway(
                     f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}"
                 )
-            if now_s - said_s >= _LONG_S:
-                said_s = now_s
+            if now_s - warned_s >= _LONG_S:
+                warned_s = now_s
                 place = self._id, name, now_s - began_s, error.str()
                 logger.warning("%s: Kafka answers, but to %s has taken %.0f s so far: %s", *place)
             time.sleep(_AGAIN_S)
@@ -339,7 +339,7 @@ class Transactions:
     def _waiting(self) -> int:
         return 0 if self._producer is None else len(self._producer)
 
-    def _raise_if_over(self, error: KafkaError) -> None:
+    def _raise_if_final(self, error: KafkaError) -> None:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise SettingsError(
                 f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit "
@@ -354,7 +354,7 @@ class Transactions:
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from cause
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
-        if error.fatal() and error.code() not in _HOPELESS:
+        if error.fatal() and error.code() not in _PERMANENT:
             raise KafkaAway(
                 f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"
             ) from cause

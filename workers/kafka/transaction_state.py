@@ -76,12 +76,12 @@ def _transitions() -> Mapping[State, Mapping[Event, State]]:
 TRANSITIONS = _transitions()
 
 
-class NotAllowed(RuntimeError):
+class InvalidTransition(RuntimeError):
     """An event that the state does not allow: a defect of this program."""
 
 
-def after(state: State, event: Event) -> State:
+def next_state(state: State, event: Event) -> State:
     try:
         return TRANSITIONS[state][event]
     except KeyError:
-        raise NotAllowed(f"{event.name} while {state.value}") from None
+        raise InvalidTransition(f"{event.name} while {state.value}") from None

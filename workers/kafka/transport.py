@@ -39,9 +39,9 @@ from mode import Service
 from mode.utils.futures import notify
 
 from workers.kafka.clients import Connection, faust_credentials, forbidden, text_of, unreachable
-from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_bytes
+from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_raw_batches
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
-from workers.kafka.offsets import Reading
+from workers.kafka.offsets import ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.runtime.errors import StateRefused, describe
@@ -82,15 +82,15 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         except ConsumerError as exc:
             if not unreachable(exc):
                 raise
-            let_go = self.consumer.handover.let_go
-            self.parent_loop.call_soon_threadsafe(let_go, text_of(exc))
+            stop_for_outage = self.consumer.handover.stop_for_outage
+            self.parent_loop.call_soon_threadsafe(stop_for_outage, text_of(exc))
             while not self.should_stop:
                 await self.sleep(_LOOK_S)
 
     async def on_thread_stop(self) -> None:
         """Leave the group. If no broker answers, let the group time out instead."""
         try:
-            away = self.consumer.handover.metrics.away.is_so
+            away = self.consumer.handover.metrics.outage.is_active
             await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
         # aiokafka re-raises the errors that ended its tasks.
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
@@ -102,31 +102,31 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._consumer = None  # releases fetched data
 
     def _create_worker_consumer(self, transport: Any) -> Any:
-        keep_bytes()
+        keep_raw_batches()
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
 
-    def readings(self) -> dict[Partition, Reading]:
+    def read_positions(self) -> dict[Partition, ReadPosition]:
         """Return position and log end per partition, as of its last fetch; no request."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
-        found: dict[Partition, Reading] = {}
+        found: dict[Partition, ReadPosition] = {}
         for tp, handed in list(self._chain.items()):
             state = None if assignment is None else assignment.state_value(TopicPartition(*tp))
             if state is not None and state.highwater is not None:
                 end = state.highwater if state.lso is None or state.lso < 0 else state.lso
-                found[tp] = Reading(handed, self._consumed.get(tp, handed), end)
+                found[tp] = ReadPosition(handed, self._consumed.get(tp, handed), end)
         return found
 
-    def kept_out(self) -> BaseException | None:
-        """Return the error that bars the consumer from its group; aiokafka raises it on fetch."""
+    def group_error(self) -> BaseException | None:
+        """Return the error that keeps the consumer out of its group; aiokafka raises it later."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
-    def ended(self) -> BaseException | None:
-        """Return why one of aiokafka's tasks has ended, which nothing restarts."""
+    def task_failure(self) -> BaseException | None:
+        """Return why one of aiokafka's tasks has ended, if so: nothing restarts it."""
         consumer = self._consumer
         if consumer is None or consumer._closed:
             return None
@@ -195,7 +195,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 if not waiter.done():
                     waiter.cancel()
                 elif not fetcher._closed:
-                    waiter.result()  # raises authorisation failures
+                    waiter.result()  # raises authorization failures
                     fetched = self._drain(fetcher, active_partitions)
             return fetched
 
@@ -340,7 +340,7 @@ class Consumer(driver.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over the new assignment; if Faust stops waiting, the epoch holds records back."""
+        """Take over the new assignment; if Faust stops waiting, the epoch keeps records out."""
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
         await asyncio.shield(self._acquiring)
@@ -357,7 +357,7 @@ class Consumer(driver.Consumer):
             if self.epoch != epoch or self.should_stop:
                 return
             if unreachable(exc):
-                self.handover.let_go(text_of(exc))
+                self.handover.stop_for_outage(text_of(exc))
             else:
                 logger.exception("taking over failed")
                 self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
@@ -372,9 +372,9 @@ class Consumer(driver.Consumer):
         while not self.should_stop:
             await self.sleep(_TICK_S)
             self.handover.beat()
-            if (ended := self.thread.ended()) is not None:
-                self.handover.let_go(_ENDED.format(describe(ended)))
-            failure = self.thread.kept_out()
+            if (ended := self.thread.task_failure()) is not None:
+                self.handover.stop_for_outage(_ENDED.format(describe(ended)))
+            failure = self.thread.group_error()
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
             if self.epoch == self.thread.epoch and self.flow_active:
@@ -386,15 +386,15 @@ class Consumer(driver.Consumer):
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
 
     async def _answer(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Return a call's result; if the consumer does not answer, let go and return None."""
+        """Return a call's result; if the consumer does not answer, stop and return None."""
         try:
             return await asyncio.wait_for(call, _ANSWER_S)
         except (TimeoutError, asyncio.CancelledError):
             task = asyncio.current_task()
-            # Else what was cancelled is a request of the consumer's, which would end this task.
+            # Otherwise a request of the consumer was cancelled, which must not end this task.
             if task is not None and task.cancelling():
                 raise
-            self.handover.let_go(_SILENT)
+            self.handover.stop_for_outage(_SILENT)
             return None
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
@@ -405,8 +405,8 @@ class Consumer(driver.Consumer):
         found = await self.thread.call_thread(self.thread.ends, self.epoch, list(partitions))
         return cast(Mapping[Partition, int], found)
 
-    def readings(self) -> Mapping[Partition, Reading]:
-        return self.thread.readings() if self.epoch == self.thread.epoch else {}
+    def read_positions(self) -> Mapping[Partition, ReadPosition]:
+        return self.thread.read_positions() if self.epoch == self.thread.epoch else {}
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         await self.thread.call_thread(self.thread.commit_group, dict(offsets))
@@ -427,12 +427,12 @@ class Consumer(driver.Consumer):
         except self.consumer_stopped_errors:
             raise
         except Exception as exc:
-            reason, ended = forbidden(exc), self.thread.ended()
+            reason, ended = forbidden(exc), self.thread.task_failure()
             if isinstance(exc, StateRefused):
                 self.handover.fail(EXIT_REFUSED, str(exc))
             elif unreachable(exc) or (reason is None and ended is not None):
                 away = text_of(exc) if ended is None else _ENDED.format(describe(ended))
-                self.handover.let_go(away)
+                self.handover.stop_for_outage(away)
             elif reason is not None:
                 self.handover.fail(EXIT_REFUSED, f"fetching failed: {reason}")
             else:
@@ -445,7 +445,7 @@ class Consumer(driver.Consumer):
             return
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
-                return  # a seek follows or has happened: these are read again
+                return  # a seek follows or has happened, and these are fetched again
             claimed = self.handover.claim(tp, batch)
             if claimed is not None:
                 self._read_offset[tp] = None  # no gap tracking
@@ -534,8 +534,8 @@ def create_app(
 
 
 class _Worker(faust.Worker):
-    #: Whether a signal requested the shutdown.
-    told = False
+    #: A signal has requested the shutdown.
+    stop_requested = False
 
     @Service.task
     async def _watch(self) -> None:
@@ -549,11 +549,11 @@ class _Worker(faust.Worker):
         await asyncio.sleep(_CLOSING_S)
 
     def _on_sigterm(self) -> None:
-        self.told = True
+        self.stop_requested = True
         super()._on_sigterm()
 
     def _on_sigint(self) -> None:
-        self.told = True
+        self.stop_requested = True
         super()._on_sigint()
 
 
@@ -569,6 +569,6 @@ def run_app(app: QuietcountApp) -> int:
     except Exception:
         logger.exception("the worker failed")
         status = EXIT_FAILED
-    app.handover.ended()
+    app.handover.dispose()
     own = app.handover.exit_status
-    return status if own is None or (own == KAFKA_AWAY and worker.told) else own
+    return status if own is None or (own == KAFKA_AWAY and worker.stop_requested) else own

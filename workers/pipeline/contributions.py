@@ -71,7 +71,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     def _contributions(self) -> Contributions:
         # Imported here because most commands never need numba.
-        from workers.arrays.text_columns import columns_of
+        from workers.arrays.text_columns import unpack_rows
 
         lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
         packed = np.frombuffer(self.counts, dtype=np.uint8)
@@ -81,7 +81,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         ends, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         key_of_row = np.empty(n, dtype=np.int32)
         rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
-        written = columns_of(lengths, packed, self.width, rows_of_key, ends, counts, key_of_row)
+        written = unpack_rows(lengths, packed, self.width, rows_of_key, ends, counts, key_of_row)
         if not written or len(rows_of_key) != len(self.keys):
             raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
         labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
@@ -162,7 +162,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
-# Made while one thread imports: when two threads first decode into a struct type at once, msgspec
+# Made at import, by one thread: if two threads first decode into a struct type at once, msgspec
 # crashes the process (seen in 26 of 300 tries with six threads; tests/test_imports.py).
 _DECODER = msgspec.msgpack.Decoder(Message)
 

@@ -46,13 +46,13 @@ def source_reader_of(
     reader: EventReader,
     partition: int,
     partitions: int,
-    form: Format | None = None,
+    fmt: Format | None = None,
 ) -> SourceReader:
     placement = None
     # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
         placement = Placement(settings.events.partitioner, partition, partitions)
-    return SourceReader(reader, declared_keys(settings), placement, form)
+    return SourceReader(reader, declared_keys(settings), placement, fmt)
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:
@@ -85,7 +85,7 @@ def histograms(
             worker=settings.worker.name,
             topic=settings.output_topic(config),
             stream=stream,
-            events=_counted(settings, config),
+            events=_counted_settings(settings, config),
             key=key,
             owner=(owner, owners),
         )
@@ -93,7 +93,7 @@ def histograms(
     ]
 
 
-def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
+def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, object]:
     """Return the mechanism id's counting settings, without newer defaults, to keep existing ids."""
     events, view = settings.events, view_of(settings.events, config)
     counted: dict[str, object] = {

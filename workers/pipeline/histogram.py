@@ -31,7 +31,7 @@ _SCALES = frozenset(("mu_scale", "noise", "scale", "scales", "sigma_squared", "t
 _SIZES = frozenset(("above", "column", "first", "intervals", "levels", "sums", "threshold"))
 DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
-CALLED = MappingProxyType(
+SETTING_NAMES = MappingProxyType(
     {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
 )
 
@@ -39,9 +39,9 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
 
 class HistogramProgress(msgspec.Struct, kw_only=True):
-    """Stored identity, position and price of one (histogram, generation).
+    """Stored identity, position and cost of one (histogram, generation).
 
-    `deltas` are the named parts of delta that are not converted, `reserved` is the last epoch
+    `deltas` are the parts of delta beside the conversion's, `reserved` is the last epoch
     charged before its first tick (under a ceiling), `until` the time, ms, up to which an ended
     generation may have published.
     """
@@ -60,27 +60,27 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     until: int | msgspec.UnsetType = msgspec.UNSET
 
 
-def left_out(stored: Mapping[str, HistogramProgress], names: Collection[str]) -> list[str]:
-    """Return stored histograms that have published and are not among `names`."""
-    return [name for name, life in stored.items() if name not in names and life.next is not None]
+def removal_refusals(
+    stored: Mapping[str, HistogramProgress], names: Collection[str]
+) -> Iterator[str]:
+    """Yield a refusal for every stored histogram that has published and is not among `names`."""
+    for name, life in stored.items():
+        if name not in names and life.next is not None:
+            yield (
+                f"histogram {name!r} is no longer in the settings, but its state exists: put it back to continue where it was, "
+                f"or end it for good: quietcount retire -c FILE {name}"
+            )
 
 
-def refusal_of_left_out(name: str) -> str:
-    return (
-        f"histogram {name!r} is no longer in the settings, but its state exists: put it back to continue where it was, "
-        f"or end it for good: quietcount retire -c FILE {name}"
-    )
-
-
-def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flatten(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, entry in value.items():
         if isinstance(entry, dict):
-            yield from leaves(entry, f"{prefix}{name}.")
+            yield from flatten(entry, f"{prefix}{name}.")
         else:
             yield prefix + name, entry
 
 
-def short(value: object) -> str:
+def abbreviate(value: object) -> str:
     text = msgspec.json.encode(value).decode()
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         text = value  # a number stored as text, so that no digit is lost
@@ -150,7 +150,7 @@ class Histogram:
         self._stored_keys = 0
         self._epoch: int | None = None
         self._blocks: set[str] = set()
-        self._gone: list[bytes] = []
+        self._deletions: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
         buckets = config.buckets
@@ -190,7 +190,7 @@ class Histogram:
         """Return the stream keys, with the global tick from which each is served."""
         return dict(zip(self._keys, self._since, strict=True))
 
-    def begin(self, time_ms: int) -> int:
+    def first_tick(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
         That is the event's own tick; with a stated start tick 1 of its epoch, which depends only on
@@ -226,12 +226,12 @@ class Histogram:
             self._open(epoch)
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
-            self._meet(name, tick)
+            self._add_key(name, tick)
         indexed: list[tuple[Contributions, Codes]] = []
         for part in parts:
             for name in part.keys if self._public else ():
                 if name not in self._index:
-                    self._meet(name, tick)
+                    self._add_key(name, tick)
             index = [self._index.get(name, -1) for name in part.keys]
             indexed.append((part, np.array(index, dtype=np.int32)))
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
@@ -259,10 +259,10 @@ class Histogram:
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call."""
-        changes: list[Change] = [(key, None) for key in self._gone]
+        changes: list[Change] = [(key, None) for key in self._deletions]
         for name, value in ledger_blocks.key_changes(self._keys, self._since, self._stored_keys):
             changes.append(((self.prefix + name).encode(), value))
-        self._gone, self._stored_keys = [], len(self._keys)
+        self._deletions, self._stored_keys = [], len(self._keys)
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
             for name, value in (*ledger_blocks.changes(self._state.ledger), *self._state.changed()):
@@ -300,7 +300,7 @@ class Histogram:
                 else:
                     further.append((name, value))
             else:
-                self._gone.append(key)
+                self._deletions.append(key)
         self._stored_keys = len(self._keys)
         if not self._public:
             removed = sum(name not in self._declared for name in self._keys)
@@ -328,7 +328,7 @@ class Histogram:
         then = life.description
         if now == then:
             return
-        after, before = dict(leaves(now)), dict(leaves(then))
+        after, before = dict(flatten(now)), dict(flatten(then))
         names = sorted(after.keys() | before.keys())
         pairs = {name: (before.get(name), after.get(name)) for name in names}
         changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -360,18 +360,18 @@ class Histogram:
             settings = [name for name in settings if last[name] != "radix"]
         for name in settings or changed:
             then, now = (changed if name in changed else found)[name]
-            yield f"{CALLED.get(name, name)} = {short(then)} became {short(now)}"
+            yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(then)} became {abbreviate(now)}"
 
     def _open(self, epoch: int) -> None:
         if self._epoch is not None:
             own = f"{self.prefix}{self._epoch}/"
-            self._gone += [(own + name).encode() for name in sorted(self._blocks)]
+            self._deletions += [(own + name).encode() for name in sorted(self._blocks)]
         self._epoch, self._blocks, self._state = epoch, set(), self.mechanism.init()
         self._labels = LabelCache()
         self.life.epochs += 1
         self._bind(epoch)
         for i in range(len(self._keys)):
-            self._introduce(i)
+            self._register_key(i)
 
     def _bind(self, epoch: int) -> None:
         if self.life.first is None:
@@ -379,13 +379,13 @@ class Histogram:
         self._id = mechanism_id(self.life.description, self.life.first, epoch)
         self._noise = self.mechanism.noise(self._key.stream(self._id))
 
-    def _meet(self, name: str, tick: int) -> None:
+    def _add_key(self, name: str, tick: int) -> None:
         self._index[name] = len(self._keys)
         self._keys.append(name)
         self._since.append(tick)
-        self._introduce(self._index[name])
+        self._register_key(self._index[name])
 
-    def _introduce(self, i: int) -> None:
+    def _register_key(self, i: int) -> None:
         state, name, labels = self._state, self._keys[i], self.mechanism.domain()
         state.key_tags = np.concatenate((state.key_tags, self._key.tags(name, [KEY_LABEL])))
         self.mechanism.meet_key(state, i, self._key.tags(name, labels), labels)

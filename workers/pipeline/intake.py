@@ -14,12 +14,12 @@ import numpy as np
 from workers.arrays.tallies import bound_events
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Longs, Words
-from workers.events.columns import DigestsOfViews, EventColumns, Events, pair_state, pairs_of
+from workers.events.columns import EventColumns, Events, ViewDigests, pair_state, pairs_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
-from workers.pipeline.users import Batch, Stored, Users
+from workers.pipeline.users import Batch, StoredPairs, Users
 from workers.pipeline.watermark import Watermark
 from workers.runtime.sizes import VALUE_BYTES, Change
 
@@ -32,14 +32,14 @@ class Intake(Watermark):
         lanes: Sequence[Lane],
         grace_ms: int,
         key: NoiseKey,
-        stored: Stored | None = None,
+        stored: StoredPairs | None = None,
         *,
         max_behind_ms: int | None = None,
     ) -> None:
         """`stored` holds committed user pairs; without it, they are kept in memory."""
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
-        self._shares, self._pairs = ContributionBuilder(key.tag_state), DigestsOfViews(pair_state)
+        self._builder, self._pairs = ContributionBuilder(key.tag_state), ViewDigests(pair_state)
         self._users = Users(lanes, stored)
         self.first: int | None = None
         self._tallies = Tallies()
@@ -56,14 +56,14 @@ class Intake(Watermark):
     ) -> Longs:
         """Count a batch in order; return indices of events too far behind to count, (k,).
 
-        `read_ms` is as in `pass_by`. `came_late` (n,) holds re-keyed events' origin watermarks, or
-        less than their times; those events do not move the watermark here.
+        `read_ms` is as in `advance_by`. For re-keyed events, `came_late` (n,) has the watermark of
+        their origin if they were late, else less than their times; they do not move this watermark.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
         times, before = events.times, self.watermark
         if came_late is None:
-            effective = self.pass_by(times, read_ms)
+            effective = self.advance_by(times, read_ms)
         else:
             effective = np.maximum(times, came_late)
             if before is not None:
@@ -92,12 +92,12 @@ class Intake(Watermark):
             amounts = columns.amounts
             if lane.max_items_per_user is not None:
                 own = ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
-                amounts = self._of_users(lane, own, columns, events.users)
+                amounts = self._bound_users(lane, own, columns, events.users)
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
         return behind
 
-    def _of_users(
+    def _bound_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None
     ) -> Longs:
         if users is None:
@@ -112,7 +112,7 @@ class Intake(Watermark):
         of_names = self._pairs.of(lane.view, events.key_names, events.label_names)
         pairs = np.ascontiguousarray(of_names.of(pairs_of(keys, events.labels))[:, 0])
         batch = Batch(users, events.ends - number, number, pairs, bounded)
-        return self._users.take(lane, epochs, batch)
+        return self._users.charge(lane, epochs, batch)
 
     @property
     def empty(self) -> bool:
@@ -129,7 +129,7 @@ class Intake(Watermark):
     def user_changes(self) -> list[Change]:
         """Return the user changes to store in the next commit's transaction."""
         return self._users.changes() + (
-            [] if self.watermark is None else self._users.over(self.watermark)
+            [] if self.watermark is None else self._users.expired(self.watermark)
         )
 
     def commit(
@@ -141,7 +141,7 @@ class Intake(Watermark):
         owners with contributions do. `sequences` are by owner.
         """
         owners = len(sequences)
-        shares, closes = self._shares.of(self._tallies.take(), owners), self.closes()
+        shares, closes = self._builder.build(self._tallies.take(), owners), self.has_closed_tick()
         found: list[tuple[int, Message]] = []
         for to in range(owners):
             if not (closes or shares[to]):

@@ -57,7 +57,7 @@ def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArr
 _PAGED, _PAGE = b'{"pages":', b"%b.%04x"
 
 
-def pages(
+def split_pages(
     name: bytes, value: bytes, max_bytes: int = VALUE_BYTES
 ) -> list[tuple[bytes, bytes | None]]:
     """Split a value, a JSON object, into (name, value) pairs to write in this order."""
@@ -68,8 +68,8 @@ def pages(
     return [*found, (name, _PAGED + b"%d}" % len(slices))]
 
 
-def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
-    """Return the value that `pages` split, or None; raise StateRefused if a page is missing."""
+def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
+    """Return a value that `split_pages` split, or None; StateRefused if a page is missing."""
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head

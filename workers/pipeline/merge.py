@@ -23,7 +23,7 @@ import msgspec
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, Section, decode
-from workers.pipeline.histogram import Histogram, HistogramProgress, left_out, refusal_of_left_out
+from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.sources import refuse_other_count
 from workers.runtime.errors import CopyFailed, StateRefused
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0
 
 
-class Waiting:
+class WaitingSections:
     """Sections of incomplete ticks, by (lane, tick)."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
@@ -73,14 +73,14 @@ class Waiting:
         except OSError as error:
             if self._failed_s is None:
                 logger.warning(
-                    "worker.data_dir: what waits for a slower source partition cannot be written: %s. It stays in memory",
+                    "worker.data_dir: contributions waiting for a slower source partition cannot be written: %s. They stay in memory",
                     error.strerror,
                 )
             self._failed_s = now_s
             return None
         if self._failed_s is not None:
             logger.warning(
-                "worker.data_dir: what waits for a slower source partition can be written again"
+                "worker.data_dir: contributions waiting for a slower source partition can be written again"
             )
             self._failed_s = None
         self._end += len(text)
@@ -122,9 +122,9 @@ class Waiting:
         try:
             text = b"" if self._file is None else os.pread(self._file.fileno(), length, start)
         except OSError as error:
-            raise CopyFailed(f"what waited on disk cannot be read: {error.strerror}") from error
+            raise CopyFailed(f"waiting contributions cannot be read: {error.strerror}") from error
         if len(text) != length:
-            raise CopyFailed("what waited on disk is gone")
+            raise CopyFailed("waiting contributions are gone")
         return _DECODER.decode(text)
 
 
@@ -161,7 +161,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """Ticks released by one call; `beginning` must be charged an epoch before the next tick."""
+    """Ticks released by one call; before the next, those `beginning` must be charged an epoch."""
 
     ticks: int
     snapshots: list[Snapshot]
@@ -180,9 +180,9 @@ class Merge:
         owners: int,
         directory: Path | None = None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
-        turns: GilLock | None = None,
+        gil_lock: GilLock | None = None,
     ) -> None:
-        """`directory` is as in `Waiting`, `turns` the worker's shards' (None: its own)."""
+        """`directory` is as in `WaitingSections`; the worker's shards share `gil_lock`."""
         self.histograms = histograms
         self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
@@ -193,11 +193,11 @@ class Merge:
         self._sequences = [0] * sources
         self._position = self._read_to = 0
         self._retired: list[tuple[str, HistogramProgress]] = []
-        self._gone: list[Change] = []
-        self.waiting = Waiting(directory, waiting_bytes_max)
+        self._deletions: list[Change] = []
+        self.waiting = WaitingSections(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
-        self.turns = turns or GilLock()
+        self.gil_lock = gil_lock or GilLock()
 
     def receive(self, value: bytes, offset: int) -> None:
         self.take(decode(value), offset)
@@ -267,7 +267,7 @@ class Merge:
             self._begin(each, users, until[each])
         row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size, lane, in_a_row = 0, None, 0
-        with self.turns.several() as turn:
+        with self.gil_lock.for_pieces() as turn:
             while released.ticks < ticks_max and size < BYTES_MAX:
                 due = {lane: at for lane, end in until.items() if (at := self._due(lane, end))}
                 if not due:
@@ -312,13 +312,13 @@ class Merge:
         for histogram in users:
             grid = histogram.grid
             if histogram.next is None and grid.end(max(1, grid.holding(first))) <= complete:
-                histogram.start_at(histogram.begin(first))
+                histogram.start_at(histogram.first_tick(first))
         starts = [h.next for h in users if h.next is not None]
         if len(starts) == len(users):
             self.waiting.drop_before(lane, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
-        """Return the time up to which a lane's ticks are complete, given that of all messages."""
+        """Return the time up to which a lane's ticks are complete; `complete`: of all lanes."""
         return complete
 
     @property
@@ -329,8 +329,8 @@ class Merge:
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""
-        changes, self._gone = self._gone, []
-        with self.turns.one(sum(map(self._rows, self._lanes))):
+        changes, self._deletions = self._deletions, []
+        with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
         return changes
@@ -361,8 +361,8 @@ class Merge:
             )
         refuse_other_count("the events topic", len(self.watermarks), len(progress.watermarks))
         refuse_other_count("the contributions topic", self.owners, progress.owners)
-        for name in left_out(progress.histograms, [h.name for h in self.histograms]):
-            raise StateRefused(refusal_of_left_out(name))
+        for refusal in removal_refusals(progress.histograms, [h.name for h in self.histograms]):
+            raise StateRefused(refusal)
         for histogram in self.histograms:
             life, generation = progress.histograms.get(histogram.name), histogram.config.generation
             used = _used(progress, histogram.name)
@@ -407,7 +407,7 @@ class Merge:
         if end_ms is not None:
             life.until = end_ms
         self._retired.append((name, life))
-        self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+        self._deletions += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:

@@ -1,8 +1,8 @@
 """Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
 
-A progress record's only exact datum is an offset. `read_tails` reads uncommitted records: it counts
-epochs that another worker was about to commit, and misses no acknowledged commit. (A commit returns
-before its marker is in every partition, so read-committed could miss it.)
+The only exact figure in a progress record is an offset. `read_newest` reads uncommitted records, so
+it includes epochs that another worker is about to commit, and misses no acknowledged commit. (A
+commit returns before its marker is in every partition, so read-committed could miss it.)
 """
 
 from collections.abc import Callable, Iterable
@@ -11,10 +11,10 @@ import msgspec
 from confluent_kafka import Consumer
 
 from workers.kafka.clients import Connection
-from workers.kafka.reading import Partition, bounds_of, read_partition, reader, take
+from workers.kafka.reading import Partition, bounds_of, read_partition, read_spans, reader
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
-from workers.pipeline.ledger_blocks import joined
+from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
@@ -73,7 +73,7 @@ def read_states(
     return found
 
 
-def read_tails(
+def read_newest(
     connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
     """Return the newest progress of partitions that have one; raises as `read_states` does."""
@@ -93,7 +93,7 @@ def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, 
         values: dict[Partition, dict[bytes, bytes | None]] = {where: {} for where in spans}
         whole: dict[Partition, bytes] = {}
         cut: dict[Partition, StateRefused] = {}
-        for taken in take(consumer, dict(spans)):
+        for taken in read_spans(consumer, dict(spans)):
             where, pairs = taken.where, values[taken.where]
             for message in taken.messages:
                 key = message.key() or b""
@@ -102,7 +102,7 @@ def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, 
                 # Pages precede their record; pages of an unfinished record do not count.
                 if key == PROGRESS:
                     try:
-                        if (value := joined(PROGRESS, pairs.get)) is not None:
+                        if (value := read_paged(PROGRESS, pairs.get)) is not None:
                             whole[where] = value
                     except StateRefused as error:  # some of its pages may be further back
                         cut[where] = error

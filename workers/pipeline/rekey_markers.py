@@ -22,7 +22,7 @@ import numpy as np
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Longs
 from workers.events.reader import Reject
-from workers.events.user_reader import HAS_KEY, NO_TIME, origins
+from workers.events.user_reader import HAS_KEY, NO_TIME, parse_markers
 from workers.kafka.records import Records
 from workers.runtime.errors import StateRefused
 
@@ -99,8 +99,8 @@ class Origins:
         self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)
 
 
-def header_of(late: int, key: bytes | None) -> bytes:
-    """Return our header of a record that counts from `late` on (NO_TIME: at its own time)."""
+def encode_header(late: int, key: bytes | None) -> bytes:
+    """Encode our header of a record that counts from `late` on (NO_TIME: at its own time)."""
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
@@ -112,7 +112,7 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
     return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None
 
 
-def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
+def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     """Restore original keys, except of marks; return the earliest times at which records count.
 
     A time is NO_TIME where a record counts at its own. With `user_is_key`, no key was replaced.
@@ -120,7 +120,7 @@ def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     keys, marks = np.full((len(records), 2), -1), np.full(len(records), NO_TIME)
     if records.framed:
         values, name = readonly_contiguous(records.values), np.frombuffer(_NAME, dtype=np.uint8)
-        origins(records.data, values, name, keys, marks)
+        parse_markers(records.data, values, name, keys, marks)
     if user_is_key:
         return records, marks
     return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks

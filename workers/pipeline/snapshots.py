@@ -5,7 +5,7 @@ count and *rank*: the label's place by name among all labels shown in the epoch.
 
 A snapshot too long for one message is split into pages by the JSON bytes of one list: `items`,
 `labels`, `value` or `answers`. All pages repeat the other fields, and a continued answer its query;
-`joined(parts(fields)) == fields`.
+`join_pages(split_fields(fields)) == fields`.
 
 Bound: labels and stream keys have at most 1,024 bytes, and JSON makes at most six characters of a
 byte. So a page without its items has fewer than 9,000 bytes, an item fewer than 6,200, and edges
@@ -61,7 +61,7 @@ from workers.runtime.frozen import Frozen
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 # Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
-_FEW = 16
+_FULL_SORT_RATIO = 16
 
 
 class LabelCache:
@@ -77,7 +77,7 @@ class LabelCache:
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
         self._end = 0
 
-    def meet(self, columns: Ledger, rows: Longs) -> None:
+    def add_labels(self, columns: Ledger, rows: Longs) -> None:
         size = int(rows.max(initial=-1)) + 1
         if size > len(self.rank):
             more = max(size, 2 * len(self.rank)) - len(self.rank)
@@ -91,7 +91,7 @@ class LabelCache:
             self._update_ranks(new, labels)
 
     def _update_ranks(self, new: Longs, labels: list[str]) -> None:
-        if _FEW * len(new) < len(self._by_rank):
+        if _FULL_SORT_RATIO * len(new) < len(self._by_rank):
             order = sorted(range(len(labels)), key=labels.__getitem__)
             places = [bisect_left(self.names, labels[at]) for at in order]
             self._by_rank = np.insert(self._by_rank, places, new[order])
@@ -115,20 +115,19 @@ class LabelCache:
         self._lengths[rows] = lengths
 
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
-        """Return JSON items by key from `rows`, `counts` (n,), sorted; None if packing
-        overflows."""
+        """Return sorted JSON items of `rows` and `counts` (n,) by key; None if packing fails."""
         from workers.arrays import text_columns as kernels
         from workers.arrays.words import WORD
 
         rows, counts = readonly_contiguous(rows), readonly_contiguous(counts)
         key_of, numbers = readonly_contiguous(columns.keys), np.empty(len(rows), dtype=np.int64)
-        shift = kernels.UNMET
-        while shift == kernels.UNMET:
+        shift = kernels.NO_RANK
+        while shift == kernels.NO_RANK:
             ranks, lengths = readonly_contiguous(self.rank), readonly_contiguous(self._lengths)
             made = kernels.items_as_numbers(rows, counts, key_of, ranks, lengths, keys, numbers)
             shift, rank_bits, largest, size = made
-            if shift == kernels.UNMET:
-                self.meet(columns, rows)
+            if shift == kernels.NO_RANK:
+                self.add_labels(columns, rows)
         if shift == kernels.TOO_LONG:
             return None
         numbers.sort()
@@ -197,7 +196,7 @@ SD_DIGITS = 4  # rounded like every other sd in a snapshot
 
 
 class Windows:
-    """Windows of one histogram, for one thread; TypeError if its counts cannot be subtracted."""
+    """A histogram's windows, for one thread; TypeError if its counts cannot be subtracted."""
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
@@ -225,7 +224,7 @@ Fields = Mapping[str, Any]
 LISTS = ("items", "labels", "value", "answers")
 
 
-def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
+def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     """Split a list into parts of at most `room` JSON bytes: at least twice the longest label's."""
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
@@ -243,7 +242,7 @@ def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
     return found or [dict(fields)]
 
 
-def joined(pages: Sequence[Fields]) -> dict[str, Any]:
+def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
     whole = dict(pages[0])
     for name in LISTS:
         if isinstance(whole.get(name), list):
@@ -326,7 +325,7 @@ def snapshots(
         written = labels.items(ledger, release.rows, release.counts, len(keys))
         if written is not None:
             for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
-                value = frame.of(key, b'"items":' + whole + behind)
+                value = frame.render(key, b'"items":' + whole + behind)
                 if len(value) <= max_bytes:
                     yield key, value
                 else:
@@ -342,7 +341,7 @@ def _items(
     release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[list[tuple[str, int]]]:
     if isinstance(release, Release):
-        labels.meet(ledger, release.rows)
+        labels.add_labels(ledger, release.rows)
         key_of, names, ranks = ledger.keys[release.rows], labels.names, labels.rank[release.rows]
     else:
         texts = [text.decode() for text in release.labels]
@@ -377,22 +376,22 @@ class _Frame:
             }
         )
 
-    def of(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
+    def render(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
         before = self._before_key + orjson.dumps(key) + self._behind_key
         members = b"," + members if members else b""
         parts = before, members, self._behind_fields, page, pages
         return b'{%b%b%b,"page":%d,"pages":%d}' % parts
 
     def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
-        whole = self.of(key, _members(fields))
+        whole = self.render(key, _members(fields))
         if len(whole) <= self._max_bytes:
             yield key, whole
             return
         empty = {name: [] if name in LISTS else field for name, field in fields.items()}
-        room = self._max_bytes - len(self.of(key, _members(empty))) - _DIGITS
-        cut = parts(fields, room)
+        room = self._max_bytes - len(self.render(key, _members(empty))) - _DIGITS
+        cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):
-            yield key, self.of(key, _members(part), page, len(cut))
+            yield key, self.render(key, _members(part), page, len(cut))
 
 
 def _members(fields: Fields) -> bytes:

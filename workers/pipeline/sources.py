@@ -69,19 +69,19 @@ class Sources(msgspec.Struct, frozen=True):
             )
 
     def encoded(self) -> bytes:
-        return msgspec.json.encode(Stored(topics=self.topics))
+        return msgspec.json.encode(StoredSources(topics=self.topics))
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredSources(msgspec.Struct, frozen=True):
     """The set in stage 1's state; a JSON object, as paging requires."""
 
     topics: tuple[SourceTopic, ...]
 
 
-_DECODER = msgspec.json.Decoder(Stored)
+_DECODER = msgspec.json.Decoder(StoredSources)
 
 
-def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
+def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:
     """Decode the stored topics; raise StateRefused if this version cannot read them."""
     try:
         return _DECODER.decode(value).topics

@@ -1,7 +1,7 @@
 """Stage 1 sums: contributions to each tick since the last commit, as rows for the owner partitions.
 
-A backlog's commit has many tallies, most of them small. Tallies with the same vocabularies are
-processed together, so that labels and tags are looked up for thousands of rows at once.
+A backlog's commit has many tallies, most of them small. Those with the same vocabularies form a
+group, so that labels and tags are looked up for thousands of rows at once.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Codes, Longs
-from workers.events.columns import DigestsOfViews, EventColumns
+from workers.events.columns import EventColumns, ViewDigests
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
@@ -23,10 +23,10 @@ from workers.pipeline.contributions import Rows
 from workers.pipeline.histogram import owner_of
 from workers.runtime.frozen import read_only
 
-# Row limit of tallies processed together: a new pair is digested once for all of them.
-TOGETHER_ROWS = 1 << 15
+# Row limit of a group of tallies: a new pair is digested once for all of them.
+GROUP_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
-# Replaces the bits of a label: slots are found by a hash, two to four slots a row.
+# In place of the bits of a label: a hash gives the slot, of two to four a row.
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
@@ -43,7 +43,7 @@ class Tally:
             secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
             bits=_HASHED,
             slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
-            told=np.zeros(0, dtype=np.bool_),
+            has_row=np.zeros(0, dtype=np.bool_),
             pairs=np.empty(_FIRST_ROWS, dtype=np.uint64),
             counts=np.empty(_FIRST_ROWS, dtype=np.int64),
         )
@@ -58,13 +58,13 @@ class Tally:
     def add(
         self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int
     ) -> None:
-        """Add bounded counts of one tick's `events` (k,), except those that the view skips.
+        """Add bounded counts of one tick's `events` (k,) that the view includes.
 
-        `amounts` (m,) are those of the labels, (0,): all 1.
+        `amounts` (m,) are the labels', or (0,): all 1.
         """
         seen = _ALL_SEEN if columns.seen is None else columns.seen
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
-        batch = kernels.LabelledEvents(*map(readonly_contiguous, parts))
+        batch = kernels.LabeledEvents(*map(readonly_contiguous, parts))
         # At most one row for every event's key and each of its labels, and for every possible pair.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
@@ -86,24 +86,24 @@ class Tally:
         return [self.key_names.name(code) for code in met.tolist()], bounds.tolist(), starts
 
     def _make_room(self, rows: int) -> None:
-        secret, bits, slots, told, pairs, counts = self._table
+        secret, bits, slots, has_row, pairs, counts = self._table
         keys, labels = len(self.key_names), len(self.label_names)
         if rows > len(pairs):
             pairs, counts = with_capacity(pairs, rows), with_capacity(counts, rows)
-        told = with_capacity(told, keys)
-        self._table = kernels.Table(secret, bits, slots, told, pairs, counts)
+        has_row = with_capacity(has_row, keys)
+        self._table = kernels.Table(secret, bits, slots, has_row, pairs, counts)
         if bits != _HASHED and labels <= 1 << bits and keys << bits <= len(slots):
             return
         per_key = (labels - 1).bit_length() if labels else 0
         if keys << per_key <= _SLOTS_A_ROW * rows:
-            # One slot per pair takes no more room than the hash table, and needs no hash.
+            # One slot per possible pair takes no more room than the hash table, and needs no hash.
             bits, size = per_key, keys << per_key
         elif bits != _HASHED or 2 * rows > len(slots):
             bits, size = _HASHED, 1 << (2 * rows - 1).bit_length()
         else:
             return
         self._table = self._table._replace(bits=bits, slots=np.full(size, -1, dtype=np.int32))
-        kernels.refill(self._table, self._used)
+        kernels.fill_slots(self._table, self._used)
 
 
 Counted = tuple[Lane, int, Tally]
@@ -148,14 +148,12 @@ class ContributionBuilder:
     """Builder of one source partition's rows, tagged by `NoiseKey.tag_state`. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
-        self._tags = DigestsOfViews(tag_state)
+        self._tags = ViewDigests(tag_state)
         self._owner_of: dict[Vocabulary, Codes] = {}
 
-    def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
+    def build(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
         """Return rows by owner partition, in tally order; `owners` is the same at every call."""
-        found = [
-            each for group in _together(counted) for each in self._rows(counted, group, owners)
-        ]
+        found = [each for group in _group(counted) for each in self._rows(counted, group, owners)]
         shares: list[list[Rows]] = [[] for _ in range(owners)]
         for _, owner, rows in sorted(found, key=itemgetter(0)):
             shares[owner].append(rows)
@@ -206,24 +204,21 @@ class ContributionBuilder:
         return known
 
 
-def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
+def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
     open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
     for place, (_, _, tally) in enumerate(counted):
         names = tally.key_names, tally.label_names
         open_.setdefault(names, []).append(place)
         rows[names] = rows.get(names, 0) + len(tally)
-        if rows[names] >= TOGETHER_ROWS:
+        if rows[names] >= GROUP_ROWS:
             yield open_.pop(names)
             del rows[names]
     yield from open_.values()
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Return each event's tick (n,), 0 before tick 1; and ticks from 1 with their events, in order.
-
-    `times` are the events' own, `effective` those at which they count.
-    """
+    """Return each event's tick (n,), 0 before tick 1; and the ticks from 1 with their events."""
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     own, counts_at = readonly_contiguous(times), readonly_contiguous(effective)

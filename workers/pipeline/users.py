@@ -45,8 +45,8 @@ from workers.runtime.sizes import VALUE_BYTES, Change
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
 _1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
-# Events guessed together: the memory they touch fits in a core's own cache.
-AHEAD = 256
+# Events per block: the memory that their guesses touch fits in a core's own cache.
+BLOCK_EVENTS = 256
 
 
 class Table(NamedTuple):
@@ -82,8 +82,7 @@ class Batch(NamedTuple):
 
 @kernel_part
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
-    """Hash two words; without the secret seed, attackers could collect names that share one
-    slot."""
+    """Hash two words. The seed is secret: no one can collect names that share a slot."""
     mixed = first ^ seed
     mixed = (mixed ^ (mixed >> _32)) * _FIRST
     mixed = (mixed ^ (mixed >> _29) ^ second) * _SECOND
@@ -130,15 +129,12 @@ def pair_slot(
 
 @kernel
 def number_users(table: Table, at: int, events: Longs, batch: Batch, owners: Codes) -> int:
-    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the next `at`.
-
-    Skips events without rows.
-    """
+    """Number users of `events[at:]` in `owners` (n,) until the table is full; return the end."""
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots, digests, used, sizes = table.user_slots, table.digests, table.used, table.sizes
     users, number, seed, mask = batch.users, batch.number, table.seed[0], len(table.user_slots) - 1
-    for start in range(at, len(events), AHEAD):
-        block = events[start : start + AHEAD]
+    for start in range(at, len(events), BLOCK_EVENTS):
+        block = events[start : start + BLOCK_EVENTS]
         # Guess the number in each user's first slot; -1: new, or in a later slot.
         for event in block:
             hashed = spread(users[event, 0], users[event, 1], seed)
@@ -180,11 +176,11 @@ def count_pairs(
     `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch.
     """
     used, slots, marks, sizes = table.used, table.pair_slots, table.pair_marks, table.sizes
-    of_pair, held, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
+    of_pair, digests, counts, seed = table.owners, table.pairs, table.counts, table.seed[0]
     first, number, pairs, amounts = batch.first, batch.number, batch.pairs, batch.amounts
     (most, max_count), mask = bounds, len(slots) - 1
-    for start in range(at, len(events), AHEAD):
-        block = events[start : start + AHEAD]
+    for start in range(at, len(events), BLOCK_EVENTS):
+        block = events[start : start + BLOCK_EVENTS]
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 hashed = spread(pairs[row], np.uint64(owners[event]), seed)
@@ -193,7 +189,7 @@ def count_pairs(
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 guess = max(numbers[row], 0)
-                if of_pair[guess] != owners[event] or held[guess] != pairs[row]:
+                if of_pair[guess] != owners[event] or digests[guess] != pairs[row]:
                     numbers[row] = -1
         for i in range(len(block)):
             event = block[i]
@@ -208,7 +204,7 @@ def count_pairs(
                 pair = numbers[row]
                 if pair < 0:
                     hashed = spread(pairs[row], np.uint64(owner), seed)
-                    slot = pair_slot(slots, marks, of_pair, held, hashed, owner, pairs[row])
+                    slot = pair_slot(slots, marks, of_pair, digests, hashed, owner, pairs[row])
                     pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
                     if max_count > 1:
@@ -219,7 +215,7 @@ def count_pairs(
                     slots[slot] = pair
                     marks[slot] = mark(hashed)
                     of_pair[pair] = owner
-                    held[pair] = pairs[row]
+                    digests[pair] = pairs[row]
                     counted[row] = min(amount, max_count)
                     if max_count > 1:
                         counts[pair] = counted[row]
@@ -283,7 +279,7 @@ TAIL_ROWS = 1_024
 # Initial capacity and growth factor: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
-_NUMBERS = 2**31 - 1
+_ROWS_MAX = 2**31 - 1
 
 Rows = NDArray[np.void]
 _ROW = np.dtype([("user", "<u8", 2), ("pair", "<u8"), ("added", "<u4")])
@@ -296,7 +292,7 @@ class UserEpoch:
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
-        self._table = _empty(self._max_count)
+        self._table = _new_table(self._max_count)
         self._new: list[Rows] = []
         self._tail = _NO_ROWS
         self._sequence = 0
@@ -304,7 +300,7 @@ class UserEpoch:
         self.rows = 0  # new since the last commit
 
     def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
-        """Count `events` (k,) of a batch; write the amounts that count into `counted` (m,)."""
+        """Count `events` (k,) of a batch; write the amounts that count to `counted` (m,)."""
         self._take(events, batch, counted)
         if self._keeps:
             columns = entries(events, batch, counted)
@@ -318,13 +314,13 @@ class UserEpoch:
         owners, numbers = np.empty(len(users), dtype=np.int32), np.empty(len(pairs), dtype=np.int32)
         done, bounds = 0, (self._most, self._max_count)
         while (done := number_users(self._table, done, events, batch, owners)) < len(events):
-            self._table = _with_users(self._table)
+            self._table = _grow_users(self._table)
         done = 0
         while True:
             done = count_pairs(self._table, bounds, done, events, batch, owners, numbers, counted)
             if done == len(events):
                 return
-            self._table = _with_pairs(self._table, int(batch.number[events[done]]))
+            self._table = _grow_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
         if not self.rows:
@@ -360,7 +356,7 @@ class UserEpoch:
                 self._sequence, self._tail = self._sequence + 1, _NO_ROWS
 
 
-def _empty(max_count: int) -> Table:
+def _new_table(max_count: int) -> Table:
     return Table(
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
         digests=np.zeros((_ROOM, 2), dtype=np.uint64),
@@ -376,7 +372,7 @@ def _empty(max_count: int) -> Table:
     )
 
 
-def _with_users(table: Table) -> Table:
+def _grow_users(table: Table) -> Table:
     users = int(table.sizes[0])
     room = _room(users, 1)
     # Reallocated in place where possible: a copy would need both at once.
@@ -390,7 +386,7 @@ def _with_users(table: Table) -> Table:
     return table
 
 
-def _with_pairs(table: Table, rows: int) -> Table:
+def _grow_pairs(table: Table, rows: int) -> Table:
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
     table.owners.resize(room, refcheck=False)
@@ -414,10 +410,10 @@ def _slots_for(room: int, slots: int) -> int:
     return slots
 
 
-def _room(held: int, more: int) -> int:
-    room = max(held + more, int(held * _GROWTH))
-    if room > _NUMBERS:
-        raise MemoryError(f"{held:,} users or pairs in one epoch: at most {_NUMBERS:,}")
+def _room(used: int, more: int) -> int:
+    room = max(used + more, int(used * _GROWTH))
+    if room > _ROWS_MAX:
+        raise MemoryError(f"{used:,} users or pairs in one epoch: at most {_ROWS_MAX:,}")
     return room
 
 
@@ -442,14 +438,14 @@ def _decode(block: bytes) -> tuple[Words, Words, Longs]:
 
 PREFIX = b"U"
 # Rows between commits: 6 MB of blocks in one transaction.
-ROWS_HELD = 200_000
+ROWS_PENDING_MAX = 200_000
 # Delete expired epochs in steps, so that no transaction grows with the number of users.
-FORGOTTEN_AT_ONCE = 20_000
+DELETIONS_MAX = 20_000
 # A store yields values with names, and blocks are long: no step reads much more than this.
-FORGOTTEN_BYTES_AT_ONCE = 64 << 20
+DELETED_BYTES_MAX = 64 << 20
 
 
-class Stored(Protocol):
+class StoredPairs(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
@@ -457,7 +453,7 @@ class Stored(Protocol):
 class Users:
     """Per-user counts of one source partition. Sensitive."""
 
-    def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
+    def __init__(self, lanes: Iterable[Lane], stored: StoredPairs | None = None) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         bounded = [lane for lane in lanes if lane.max_items_per_user is not None]
         self._digests = {lane: _lane_digest(lane) for lane in bounded}
@@ -470,13 +466,10 @@ class Users:
 
     @property
     def full(self) -> bool:
-        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
+        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_PENDING_MAX
 
-    def take(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
-        """Charge rows to users in event order; return the amounts that count, (m,).
-
-        `epochs` (n > 0,) are the events', -1 to skip one.
-        """
+    def charge(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
+        """Charge rows to users in event order, unless the epoch is -1; return what counts (m,)."""
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
         order = np.argsort(epochs, kind="stable")
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
@@ -488,10 +481,10 @@ class Users:
 
     def changes(self) -> list[Change]:
         """Return entries new since the last commit, for the transaction of its contributions."""
-        held = self._epochs.items()
-        return [change for at, epoch in held for change in epoch.changes(self._name(*at))]
+        epochs = self._epochs.items()
+        return [change for at, epoch in epochs for change in epoch.changes(self._prefix(*at))]
 
-    def over(self, watermark_ms: int) -> list[Change]:
+    def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored expired epochs, in which nothing can count again."""
         if self._stored is None:
             return []
@@ -499,9 +492,9 @@ class Users:
         size = 0
         for lane, digest in self._digests.items():
             prefix = PREFIX + digest
-            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), FORGOTTEN_AT_ONCE
+            first_kept, most = prefix + _oldest(lane, watermark_ms).to_bytes(8), DELETIONS_MAX
             for name, value in islice(self._stored.items(prefix), most - len(deletions)):
-                if name >= first_kept or size >= FORGOTTEN_BYTES_AT_ONCE:
+                if name >= first_kept or size >= DELETED_BYTES_MAX:
                     break
                 size += len(value)
                 deletions.append((name, None))
@@ -524,15 +517,15 @@ class Users:
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-        held = self._epochs.get((lane, epoch))
-        if held is None:
-            held = UserEpoch(lane, keeps=self._stored is not None)
+        found = self._epochs.get((lane, epoch))
+        if found is None:
+            found = UserEpoch(lane, keeps=self._stored is not None)
             if self._stored is not None:
-                held.read_blocks(self._stored.items(self._name(lane, epoch)))
-            self._epochs[lane, epoch] = held
-        return held
+                found.read_blocks(self._stored.items(self._prefix(lane, epoch)))
+            self._epochs[lane, epoch] = found
+        return found
 
-    def _name(self, lane: Lane, epoch: int) -> bytes:
+    def _prefix(self, lane: Lane, epoch: int) -> bytes:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 

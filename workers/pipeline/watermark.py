@@ -28,16 +28,16 @@ from workers.events.reader import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
 
 # A transaction costs this worker and the brokers as much as about ten thousand events.
-_APART_S = 0.5
+_COMMIT_GAP_S = 0.5
 # Beyond this a commit waits to batch more of the backlog.
 _BEHIND_MS = 10_000
 # One old event would publish every tick since then: hours of empty snapshots.
 BACKLOG_TICKS_MAX = 10_000_000
 
 
-def apart_s(lanes: Sequence[Lane]) -> float:
+def commit_gap_s(lanes: Sequence[Lane]) -> float:
     """Return how long a backlog's completed ticks wait for further ones to share a transaction."""
-    return min([_APART_S, *(lane.tick_ms / 2000 for lane in lanes)])
+    return min([_COMMIT_GAP_S, *(lane.tick_ms / 2000 for lane in lanes)])
 
 
 def is_behind(watermark: int | None, grace_ms: int) -> bool:
@@ -51,7 +51,7 @@ _NO_LIMIT = int(np.iinfo(np.int64).max)
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
     """Return rejects for the events `behind` (k,) of a batch, except skipped ones."""
-    index = events.index[behind[events.looked_at[behind]]]
+    index = events.index[behind[events.in_any_view[behind]]]
     return [Reject(row, BEHIND) for row in index.tolist()]
 
 
@@ -62,7 +62,7 @@ class Watermark:
         """A tick stays open `grace_ms` for late events. `max_behind_ms`: None, no limit."""
         self._lanes, self._grace = lanes, grace_ms
         self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
-        self._apart_s, self._closed_s = apart_s(lanes), -math.inf
+        self._commit_gap_s, self._closed_s = commit_gap_s(lanes), -math.inf
         self.watermark: int | None = None
         self._committed_watermark: int | None = None
 
@@ -76,7 +76,7 @@ class Watermark:
         if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark
 
-    def pass_by(self, times: Longs, read_ms: int | None) -> Longs:
+    def advance_by(self, times: Longs, read_ms: int | None) -> Longs:
         """Advance the watermark by event times (n,), in order; return their effective times.
 
         Events that are `too_far_behind` do not move it. `read_ms` is the wall clock of the read,
@@ -118,15 +118,15 @@ class Watermark:
         """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
         self.advance_to(now_ms - self._grace)
 
-    def closes(self) -> bool:
+    def has_closed_tick(self) -> bool:
         """Return whether a tick of any lane has closed since the last commit."""
         before, mark = self._committed_watermark, self.watermark
         return mark is not None and (before is None or self._closed_between(before, mark) > 0)
 
-    def close_due(self) -> bool:
-        """Return whether to commit a closed tick now; a backlog's commits are `apart_s` apart."""
-        soon = time.monotonic() - self._closed_s < self._apart_s
-        return not (soon and is_behind(self.watermark, self._grace)) and self.closes()
+    def commit_due(self) -> bool:
+        """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`."""
+        soon = time.monotonic() - self._closed_s < self._commit_gap_s
+        return not (soon and is_behind(self.watermark, self._grace)) and self.has_closed_tick()
 
     def ticks_closed(self) -> int:
         """Return ticks closed since the last commit, over all lanes; 0 before the first."""
@@ -148,6 +148,6 @@ class Watermark:
         return before is None or (mark > before and self._closed_between(before, mark) > 0)
 
     def note_commit(self) -> None:
-        if self.closes():
+        if self.has_closed_tick():
             self._closed_s = time.monotonic()
         self._committed_watermark = self.watermark

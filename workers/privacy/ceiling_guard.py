@@ -15,9 +15,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, forbidden
 from workers.kafka.reading import Partition, bounds_of, reader
-from workers.kafka.topics import partitions_on
+from workers.kafka.topics import partition_counts
 from workers.pipeline.merge import ReleaseProgress
-from workers.pipeline.progress import read_tails
+from workers.pipeline.progress import read_newest
 from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
@@ -39,7 +39,7 @@ class OtherWorkers:
     def charges(self) -> list[Charge]:
         """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
-            there = partitions_on(self.connection)
+            there = partition_counts(self.connection)
             found: list[Charge] = []
             for worker, states in self._states(there).items():
                 topics = self.settings.events.topics
@@ -61,7 +61,7 @@ class OtherWorkers:
             state = internal_topics(worker)[2]
             places[worker] = [(state, partition) for partition in range(there[state])]
         try:
-            tails = read_tails(self.connection, list(chain.from_iterable(places.values())))
+            tails = read_newest(self.connection, list(chain.from_iterable(places.values())))
             return {
                 worker: [tails[where] for where in each if where in tails]
                 for worker, each in places.items()
@@ -72,7 +72,7 @@ class OtherWorkers:
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
         try:
-            return list(read_tails(self.connection, places).values())
+            return list(read_newest(self.connection, places).values())
         except StateRefused as error:
             raise StateRefused(
                 f"what worker {worker} has charged is not known ({error}): upgrade, or if it does not count the same "
@@ -147,7 +147,7 @@ class CeilingGuard:
         """
         # Must precede reading the state, which by then includes the charges of published epochs.
         published = None if self._looked else self._published()
-        tails = read_tails(self._connection, self._partitions)
+        tails = read_newest(self._connection, self._partitions)
         if published is not None and not tails:
             raise CeilingReached(
                 f"{self._ceiling}: topic {published} holds snapshots, and {self._settings.release_state_topic} says of "
@@ -173,9 +173,9 @@ class CeilingGuard:
             begin, end = charge.span(epoch)
             held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
-                from workers.runtime.printing import when  # imports rich, which workers do without
+                from workers.runtime.printing import iso_time  # rich is for commands only
 
-                dated = "" if begin == -EVER else f", from {when(begin)},"
+                dated = "" if begin == -EVER else f", from {iso_time(begin)},"
                 unit = self._ceiling.unit
                 raise CeilingReached(
                     f"{self._ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "

@@ -84,7 +84,7 @@ class ReplayHistogram(Histogram):
 
     def forget(self) -> None:
         """Discard the changes that a worker would store."""
-        self._gone, self._stored_keys = [], len(self._keys)
+        self._deletions, self._stored_keys = [], len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
 
@@ -221,7 +221,7 @@ class Offline:
     def _commit(self, partition: int, *, told: bool = False) -> bool:
         """Pass a partition's counts to the merge; return whether it closed a tick."""
         intake = self._intakes[partition]
-        if not told and not intake.closes():
+        if not told and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there

@@ -515,7 +515,7 @@ class ParquetObjects(_ParquetSource):
         self._reader = SourceReader(EventReader(_shape_in(schema, shape)), declared_keys(settings))
 
     def _events(self, rows: Any) -> tuple[Events, Sequence[Reject]]:
-        return self._reader.of_objects(_listed(rows))
+        return self._reader.read_objects(_listed(rows))
 
 
 def first_rows(

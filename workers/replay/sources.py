@@ -117,7 +117,7 @@ class JsonLines(FileSource):
         # A pipe's writer may never write again.
         pieces = self._pieces() if self.total is None else ahead(self._pieces())
         for lines, (spans, reasons, read), position in pieces:
-            found, rejected = self._reader.coded(spans, reasons)
+            found, rejected = self._reader.encode(spans, reasons)
             # An empty line is neither an event nor an error.
             rejects = (each for each in rejected if (lines.value(each.index) or b"").strip(b"\r"))
             yield self._batch(number, found, rejects, position)

@@ -21,10 +21,10 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from workers.agents.topics import check_events, connection_of
 from workers.arrays.types import Longs
 from workers.events.columns import Events
-from workers.events.formats.reader import Decoders
+from workers.events.formats.reader import RecordFormats
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
-from workers.kafka.reading import EVENTS, bounds_of, reader, take
+from workers.kafka.reading import EVENTS, bounds_of, read_spans, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.factory import reader_of, source_reader_of
@@ -74,7 +74,7 @@ class TopicSource(Source):
         self.partitions = len(sources)
         self.places = [str(one) if several else f"partition {one.partition}" for one in sources]
         reader = reader_of(settings)
-        decoders = Decoders(settings, reader)
+        formats = RecordFormats(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
@@ -82,7 +82,7 @@ class TopicSource(Source):
         self._parts: dict[tuple[str, int], _Partition] = {}
         for place in sources:
             start, end = _bounds(consumer, place, earliest)
-            of = place.partition, place.topic.partitions, decoders.form()
+            of = place.partition, place.topic.partitions, formats.make()
             source = source_reader_of(settings, reader, *of)
             watermark = Watermark((), events.grace_ms, settings.max_behind_ms)
             origins = Origins(None) if settings.privacy.rekey else None
@@ -93,7 +93,7 @@ class TopicSource(Source):
         self.total = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
-        for taken in take(self._consumer, self._open, most=EVENTS):
+        for taken in read_spans(self._consumer, self._open, most=EVENTS):
             part = self._parts[taken.where]
             part.waiting += taken.messages
             part.nbytes += sum(len(message) for message in taken.messages)
@@ -117,7 +117,7 @@ class TopicSource(Source):
             if not self._user_is_key:
                 each = zip(messages, keys, headers, strict=True)
                 keys = [key if one.value() is None else own for one, key, (_, own) in each]
-        records = Records.of_messages(messages, keys)
+        records = Records.from_messages(messages, keys)
         marks, start = np.array([late for late, _ in headers], dtype=np.int64), 0
         for found, rejected, stop in part.reader.read(records, self._latest_ms):
             came_late = None
@@ -161,7 +161,7 @@ class TopicSource(Source):
                     passing[0] = found.times[0] >= self.until_ms  # the watermark begins there
                 if passing.any():
                     select(np.arange(np.argmax(passing) + 1))
-            effective = mark.pass_by(found.times, None)
+            effective = mark.advance_by(found.times, None)
         else:
             effective = found.times
         rejects = [*rejected]

@@ -5,19 +5,19 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from workers.runtime.logs import about
+from workers.runtime.logs import json_fields
 
 logger = logging.getLogger(__name__)
 
 
-class Away:
-    """State of the current outage, if any. Thread-safe."""
+class Outage:
+    """The current outage, if any, and the number of outages so far. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock, self._now_s = Lock(), now_s
         self._since_s: float | None = None
         self.reason = ""
-        self.outages = 0
+        self.count = 0
 
     @property
     def seconds(self) -> float:
@@ -25,24 +25,24 @@ class Away:
         return 0.0 if since_s is None else max(0.0, self._now_s() - since_s)
 
     @property
-    def is_so(self) -> bool:
+    def is_active(self) -> bool:
         return self._since_s is not None
 
-    def lost(self, reason: str, since_s: float | None = None) -> None:
+    def begin(self, reason: str, since_s: float | None = None) -> None:
         """Record and log once that Kafka is away, since `since_s` (monotonic) or now."""
         with self._lock:
             self.reason = reason
             if self._since_s is not None:
                 return
             self._since_s = self._now_s() if since_s is None else since_s
-            self.outages += 1
+            self.count += 1
         logger.warning(
             "Kafka is away: %s. Waiting for it; nothing is lost",
             reason.rstrip("."),
-            extra=about(event="kafka_away"),
+            extra=json_fields(event="kafka_away"),
         )
 
-    def found(self) -> None:
+    def end(self) -> None:
         with self._lock:
             if self._since_s is None:
                 return
@@ -50,5 +50,5 @@ class Away:
         logger.warning(
             "Kafka is back: it was away for %.0f s",
             seconds,
-            extra=about(event="kafka_back", seconds=round(seconds, 1)),
+            extra=json_fields(event="kafka_back", seconds=round(seconds, 1)),
         )

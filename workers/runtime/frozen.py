@@ -101,13 +101,13 @@ def check_frozen(value: object, where: str) -> None:
     elif isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError(f"{where}: an array of objects can change")
-        held: object = value
-        while isinstance(held, np.ndarray):
-            if held.flags.writeable:
+        base: object = value
+        while isinstance(base, np.ndarray):
+            if base.flags.writeable:
                 raise TypeError(f"{where}: a writeable array, and threads share it")
-            held = held.base
-        if held is not None and not isinstance(held, bytes):
-            raise TypeError(f"{where}: an array over a {type(held).__name__}, which can change")
+            base = base.base
+        if base is not None and not isinstance(base, bytes):
+            raise TypeError(f"{where}: an array over a {type(base).__name__}, which can change")
     elif isinstance(value, BuiltinFunctionType):
         owner = getattr(value, "__self__", None)
         of_owner = f"{where}: a method of a {type(owner).__name__}"

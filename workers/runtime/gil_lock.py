@@ -22,11 +22,12 @@ class GilLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def one(self, rows: int) -> GilTurn:
+    def for_rows(self, rows: int) -> GilTurn:
+        """Lock work on this many rows, if that is short."""
         return GilTurn(self._lock, rows)
 
-    def several(self) -> GilTurn:
-        """Lock pieces of work, each announced with `begin_piece`."""
+    def for_pieces(self) -> GilTurn:
+        """Lock every short piece of work; announce each with `begin_piece`."""
         return GilTurn(self._lock, None)
 
 

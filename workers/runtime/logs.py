@@ -17,23 +17,23 @@ from workers.runtime.errors import describe, traceback_of
 
 REPEAT_S = 30.0
 #: Loggers that alternate between states, so a repeated line is news.
-_NEWS = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
+_NEVER_DROPPED = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
 # Loggers that report every internal step at INFO; their problems are warnings.
-QUIETER = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
+QUIET_LOGGERS = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
 
 
-def _ours(record: logging.LogRecord) -> bool:
+def _without_mode_steps(record: logging.LogRecord) -> bool:
     """Drop Faust services' (mode's) step logs, which appear under our subclasses' names."""
     return record.levelno >= logging.WARNING or not record.getMessage().startswith("[^")
 
 
-def _lasting(record: logging.LogRecord) -> bool:
+def _without_retries(record: logging.LogRecord) -> bool:
     """Drop reports of a loading transaction coordinator: the client retries by itself."""
     text = record.getMessage() if record.name == "librdkafka" else ""
     return not (text.startswith("GETPID ") and text.endswith(": retrying"))
 
 
-class _NotAgain(logging.Filter):
+class _RepeatFilter(logging.Filter):
     """Filter of lines repeated within `REPEAT_S`: clients report an absent broker nonstop."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _NotAgain(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name in _NEWS:
+        if record.name in _NEVER_DROPPED:
             return True
         text, now = record.getMessage(), time.monotonic()
         if now - self._last.get(text, -REPEAT_S) < REPEAT_S:
@@ -52,7 +52,7 @@ class _NotAgain(logging.Filter):
         return True
 
 
-class _Lines(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """Text formatter; the worker's final error looks as in other commands."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Lines(logging.Formatter):
         return traceback_of(ei[1])
 
 
-class _Objects(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
@@ -84,38 +84,38 @@ class _Objects(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def about(**fields: object) -> dict[str, dict[str, object]]:
-    """Return the `extra` argument of a log call: fields for JSON."""
+def json_fields(**fields: object) -> dict[str, dict[str, object]]:
+    """Return the `extra` argument of a log call: further fields of a JSON line."""
     return {"about": fields}
 
 
-def last_words(text: str) -> None:
+def log_fatal(text: str) -> None:
     logging.getLogger("workers.cli").critical("%s", text)
 
 
 def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
     """Log to stderr; with `debug`, our own lines from DEBUG and the libraries' from INFO."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Objects() if json_lines else _Lines())
+    handler.setFormatter(_JsonFormatter() if json_lines else _TextFormatter())
     if not debug:
-        handler.addFilter(_ours)
-        handler.addFilter(_lasting)
-        handler.addFilter(_NotAgain())
+        handler.addFilter(_without_mode_steps)
+        handler.addFilter(_without_retries)
+        handler.addFilter(_RepeatFilter())
     level = logging.DEBUG if debug else logging.INFO
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in QUIETER:
+    for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
     logging.captureWarnings(True)
-    threading.excepthook = _of_thread
-    sys.excepthook = _uncaught
+    threading.excepthook = _log_thread_error
+    sys.excepthook = _log_uncaught
 
 
 # Python's own hooks would print the error's message.
-def _of_thread(hook: threading.ExceptHookArgs) -> None:
+def _log_thread_error(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_value is not None:
         name = "?" if hook.thread is None else hook.thread.name
         logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
 
 
-def _uncaught(_kind: object, error: BaseException, _trace: object) -> None:
+def _log_uncaught(_kind: object, error: BaseException, _trace: object) -> None:
     logging.getLogger("workers").error("failed", exc_info=error)

@@ -5,8 +5,8 @@ partition that may go away are read on every scrape (`agents/monitor.py`). Label
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
 are exact, so they are for the operator only.
 
-`RejectRate` logs when nearly all of a topic's relevant records in a minute (`LEAST` or more) are
-rejected, and when that ends: at a far lower share, against flapping, or `QUIET_S` after the last.
+`RejectRate` logs when nearly all of a topic's relevant records in a minute (at least `RECORDS_MIN`)
+are rejected, and when that ends: at a far lower share (no flapping), or after `QUIET_S` of silence.
 """
 
 import collections
@@ -20,14 +20,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from workers.runtime.availability import Away
+from workers.runtime.availability import Outage
 
 logger = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
-LEAST = 100
-#: Shares of rejects at which the state begins and ends.
-BEGINS, ENDS = 0.9, 0.5
+RECORDS_MIN = 100
+#: Shares of rejects above which the alarm is raised, and at or below which it is cleared.
+ALARM, CLEAR = 0.9, 0.5
 QUIET_S = 600.0
 _STEP_S = 5.0
 
@@ -75,14 +75,14 @@ class RejectRate:
             if of_topic is None:
                 return None
             if of_topic.rejecting is not None and now_s - of_topic.last_s > QUIET_S:
-                self._over(topic, of_topic)
+                self._clear(topic, of_topic)
             return of_topic.rejecting
 
     def _decide(self, topic: str, of_topic: _Topic) -> None:
         records = sum(step.records for step in of_topic.steps)
         rejects = sum((step.rejects for step in of_topic.steps), collections.Counter[str]())
         number = rejects.total()
-        if number > BEGINS * records and (records >= LEAST or of_topic.rejecting is not None):
+        if number > ALARM * records and (records >= RECORDS_MIN or of_topic.rejecting is not None):
             [(reason, _)] = rejects.most_common(1)
             if of_topic.rejecting is None:
                 share = f"{number} of {records} within a minute"
@@ -90,10 +90,10 @@ class RejectRate:
                 remedy = "`quietcount check -c FILE` says why, with examples"
                 logger.error("%s: %s. %s", topic, text, remedy)
             of_topic.rejecting = reason
-        elif number <= ENDS * records and of_topic.rejecting is not None:
-            self._over(topic, of_topic)
+        elif number <= CLEAR * records and of_topic.rejecting is not None:
+            self._clear(topic, of_topic)
 
-    def _over(self, topic: str, of_topic: _Topic) -> None:
+    def _clear(self, topic: str, of_topic: _Topic) -> None:
         of_topic.rejecting = None
         logger.warning("%s: its records are accepted again", topic)
 
@@ -161,8 +161,8 @@ class Metrics:
             "since the set of topics is fixed by the first start"
         )
         self.unread_topics = Gauge("unread_topics", text, (), PREFIX, registry=registry)
-        self.away = Away()
-        show_outages(self.away, registry)
+        self.outage = Outage()
+        register_outages(self.outage, registry)
         text = "Times that records had to wait for a schema because the registry did not answer"
         self.registry_waits = counter("schema_registry_waits", text)
         self.rejecting = RejectRate()
@@ -179,26 +179,26 @@ class Metrics:
             counter.labels(name)
 
 
-def show_outages(away: Away, registry: CollectorRegistry) -> None:
-    registry.register(_Outages(away))
+def register_outages(outage: Outage, registry: CollectorRegistry) -> None:
+    registry.register(_Outages(outage))
 
 
 class _Outages(Collector):
-    def __init__(self, away: Away) -> None:
-        self._away = away
+    def __init__(self, outage: Outage) -> None:
+        self._outage = outage
 
     def describe(self) -> Iterator[Metric]:
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        name, seconds = f"{PREFIX}_kafka_away_seconds", self._away.seconds
+        name, seconds = f"{PREFIX}_kafka_away_seconds", self._outage.seconds
         text = "Seconds for which no broker has answered; 0 while Kafka is there"
         yield GaugeMetricFamily(name, text, seconds)
         name, text = f"{PREFIX}_kafka_outages", "Times that Kafka went away"
-        yield CounterMetricFamily(name, text, self._away.outages)
+        yield CounterMetricFamily(name, text, self._outage.count)
 
 
-class OfWorker(Collector):
+class WithWorkerLabel(Collector):
     """Collector that adds the worker's name to every series of another one."""
 
     def __init__(self, inner: Collector, worker: str) -> None:

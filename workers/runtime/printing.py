@@ -25,20 +25,20 @@ class Printer:
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
-        text = printable(text)
-        first, further = " " * indent, " " * (indent + 2)
+        """Print a wrapped line; its continuation is indented by two more columns."""
         lines = textwrap.wrap(
-            text,
+            printable(text),
             self.width,
-            initial_indent=first,
-            subsequent_indent=further,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + 2),
             break_long_words=False,
             break_on_hyphens=False,
         )
         for part in lines or [""]:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
 
-    def exact(self, text: str, indent: int) -> None:
+    def one_line(self, text: str, indent: int) -> None:
+        """Print text on one line, cut to the width."""
         shown = " " * indent + printable(text)
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
@@ -54,7 +54,7 @@ class Printer:
         indent: int = 2,
         whole: Sequence[int] = (),
     ) -> None:
-        """Print a table; columns in `left` are text and may wrap unless in `whole`."""
+        """Print a table; columns in `left` are text, and wrap unless they are in `whole`."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings))
         for number, heading in enumerate(headings):
             text = number in left
@@ -77,7 +77,8 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def when(milliseconds: int) -> str:
+def iso_time(milliseconds: int) -> str:
+    """Format ms since 1970 to the second, in UTC."""
     try:
         at = datetime.fromtimestamp(milliseconds / 1000, UTC)
         return at.isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -85,24 +86,25 @@ def when(milliseconds: int) -> str:
         return f"{milliseconds:,} ms since 1970"
 
 
-def share(part: int, whole: int) -> str:
+def percent(part: int, whole: int) -> str:
     """Return a percentage; 0 and 100 appear only if exact."""
     if not whole:
         return "-"
-    percent = 100 * part / whole
+    value = 100 * part / whole
     if 0 < part < whole:
-        percent = min(max(percent, 0.1), 99.9)
-    return f"{percent:.1f} %"
+        value = min(max(value, 0.1), 99.9)
+    return f"{value:.1f} %"
 
 
-def many(number: int, thing: str) -> str:
+def plural(number: int, thing: str) -> str:
+    """Return a count with its noun, such as "1 event" or "1,200 events"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 PLAIN_INTERVAL_S = 5.0
 
 
-class _Patient(Console):
+class _PipeConsole(Console):
     """Console that ignores a closed pipe, as from `head`, while the work continues."""
 
     def on_broken_pipe(self) -> None:
@@ -113,7 +115,7 @@ class ProgressLine:
     """On stderr: one changing line on a terminal, otherwise occasional plain lines."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or _Patient(stderr=True, highlight=False)
+        self._console = console or _PipeConsole(stderr=True, highlight=False)
         self._status: Status | None = None
         self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
 

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
 
 
-def listening(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
+def open_listener(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
     """Return a listening socket (port 0: any free one), or raise OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
@@ -36,7 +36,7 @@ def url_of(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
-class InThread:
+class ServerThread:
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -14,7 +14,7 @@ _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration(text: object) -> int:
-    """Return milliseconds; else raise ValueError with the allowed form, without a name."""
+    """Return milliseconds; raise ValueError, with the allowed form, for anything else."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(ALLOWED)
@@ -34,7 +34,7 @@ def format_duration(duration_ms: int) -> str:
 def count_ticks(values: dict[str, Any], where: str) -> None:
     """Replace durations in a histogram's `values` by numbers of ticks.
 
-    Raises ValueError, prefixed by `where`, if not whole; later checks report other invalid values.
+    Raises ValueError, prefixed by `where`, for part of a tick; later checks report other errors.
     """
     tick_ms = 0
     with suppress(ValueError):

@@ -17,8 +17,8 @@ KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
-# Names that the worker sets itself, and why: changing one could break exactly-once.
-CLIENT_OURS = MappingProxyType(
+# Options that the worker sets itself, and why: changing one could break exactly-once.
+CLIENT_RESERVED = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
         "group.id": "the worker sets it from worker.name",
@@ -53,8 +53,8 @@ def read_file(path: Path) -> bytes:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` atomically once it is completely written."""
+def atomic_replacement(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; the file there replaces `path` when the block ends without error."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
@@ -63,8 +63,8 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    with replacing(path) as part:
+def write_atomically(path: Path, content: bytes) -> None:
+    with atomic_replacement(path) as part:
         part.write_bytes(content)
 
 
@@ -120,10 +120,10 @@ def read_domain(path: Path) -> list[str]:
     return list(lines)
 
 
-def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
-    """Set a histogram's declared domain and buckets in its settings, `values`.
+def resolve_domain(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
+    """Replace `domain_file` and `buckets` in a histogram's `values` by what they declare.
 
-    `required`: the mechanism needs a domain; None: it has none. ValueErrors begin with `where`.
+    `required`: the mechanism needs a domain; None: it takes none. ValueErrors begin with `where`.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):
@@ -159,10 +159,10 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
     for key, value in values.items():
         name = prefix + key
         where = f"kafka.client.{name}"
-        if name in CLIENT_OURS:
-            raise SettingsError(f"{where}: cannot be set: {CLIENT_OURS[name]}")
+        if name in CLIENT_RESERVED:
+            raise SettingsError(f"{where}: cannot be set: {CLIENT_RESERVED[name]}")
         if isinstance(value, dict) and set(value) in ({"file"}, {"env"}):
-            yield name, secret(value, where, base)
+            yield name, read_secret(value, where, base)
         elif isinstance(value, dict) and value:
             yield from _client(value, f"{name}.", base)
         elif name in CLIENT_SECRETS:
@@ -178,7 +178,7 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
             raise SettingsError(f"{where}: {CLIENT_ALLOWED}")
 
 
-def secret(source: Mapping[str, object], name: str, base: Path) -> str:
+def read_secret(source: Mapping[str, object], name: str, base: Path) -> str:
     """Return the secret behind `{file: ...}` or `{env: ...}`; SettingsError if it is unusable."""
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:

@@ -27,9 +27,9 @@ from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 from workers.runtime.errors import SettingsError
 from workers.settings import durations
 from workers.settings.durations import format_duration, parse_duration
-from workers.settings.files import client_values, declare, read_file, secret
+from workers.settings.files import client_values, read_file, read_secret, resolve_domain
 
-ALLOWED = (
+_TOPIC_ALLOWED = (
     'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such '
     'names; or a regular expression of whole names, such as "^orders-.*"'
 )
@@ -37,7 +37,7 @@ TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
 
 
 class TopicNames(msgspec.Struct, frozen=True):
-    """Topics that hold the events: sorted names, or none and an expression."""
+    """The events topics: sorted names, or no names and a regular expression."""
 
     names: tuple[str, ...]
     pattern: str | None = None
@@ -52,13 +52,13 @@ class TopicNames(msgspec.Struct, frozen=True):
         return self.pattern or ", ".join(self.names)
 
     @property
-    def one(self) -> bool:
-        """Whether this names exactly one topic; an expression does not."""
+    def is_single(self) -> bool:
+        """Whether exactly one topic is named; an expression names none."""
         return len(self.names) == 1
 
     @property
     def identity(self) -> str | list[str]:
-        return str(self) if self.one or self.pattern is not None else list(self.names)
+        return str(self) if self.is_single or self.pattern is not None else list(self.names)
 
     def matches(self, topic: str) -> bool:
         return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
@@ -67,8 +67,8 @@ class TopicNames(msgspec.Struct, frozen=True):
 def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     """Yield errors in `events.topic` beyond its type.
 
-    msgspec 0.22 cannot check the names: it mixes up the fields of a type that is a text with a
-    pattern or an array, and the next garbage collection of cycles ends the process.
+    msgspec 0.22 cannot check the names: for a union of an array and a text with a pattern it mixes
+    up fields, and the next collection of cycles ends the process.
     """
     names = (topic,) if isinstance(topic, str) else topic
     if isinstance(topic, str) and topic.startswith("^"):
@@ -76,7 +76,7 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     else:
         fits = all(re.match(TOPIC_NAME, name) for name in names)
     if not fits or not 0 < len(names) <= TOPICS_MAX:
-        yield f"topic = {display(topic)}: {ALLOWED}"
+        yield f"topic = {display(topic)}: {_TOPIC_ALLOWED}"
     elif len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         yield f"topic holds {display(repeated)} more than once: every one only once"
@@ -99,23 +99,23 @@ _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
 
-def _lasting(least: int, most: int) -> Meta:
+def _duration(least: int, most: int) -> Meta:
     words = f"a duration from {format_duration(least)} to {format_duration(most)}"
     return Meta(ge=least, le=most, description=words)
 
 
-def _says(allowed: str, pattern: str | None = None) -> Meta:
+def _allowed(allowed: str, pattern: str | None = None) -> Meta:
     return Meta(description=allowed, pattern=pattern)
 
 
-_NAME = _says(
+_NAME = _allowed(
     'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
 )
-_ADDRESS = _says(
+_ADDRESS = _allowed(
     'an address of this machine, such as "127.0.0.1" or "0.0.0.0"', r"^[A-Za-z0-9._:-]+\Z"
 )
-# Allowed values in words, for messages.
+# Allowed values, in the words of messages.
 _KEY_FILE = "a file name in quotes; `quietcount key new FILE` makes the file"
 _Partitions = Annotated[int, whole(1, 10_000)]
 _PARTITIONS = "a whole number from 1 to 10,000; if left out, "
@@ -152,21 +152,21 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
     name: Annotated[str, _NAME]
-    data_dir: Annotated[Path, _says("a directory name in quotes")]
-    key_file: Annotated[Path, _says(_KEY_FILE)]
-    commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = 5_000
-    owner_partitions: Annotated[_Partitions | None, _says(_OWNER_PARTITIONS)] = None
-    user_partitions: Annotated[_Partitions | None, _says(_USER_PARTITIONS)] = None
-    metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _says(_PORT)] = None
+    data_dir: Annotated[Path, _allowed("a directory name in quotes")]
+    key_file: Annotated[Path, _allowed(_KEY_FILE)]
+    commit_interval_ms: Annotated[Duration, _duration(10, 600_000)] = 5_000
+    owner_partitions: Annotated[_Partitions | None, _allowed(_OWNER_PARTITIONS)] = None
+    user_partitions: Annotated[_Partitions | None, _allowed(_USER_PARTITIONS)] = None
+    metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _allowed(_PORT)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: the cluster and librdkafka's options, which may be secret: the repr shows names."""
+    """[kafka]: the cluster and librdkafka's options; these may be secret: the repr shows names."""
 
-    bootstrap: Annotated[str, _says(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
-    client: Annotated[dict[str, str], _says(_CLIENT)] = msgspec.field(default_factory=dict)
+    bootstrap: Annotated[str, _allowed(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
+    client: Annotated[dict[str, str], _allowed(_CLIENT)] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
@@ -176,19 +176,19 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class EventsSettings(Section, frozen=True, kw_only=True):
-    topic: Annotated[str | tuple[str, ...], _says(ALLOWED)]
-    key: Annotated[Field, _says(_KEY)]
-    items: Annotated[Field | None, _says(FIELD)] = None
-    count: Annotated[Field | None, _says(FIELD)] = None
-    where_: Annotated[Conditions, _says(views.ALLOWED)] = ()
-    missing: Annotated[Literal["reject", "empty"], _says(_MISSING)] = "reject"
-    timestamp: Annotated[Field | None, _says(FIELD)] = None
-    timestamp_unit: Annotated[Literal["ms", "s", "us", "ns", "iso"], _says(_UNITS)] = "ms"
-    user: Annotated[Field | None, _says(_USER)] = None
+    topic: Annotated[str | tuple[str, ...], _allowed(_TOPIC_ALLOWED)]
+    key: Annotated[Field, _allowed(_KEY)]
+    items: Annotated[Field | None, _allowed(FIELD)] = None
+    count: Annotated[Field | None, _allowed(FIELD)] = None
+    where_: Annotated[Conditions, _allowed(views.ALLOWED)] = ()
+    missing: Annotated[Literal["reject", "empty"], _allowed(_MISSING)] = "reject"
+    timestamp: Annotated[Field | None, _allowed(FIELD)] = None
+    timestamp_unit: Annotated[Literal["ms", "s", "us", "ns", "iso"], _allowed(_UNITS)] = "ms"
+    user: Annotated[Field | None, _allowed(_USER)] = None
     format: Literal["json", "avro", "protobuf", "json_schema"] = "json"
-    partitioner: Annotated[Literal["murmur2", "crc32"], _says(_PARTITIONERS)] = "murmur2"
-    grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = 0
-    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = 300_000
+    partitioner: Annotated[Literal["murmur2", "crc32"], _allowed(_PARTITIONERS)] = "murmur2"
+    grace_ms: Annotated[Duration, _duration(0, 604_800_000)] = 0
+    max_ahead_ms: Annotated[Duration, _duration(0, 31_622_400_000)] = 300_000
     max_behind_ms: Annotated[
         Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
         Meta(description=f"a duration from 0s to 36500d{_MAX_BEHIND}", extra={"duration": True}),
@@ -219,9 +219,9 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
-    store: Annotated[Path | None, _says(_STORE)] = None
-    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
-    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
+    store: Annotated[Path | None, _allowed(_STORE)] = None
+    keep_ticks_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
+    keep_hours_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
 
     def where(self) -> str:
         return "dashboard."
@@ -234,15 +234,15 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
     unit: Literal["event", "user"] = "event"
-    rekey: Annotated[bool, _says("true or false")] = False
-    max_epsilon: Annotated[Annotated[float, Meta(gt=0, le=1_000)] | None, _says(_EPSILON)] = None
-    max_delta: Annotated[Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _says(_DELTA)] = None
-    period: Annotated[str, _says(_PERIOD)] = "epoch"
-    uncounted_workers: Annotated[tuple[str, ...], _says(_WORKERS)] = ()
+    rekey: Annotated[bool, _allowed("true or false")] = False
+    max_epsilon: Annotated[Annotated[float, Meta(gt=0, le=1_000)] | None, _allowed(_EPSILON)] = None
+    max_delta: Annotated[Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _allowed(_DELTA)] = None
+    period: Annotated[str, _allowed(_PERIOD)] = "epoch"
+    uncounted_workers: Annotated[tuple[str, ...], _allowed(_WORKERS)] = ()
 
     @property
     def period_ms(self) -> int | None:
-        """The length of a period; None: an epoch."""
+        """Length of a period; None: an epoch."""
         return None if self.period == "epoch" else parse_duration(self.period)
 
     def complaints(self) -> Iterator[str]:
@@ -272,17 +272,17 @@ _File = Path | None
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
     """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
-    url: Annotated[str, _says(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
-    user: Annotated[Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _says(_LOGIN)] = None
-    password: Annotated[str | None, _says(_SECRET)] = None
-    token: Annotated[str | None, _says(_SECRET)] = None
-    ca: Annotated[_File, _says("a file with the certificates to trust, in PEM")] = None
-    certificate: Annotated[_File, _says("a file with this client's certificate, in PEM")] = None
-    key: Annotated[_File, _says("a file with the certificate's key, in PEM")] = None
-    key_password: Annotated[str | None, _says(_SECRET)] = None
-    timeout_ms: Annotated[Duration, _lasting(100, 300_000)] = 10_000
+    url: Annotated[str, _allowed(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
+    user: Annotated[Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _allowed(_LOGIN)] = None
+    password: Annotated[str | None, _allowed(_SECRET)] = None
+    token: Annotated[str | None, _allowed(_SECRET)] = None
+    ca: Annotated[_File, _allowed("a file with the certificates to trust, in PEM")] = None
+    certificate: Annotated[_File, _allowed("a file with this client's certificate, in PEM")] = None
+    key: Annotated[_File, _allowed("a file with the certificate's key, in PEM")] = None
+    key_password: Annotated[str | None, _allowed(_SECRET)] = None
+    timeout_ms: Annotated[Duration, _duration(100, 300_000)] = 10_000
     unknown_wait_ms: Annotated[Duration, Meta(ge=0, le=600_000, description=_WAIT)] = 30_000
-    reader_schema: Annotated[_File, _says("a file with an Avro schema")] = None
+    reader_schema: Annotated[_File, _allowed("a file with an Avro schema")] = None
 
     def where(self) -> str:
         return "schema_registry."
@@ -334,7 +334,7 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
         if name in _SECRETS and value is not None:
             if not isinstance(value, dict) or set(value) not in ({"file"}, {"env"}):
                 raise SettingsError(f"{where}: a secret must not be written here: use {_SECRET}")
-            values[name] = secret(value, where, base)
+            values[name] = read_secret(value, where, base)
         elif name in _FILES and value is not None:
             if not isinstance(value, str) or not value:
                 raise SettingsError(f"{where} = {display(value)}: a file name in quotes")
@@ -351,8 +351,8 @@ T = TypeVar("T")
 
 #: Kafka refuses timestamps an hour ahead (`message.timestamp.after.max.ms`); clocks may be behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
-#: The default of `events.max_behind` where epochs are shorter.
-MAX_BEHIND_LEAST_MS = 7 * DAY_MS
+#: Least default of `events.max_behind`: the longest epoch may be shorter.
+MAX_BEHIND_MIN_MS = 7 * DAY_MS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,7 +412,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """How late an event may arrive and still count; None: without limit."""
         if self.events.max_behind_ms is not None:
             return self.events.max_behind_ms
-        longest = MAX_BEHIND_LEAST_MS
+        longest = MAX_BEHIND_MIN_MS
         for histogram in self.histograms:
             if histogram.horizon_ticks is None:
                 return None
@@ -430,7 +430,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield f'events.user is missing: privacy.unit = "user" needs it: {FIELD} or "{RECORD_KEY}"'
         if not of_users and self.events.partitioner != "murmur2":
             yield f'events.partitioner = {display(self.events.partitioner)}: only with privacy.unit = "user"'
-        if of_users and not self.events.topics.one and not self.privacy.rekey:
+        if of_users and not self.events.topics.is_single and not self.privacy.rekey:
             yield (
                 f'events.topic = {display(self.events.topic)}: privacy.unit = "user" needs one topic, keyed by user, or '
                 "privacy.rekey = true: in several a user's events lie in several partitions, each of which would bound "
@@ -459,7 +459,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             # Kafka's metrics conflate "." and "_", so it refuses names that differ only in these.
             other = used.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
-                yield f"{purpose} = {display(topic)}: needs a topic of its own; but for . and _ this is also {other}"
+                yield f"{purpose} = {display(topic)}: needs a topic of its own; {other} has this name too (. and _ count as equal)"
 
     def _rekey_complaints(self, of_users: bool) -> Iterator[str]:
         events = self.events
@@ -559,7 +559,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     """Check a document; ValueError for a wrong section or field, SettingsError for a wrong file."""
     _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram"))
-    history_of(document.get("dashboard", {}), base)  # the dashboard's, and checked for it here too
+    history_of(document.get("dashboard", {}), base)  # only checked here; the dashboard reads it
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:
@@ -634,7 +634,7 @@ def _histogram(
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
     required = {rule.name: rule.required for rule in rules(record)}.get("domain")
-    declare(values, required, where, base)
+    resolve_domain(values, required, where, base)
     further = ("mechanism",) if required is None else ("mechanism", "domain_file")
     durations.count_ticks(values, where)
     return _section(record, values, where, further)

@@ -9,7 +9,7 @@ from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.agents.monitor import Health
 from workers.agents.release import ReleaseShard
 from workers.kafka.handover import Handover
-from workers.kafka.offsets import Lag, Reading
+from workers.kafka.offsets import Lag, ReadPosition
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, lanes, mechanisms
 from workers.pipeline.histogram import Histogram
@@ -63,7 +63,7 @@ class Scene:
             shard.offset = shard.committed = 100
             shard.last_commit_s = NOW_S
             self.handover.lags[tp] = lag = Lag()
-            lag.sample(NOW_S, 100, Reading(100, 100, 100))
+            lag.sample(NOW_S, 100, ReadPosition(100, 100, 100))
 
     def _contribute(self, partition: int) -> ContributeShard:
         stage = ContributeStage(

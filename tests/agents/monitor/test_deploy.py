@@ -12,7 +12,7 @@ import yaml
 
 from tests import ROOT
 from tests.agents.monitor.scene import NOW_MS, Scene
-from workers.agents.monitor import registry_of
+from workers.agents.monitor import metrics_registry
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "quietcount.json"
@@ -40,7 +40,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
     found, partitions = {}, {"contribute": 2, "release": 1}
-    for family in registry_of(scene.health, partitions).collect():
+    for family in metrics_registry(scene.health, partitions).collect():
         if family.name.startswith("quietcount_"):
             assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
             labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}

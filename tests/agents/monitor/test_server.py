@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.agents.monitor.scene import Scene
-from workers.agents.monitor import OperatorsPort
+from workers.agents.monitor import OperatorPort
 from workers.kafka.handover import Handover
 from workers.runtime.errors import SettingsError
 
@@ -24,7 +24,7 @@ def scene(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def port(scene: Scene) -> Iterator[int]:
-    with OperatorsPort(scene.settings, 0) as operator:
+    with OperatorPort(scene.settings, 0) as operator:
         operator.show(scene.handover, PARTITIONS)
         assert operator.address is not None and operator.address.startswith("http://127.0.0.1:")
         yield int(operator.address.rpartition(":")[2])
@@ -103,7 +103,7 @@ def test_openmetrics_is_served_on_request(port: int) -> None:
 
 
 def test_without_a_port_nothing_listens(scene: Scene) -> None:
-    with OperatorsPort(scene.settings, None) as operator:
+    with OperatorPort(scene.settings, None) as operator:
         operator.show(scene.handover, PARTITIONS)
         assert operator.address is None
 
@@ -114,10 +114,7 @@ def test_an_address_that_cannot_be_opened_is_one_clear_line(tmp_path: Path, host
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         words = rf"worker.metrics_port = {taken}: cannot listen on {host}.*--metrics-port"
-        with (
-            pytest.raises(SettingsError, match=words),
-            OperatorsPort(scene.settings, taken) as port,
-        ):
+        with pytest.raises(SettingsError, match=words), OperatorPort(scene.settings, taken) as port:
             port.show(scene.handover, PARTITIONS)
 
 
@@ -139,8 +136,8 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
 
 def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: Scene) -> None:
     waiting = Handover({})
-    waiting.metrics.away.lost("no broker answers")
-    with OperatorsPort(scene.settings, 0) as operator:
+    waiting.metrics.outage.begin("no broker answers")
+    with OperatorPort(scene.settings, 0) as operator:
         operator.show(waiting, {})
         assert operator.address is not None
         port = int(operator.address.rpartition(":")[2])

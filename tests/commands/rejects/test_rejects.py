@@ -200,7 +200,7 @@ from workers.commands import rejects
 from workers.kafka.transaction import Transactions
 rejects.RECORDS_MAX = 10
 where, runs = {where!r}, []
-run, insist = Transactions.run, Transactions._insist
+run, insist = Transactions.run, Transactions._call_until_done
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def watched(self, messages, changes):
     runs.append(1)
@@ -216,7 +216,7 @@ def insisting(self, name, call):
             import threading, time
             threading.Timer(0.001, die).start()
     return insist(self, name, call)
-Transactions.run, Transactions._insist = watched, insisting
+Transactions.run, Transactions._call_until_done = watched, insisting
 from workers.cli import execute
 sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 """

@@ -14,7 +14,7 @@ import fastavro
 from tests.events.formats import corpus
 from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
 from workers.events.formats.avro import AvroFormat, AvroSchema, parse
-from workers.events.formats.fitting import Refused
+from workers.events.formats.fitting import SchemaRefused
 from workers.events.schemas import Schema
 from workers.events.tree import Node
 
@@ -197,12 +197,12 @@ def written(schema: Any, value: Any) -> bytes:
 def difference(
     tree: Node, schema: Any, payloads: Sequence[bytes], reader: AvroSchema | None = None
 ) -> Outcome:
-    form = AvroFormat(tree, reader)
+    fmt = AvroFormat(tree, reader)
     try:
-        number = form.add(Schema("AVRO", json.dumps(schema)))
-    except Refused:
+        number = fmt.add(Schema("AVRO", json.dumps(schema)))
+    except SchemaRefused:
         return None, 0, 0
-    return corpus.difference(form, number, tree, payloads)
+    return corpus.difference(fmt, number, tree, payloads)
 
 
 def _case(seed: int, good: int, *, evolving: bool) -> Case | int:
@@ -216,14 +216,14 @@ def _case(seed: int, good: int, *, evolving: bool) -> Case | int:
         except ValueError:
             return 0
     tree = generator.tree(wanted)
-    form = AvroFormat(tree, reader)
+    fmt = AvroFormat(tree, reader)
     try:
-        number = form.add(Schema("AVRO", json.dumps(schema)))
-    except Refused:
+        number = fmt.add(Schema("AVRO", json.dumps(schema)))
+    except SchemaRefused:
         return 15 * good
     payloads = [written(schema, generator.value(schema)) for _ in range(good)]
     payloads += [generator.broken(payload) for payload in payloads for _ in range(14)]
-    return Case(f"{schema} read as {wanted}", form, number, tree, payloads)
+    return Case(f"{schema} read as {wanted}", fmt, number, tree, payloads)
 
 
 def run(records: int, seed: int, *, evolving: bool = False, way: Any = None) -> Outcome:

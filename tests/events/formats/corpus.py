@@ -11,7 +11,7 @@ import numpy as np
 from tests.events.formats.walking import content, expected, unordered
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.fitting import SchemaFormat
-from workers.events.log import DECLINED, parts
+from workers.events.log import DECLINED, scan_parts
 from workers.events.tree import Node, Wanted, build
 
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")
@@ -66,24 +66,24 @@ class Draw:
 
 
 def difference(
-    form: SchemaFormat[Any], number: int, tree: Node, payloads: Sequence[bytes], way: Any = None
+    fmt: SchemaFormat[Any], number: int, tree: Node, payloads: Sequence[bytes], way: Any = None
 ) -> Outcome:
     """Compare scanner and general reader; `way` replaces the compiled scanner."""
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     stops = np.cumsum(lengths)
     values = readonly_contiguous(np.stack((stops - lengths, stops), axis=1))
-    roots = readonly_contiguous(np.full(len(payloads), form.roots[number]))
-    data = np.frombuffer(b"".join(payloads) + form.texts.tobytes(), dtype=np.uint8)
-    scan = form.logs(data, values, roots, int(stops[-1]))
+    roots = readonly_contiguous(np.full(len(payloads), fmt.roots[number]))
+    data = np.frombuffer(b"".join(payloads) + fmt.texts.tobytes(), dtype=np.uint8)
+    scan = fmt.scanner(data, values, roots, int(stops[-1]))
     if way is not None:
         scan = partial(way, *scan.args)  # type: ignore[attr-defined]
-    [logs] = parts(values, lambda *to: (data, scan(*to)), lambda row: row)
+    [logs] = scan_parts(values, lambda *to: (data, scan(*to)), lambda row: row)
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         rows = logs.rows[before : logs.ends[i]]
         before = int(logs.ends[i])
         try:
-            found = form.decode(number, payload)
+            found = fmt.decode(number, payload)
         except ValueError:
             if logs.status[i] == 0:
                 return f"{payload!r}: scanned, though it cannot be decoded", 0, 0
@@ -101,7 +101,7 @@ def difference(
 
 class Case(NamedTuple):
     shown: str
-    form: SchemaFormat[Any]
+    fmt: SchemaFormat[Any]
     number: int
     tree: Node
     payloads: list[bytes]
@@ -117,8 +117,8 @@ def run(
         if isinstance(case, int):
             records -= case
         else:
-            _, form, number, tree, payloads = case
-            said, more, read = difference(form, number, tree, payloads, way)
+            _, fmt, number, tree, payloads = case
+            said, more, read = difference(fmt, number, tree, payloads, way)
             if said is not None:
                 return f"seed {seed}: {case.shown}: {said}", readable, scanned
             readable, scanned = readable + more, scanned + read

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from tests.events.formats import corpus
 from tests.events.formats.corpus import NAMES, Case, Outcome, Paths
-from workers.events.formats.fitting import Refused
+from workers.events.formats.fitting import SchemaRefused
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.schemas import Schema
 from workers.events.tree import Node
@@ -164,16 +164,16 @@ def _case(seed: int, good: int) -> Case | int:
     schema = generator.schema()
     descriptor = ProtobufSchema(schema).message([0])
     kind, tree = message_factory.GetMessageClass(descriptor), generator.tree(descriptor)
-    form = ProtobufFormat(tree)
+    fmt = ProtobufFormat(tree)
     try:
-        number = form.add(schema)
-    except Refused:
+        number = fmt.add(schema)
+    except SchemaRefused:
         return 15 * good
     made = [generator.fill(kind()).SerializeToString() for _ in range(good)]
     for payload in made[:]:
         others = [generator.random.choice(made[:good]) for _ in range(14)]
         made += [generator.broken_or_joined(payload, other) for other in others]
-    return Case(schema.text, form, number, tree, made)
+    return Case(schema.text, fmt, number, tree, made)
 
 
 def run(records: int, seed: int, way: Any = None) -> Outcome:

@@ -14,8 +14,8 @@ from tests.events.formats.walking import Said, content
 from tests.events.json_log_corpus import tree as tree_of
 from workers.events.formats import avro_scanner
 from workers.events.formats.avro import AvroFormat, parse, read_reader_schema
-from workers.events.formats.fitting import Refused
-from workers.events.formats.reader import form_of
+from workers.events.formats.fitting import SchemaRefused
+from workers.events.formats.reader import make_format
 from workers.events.log import DECLINED
 from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
@@ -40,26 +40,26 @@ LINE = record(("sku", "string"), ("qty", "int"), name="Line")
 TEXTS = {"type": "array", "items": "string"}
 
 
-def add(form: AvroFormat, schema: Any) -> int:
-    return form.add(Schema("AVRO", json.dumps(schema)))
+def add(fmt: AvroFormat, schema: Any) -> int:
+    return fmt.add(Schema("AVRO", json.dumps(schema)))
 
 
-def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said | None:
+def said(fmt: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said | None:
     """What the scanner says of one record; None where it declines."""
-    data = np.frombuffer(payload + form.texts.tobytes(), dtype=np.uint8)
+    data = np.frombuffer(payload + fmt.texts.tobytes(), dtype=np.uint8)
     log = np.empty((64, 4), dtype=np.int64)
     stack = np.empty((depth, avro_scanner.FRAME), dtype=np.int64)
-    end, root = len(payload), form.roots[number]
-    scan = avro_scanner.Scan(data, end, form.program, stack)
-    used = avro_scanner.event(scan, 0, end, root, log, 0)
+    end, root = len(payload), fmt.roots[number]
+    scan = avro_scanner.Scan(data, end, fmt.program, stack)
+    used = avro_scanner.scan_record(scan, 0, end, root, log, 0)
     return None if used == DECLINED else content(log[:used], data)
 
 
 def read(tree: Node, schema: Any, value: Any, reader: Any = None) -> Said | None:
     """What the scanner says of a value of a schema; fastavro has to say the same."""
     text = None if reader is None else parse(json.dumps(reader))
-    form = AvroFormat(tree, text)
-    found = said(form, add(form, schema), written(schema, value))
+    fmt = AvroFormat(tree, text)
+    found = said(fmt, add(fmt, schema), written(schema, value))
     assert difference(tree, schema, [written(schema, value)], text)[0] is None
     return found
 
@@ -78,7 +78,7 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
     for name, kernel in [*vars(avro_scanner).items()]:
         if hasattr(kernel, "py_func"):
             monkeypatch.setattr(avro_scanner, name, uncompiled(kernel))
-    found, readable, _ = run(3_000, 99, way=avro_scanner.logs)
+    found, readable, _ = run(3_000, 99, way=avro_scanner.scan_all)
     assert found is None
     assert readable > 300
 
@@ -94,16 +94,16 @@ def test_a_list_of_records_with_counts() -> None:
 
 
 def test_blocks_with_sizes_are_read_as_one_list() -> None:
-    form = AvroFormat(tree_of("a", many=["a"]))
-    number = add(form, record(("a", TEXTS)))
+    fmt = AvroFormat(tree_of("a", many=["a"]))
+    number = add(fmt, record(("a", TEXTS)))
     whole = b"\x03\x08\x02x\x02y" + b"\x02\x02z" + b"\x00"
-    assert said(form, number, whole) == {0: [("list", 3), *(("text", each) for each in "xyz")]}
-    assert form.decode(number, whole) == {"a": ["x", "y", "z"]}
+    assert said(fmt, number, whole) == {0: [("list", 3), *(("text", each) for each in "xyz")]}
+    assert fmt.decode(number, whole) == {"a": ["x", "y", "z"]}
     # A block that is not as long as it says is broken, though fastavro does not look.
     for wrong in (b"\x03\x06\x02x\x02y\x00", b"\x03\x0a\x02x\x02y\x00", b"\x03\x09\x02x\x02y\x00"):
-        assert said(form, number, wrong) is None
+        assert said(fmt, number, wrong) is None
         with pytest.raises(ValueError, match="not Avro"):
-            form.decode(number, wrong)
+            fmt.decode(number, wrong)
 
 
 def test_logical_types_are_what_was_written() -> None:
@@ -111,12 +111,12 @@ def test_logical_types_are_what_was_written() -> None:
         ("ts", {"type": "long", "logicalType": "timestamp-millis"}),
         ("id", {"type": "string", "logicalType": "uuid"}),
     )
-    form = AvroFormat(tree_of("ts", "id"))
-    number, value = add(form, schema), {"ts": 1_800_000_000_123, "id": "no uuid"}
+    fmt = AvroFormat(tree_of("ts", "id"))
+    number, value = add(fmt, schema), {"ts": 1_800_000_000_123, "id": "no uuid"}
     payload = written(record(("ts", "long"), ("id", "string")), value)
     rows = {0: [("whole", 1_800_000_000_123)], 1: [("text", "no uuid")]}
-    assert said(form, number, payload) == rows
-    assert form.decode(number, payload) == value
+    assert said(fmt, number, payload) == rows
+    assert fmt.decode(number, payload) == value
 
 
 def test_counts_are_a_map_or_a_record() -> None:
@@ -140,11 +140,11 @@ def test_enums_are_their_symbols_and_paths_go_through_maps() -> None:
 
 
 def test_a_name_twice_in_a_map_is_left_to_fastavro() -> None:
-    form = AvroFormat(tree_of("m", many=["m"]))
-    number = add(form, record(("m", {"type": "map", "values": "int"})))
+    fmt = AvroFormat(tree_of("m", many=["m"]))
+    number = add(fmt, record(("m", {"type": "map", "values": "int"})))
     twice = b"\x04\x02a\x02\x02a\x04\x00"
-    assert said(form, number, twice) is None
-    assert form.decode(number, twice) == {"m": {"a": 2}}
+    assert said(fmt, number, twice) is None
+    assert fmt.decode(number, twice) == {"m": {"a": 2}}
 
 
 WRITER = record(("store", "string"), ("n", "int"), ("gone", ["null", "string"]))
@@ -169,42 +169,42 @@ def test_a_readers_schema_renames_promotes_and_fills_in() -> None:
 def test_what_resolution_comes_to_otherwise_is_fastavros() -> None:
     tree = tree_of("n")
     reader = record(("n", "double"))
-    form = AvroFormat(tree, parse(json.dumps(reader)))
-    number = add(form, WRITER)
+    fmt = AvroFormat(tree, parse(json.dumps(reader)))
+    number = add(fmt, WRITER)
     payload = written(WRITER, {"store": "s", "n": 5, "gone": None})
-    assert said(form, number, payload) is None
-    assert form.decode(number, payload) == {"n": 5.0}
+    assert said(fmt, number, payload) is None
+    assert fmt.decode(number, payload) == {"n": 5.0}
     kinds = [{"type": "enum", "name": "K", "symbols": symbols} for symbols in (["a", "b"], ["a"])]
-    form = AvroFormat(tree, parse(json.dumps(record(("n", {**kinds[1], "default": "a"})))))
-    number = add(form, record(("n", kinds[0])))
-    assert form.decode(number, b"\x02") == {"n": "a"}
-    form = AvroFormat(tree, parse(json.dumps(record(("n", kinds[1])))))
-    number = add(form, record(("n", kinds[0])))
-    assert form.decode(number, b"\x00") == {"n": "a"}
+    fmt = AvroFormat(tree, parse(json.dumps(record(("n", {**kinds[1], "default": "a"})))))
+    number = add(fmt, record(("n", kinds[0])))
+    assert fmt.decode(number, b"\x02") == {"n": "a"}
+    fmt = AvroFormat(tree, parse(json.dumps(record(("n", kinds[1])))))
+    number = add(fmt, record(("n", kinds[0])))
+    assert fmt.decode(number, b"\x00") == {"n": "a"}
     with pytest.raises(ValueError, match="not what the reader schema says"):
-        form.decode(number, b"\x02")
+        fmt.decode(number, b"\x02")
 
 
 def test_schemas_of_several_writers_are_one_program() -> None:
-    form = AvroFormat(SHOP)
-    first = add(form, record(("shop", "string")))
+    fmt = AvroFormat(SHOP)
+    first = add(fmt, record(("shop", "string")))
     shop = {"type": "enum", "name": "S", "symbols": ["s2"]}
-    second = add(form, record(("x", "long"), ("shop", shop)))
-    assert said(form, second, b"\x04\x00") == {0: [("text", "s2")]}
-    assert said(form, first, b"\x04s1") == {0: [("text", "s1")]}
-    assert form.decode(first, b"\x04s1") == {"shop": "s1"}
+    second = add(fmt, record(("x", "long"), ("shop", shop)))
+    assert said(fmt, second, b"\x04\x00") == {0: [("text", "s2")]}
+    assert said(fmt, first, b"\x04s1") == {0: [("text", "s1")]}
+    assert fmt.decode(first, b"\x04s1") == {"shop": "s1"}
 
 
 def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
     order = record(("lines", {"type": "array", "items": "Line"}), name="Order")
     named = (("Line", LINE), ("Order", order))
     references = tuple(Reference(name, json.dumps(schema)) for name, schema in named)
-    form = AvroFormat(LINES)
-    number = form.add(Schema("AVRO", '["Order", "Line"]', references))
+    fmt = AvroFormat(LINES)
+    number = fmt.add(Schema("AVRO", '["Order", "Line"]', references))
     payload = b"\x00\x02\x02a\x04\x00"
-    assert said(form, number, payload) == {2: [("list", 1)], 0: [("text", "a")], 1: [("whole", 2)]}
-    assert form.decode(number, payload) == {"lines": [{"sku": "a", "qty": 2}]}
-    assert said(form, number, b"\x02\x02a\x04") == {}
+    assert said(fmt, number, payload) == {2: [("list", 1)], 0: [("text", "a")], 1: [("whole", 2)]}
+    assert fmt.decode(number, payload) == {"lines": [{"sku": "a", "qty": 2}]}
+    assert said(fmt, number, b"\x02\x02a\x04") == {}
 
 
 def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
@@ -214,14 +214,14 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
         (tree_of("tags.x"), "field 'tags.x': 'tags' is a list in the schema"),
         (tree_of("lines.sku.x"), r"field 'lines.sku.x': 'lines.sku' is a string in the schema"),
     ):
-        with pytest.raises(Refused, match=f"^{why}$"):
+        with pytest.raises(SchemaRefused, match=f"^{why}$"):
             add(AvroFormat(tree), schema)
     # Whether a record is there may be a condition; whether it is a label, each event says.
     value = {"shop": b"", "lines": {"sku": "a", "qty": 1}, "tags": []}
     assert read(tree_of("lines"), schema, value) == {0: [("other",)]}
-    form = AvroFormat(tree_of("nowhere.x"))
-    add(form, schema)
-    assert form.absent == ["nowhere.x"]
+    fmt = AvroFormat(tree_of("nowhere.x"))
+    add(fmt, schema)
+    assert fmt.absent == ["nowhere.x"]
 
 
 NO_SCHEMAS = (
@@ -232,12 +232,12 @@ NO_SCHEMAS = (
 
 @pytest.mark.parametrize("text", NO_SCHEMAS)
 def test_a_schema_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="schema cannot be read"):
+    with pytest.raises(SchemaRefused, match="schema cannot be read"):
         AvroFormat(SHOP).add(Schema("AVRO", text))
 
 
 def test_a_schema_of_another_format_is_refused() -> None:
-    with pytest.raises(Refused, match="schema of another format"):
+    with pytest.raises(SchemaRefused, match="schema of another format"):
         AvroFormat(SHOP).add(Schema("PROTOBUF", 'syntax = "proto3";'))
 
 
@@ -270,11 +270,11 @@ def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
 )
 def test_bytes_that_are_no_record_are_rejected(payload: bytes) -> None:
     """Too short, too long, a length that is not in its shortest form or negative, no UTF-8."""
-    form = AvroFormat(SHOP)
-    number = add(form, record(("shop", "string")))
-    assert said(form, number, payload) is None
+    fmt = AvroFormat(SHOP)
+    number = add(fmt, record(("shop", "string")))
+    assert said(fmt, number, payload) is None
     with pytest.raises(ValueError, match="not Avro"):
-        form.decode(number, payload)
+        fmt.decode(number, payload)
 
 
 def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> None:
@@ -296,9 +296,9 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
 
 
 def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(form_of("avro", SHOP), AvroFormat)
+    assert isinstance(make_format("avro", SHOP), AvroFormat)
     monkeypatch.delitem(sys.modules, "workers.events.formats.avro")
     monkeypatch.setitem(sys.modules, "fastavro", None)
     missing = r'^events.format = "avro": install quietcount\[formats\]: '
     with pytest.raises(SettingsError, match=missing):
-        form_of("avro", SHOP)
+        make_format("avro", SHOP)

@@ -22,7 +22,7 @@ with event.install_recorder("numba:compile") as recorder:
         records = Records.of(payloads)
         [logs] = reader.scan(records.data, records.values)
         assert logs.ends.tolist() == [5, 10, 15]
-        assert logs.decode(0)["shop"] == reader.form.decode(0, payloads[0][head:])["shop"] == "shop0"
+        assert logs.decode(0)["shop"] == reader.fmt.decode(0, payloads[0][head:])["shop"] == "shop0"
 late = sorted({str(e.data["dispatcher"].py_func.__qualname__) for _, e in recorder.buffer if e.is_start})
 sys.exit(f"compiled late: {late}" if late else 0)
 """

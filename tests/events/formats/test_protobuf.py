@@ -12,7 +12,7 @@ from tests.events.formats.walking import Said, content, expected, unordered
 from tests.events.json_log_corpus import tree as tree_of
 from workers.arrays.texts import readonly_contiguous
 from workers.events.formats import protobuf_scanner
-from workers.events.formats.fitting import Refused
+from workers.events.formats.fitting import SchemaRefused
 from workers.events.formats.protobuf import ProtobufFormat, indexes_of
 from workers.events.log import DECLINED
 from workers.events.schemas import Reference, Schema
@@ -61,18 +61,18 @@ ENTRY = b"\x22\x05\x0a\x01a\x10%c"
 
 def both(tree: Node, payload: bytes, schema: Schema | None = None) -> Said | None:
     """What the scanner says of a record, None where it declines; what upb says has to be the same."""
-    form = ProtobufFormat(tree)
-    number = form.add(Schema("PROTOBUF", ORDER) if schema is None else schema)
-    data = np.frombuffer(payload + form.texts.tobytes(), dtype=np.uint8)
-    values, roots = np.array([[0, len(payload)]]), np.array(form.roots[number:])
+    fmt = ProtobufFormat(tree)
+    number = fmt.add(Schema("PROTOBUF", ORDER) if schema is None else schema)
+    data = np.frombuffer(payload + fmt.texts.tobytes(), dtype=np.uint8)
+    values, roots = np.array([[0, len(payload)]]), np.array(fmt.roots[number:])
     log, rows = np.empty((64, 4), dtype=np.int64), np.empty(1, dtype=np.int64)
-    scan = form.logs(data, readonly_contiguous(values), readonly_contiguous(roots), len(payload))
+    scan = fmt.scanner(data, readonly_contiguous(values), readonly_contiguous(roots), len(payload))
     assert scan(0, rows, log) == 1
     used = int(rows[0])
     if used == DECLINED:
         return None
     said = unordered(content(log[:used], data))
-    assert said == unordered(expected(form.decode(number, payload), tree))
+    assert said == unordered(expected(fmt.decode(number, payload), tree))
     return said
 
 
@@ -89,7 +89,7 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
     for name, kernel in [*vars(protobuf_scanner).items()]:
         if hasattr(kernel, "py_func"):
             monkeypatch.setattr(protobuf_scanner, name, uncompiled(kernel))
-    found, readable, _ = run(3_000, 99, way=protobuf_scanner.logs)
+    found, readable, _ = run(3_000, 99, way=protobuf_scanner.scan_all)
     assert found is None
     assert readable > 1_000
 
@@ -146,11 +146,11 @@ def test_what_a_message_says(path: str, payload: bytes, said: Said) -> None:
     ],
 )
 def test_what_is_left_to_upb(path: str, payload: bytes, found: object) -> None:
-    form = ProtobufFormat(PATHS[path])
-    number = form.add(Schema("PROTOBUF", ORDER))
+    fmt = ProtobufFormat(PATHS[path])
+    number = fmt.add(Schema("PROTOBUF", ORDER))
     if path != "tags":
         assert both(PATHS[path], payload) is None
-    assert form.decode(number, payload) == found
+    assert fmt.decode(number, payload) == found
 
 
 NO_MESSAGES = (
@@ -162,10 +162,10 @@ NO_MESSAGES = (
 @pytest.mark.parametrize("payload", NO_MESSAGES)
 def test_bytes_that_are_no_message_are_rejected(payload: bytes) -> None:
     assert both(PATHS["shop"], payload) is None
-    form = ProtobufFormat(PATHS["shop"])
-    number = form.add(Schema("PROTOBUF", ORDER))
+    fmt = ProtobufFormat(PATHS["shop"])
+    number = fmt.add(Schema("PROTOBUF", ORDER))
     with pytest.raises(ValueError, match="not Protobuf"):
-        form.decode(number, payload)
+        fmt.decode(number, payload)
 
 
 def test_deep_messages_are_upbs_and_then_nobodys() -> None:
@@ -178,15 +178,15 @@ def test_deep_messages_are_upbs_and_then_nobodys() -> None:
                 length, size = length + bytes([size & 127 | 128]), size >> 7
             payload = b"\x0a" + length + bytes([size]) + payload
         payload += b"\x12\x01t"
-        form = ProtobufFormat(PATHS["shop"])
-        number = form.add(Schema("PROTOBUF", text))
+        fmt = ProtobufFormat(PATHS["shop"])
+        number = fmt.add(Schema("PROTOBUF", text))
         rows = {0: [("text", "t")]} if depth == 50 else None
         assert both(PATHS["shop"], payload, Schema("PROTOBUF", text)) == rows
         if readable:
-            assert form.decode(number, payload) == {"shop": "t"}
+            assert fmt.decode(number, payload) == {"shop": "t"}
         else:
             with pytest.raises(ValueError, match="not Protobuf"):
-                form.decode(number, payload)
+                fmt.decode(number, payload)
 
 
 def test_bytes_of_a_record_say_which_message_it_is() -> None:
@@ -196,14 +196,14 @@ def test_bytes_of_a_record_say_which_message_it_is() -> None:
     for wrong in (b"", b"\x02", b"\x02\x02\x02", b"\x02\x80", b"\x03\x00"):
         with pytest.raises(ValueError, match="no message indexes"):
             indexes_of(wrong)
-    form = ProtobufFormat(PATHS["shop"])
+    fmt = ProtobufFormat(PATHS["shop"])
     schema = Schema("PROTOBUF", ORDER)
-    other, line = form.add(schema, b"\x02\x02"), form.add(schema, b"\x04\x00\x00")
-    assert form.decode(other, b"\x0a\x01s") == {"shop": "s"}
-    assert form.absent == ["shop"]
-    assert form.decode(line, b"\x0a\x01s") == {}
-    with pytest.raises(Refused, match="^no such message in the schema$"):
-        form.add(schema, b"\x02\x04")
+    other, line = fmt.add(schema, b"\x02\x02"), fmt.add(schema, b"\x04\x00\x00")
+    assert fmt.decode(other, b"\x0a\x01s") == {"shop": "s"}
+    assert fmt.absent == ["shop"]
+    assert fmt.decode(line, b"\x0a\x01s") == {}
+    with pytest.raises(SchemaRefused, match="^no such message in the schema$"):
+        fmt.add(schema, b"\x02\x04")
 
 
 def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
@@ -237,7 +237,7 @@ def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
     ],
 )
 def test_what_cannot_be_in_a_schema_is_said_with_its_path(tree: Node, why: str) -> None:
-    with pytest.raises(Refused, match=f"^{why}$"):
+    with pytest.raises(SchemaRefused, match=f"^{why}$"):
         ProtobufFormat(tree).add(Schema("PROTOBUF", ORDER))
 
 
@@ -252,5 +252,5 @@ OUTSIDE = Schema(
 
 @pytest.mark.parametrize("schema", [*(Schema("PROTOBUF", text) for text in NO_SCHEMAS), OUTSIDE])
 def test_a_schema_that_is_none_is_refused(schema: Schema) -> None:
-    with pytest.raises(Refused, match="schema cannot be read"):
+    with pytest.raises(SchemaRefused, match="schema cannot be read"):
         ProtobufFormat(PATHS["shop"]).add(schema)

@@ -13,7 +13,7 @@ from workers.events.formats.wire import NO_ID, NO_VALUE, UNKNOWN
 from workers.kafka.records import Records
 
 
-def cut(
+def parse_headers(
     way: Any,
     values: Sequence[bytes | None],
     known: Sequence[tuple[int, int]] = (),
@@ -23,14 +23,16 @@ def cut(
     records, n = Records.of(values), len(values)
     ids, payloads, numbers = (np.full((n, 2), -7), np.full((n, 2), -7), np.full(n, -7))
     rows = np.array(known, dtype=np.int64).reshape(-1, 2)
-    done = way(wire.cut)(records.data, records.values, named, rows, begin, ids, payloads, numbers)
+    done = way(wire.parse_headers)(
+        records.data, records.values, named, rows, begin, ids, payloads, numbers
+    )
     return done, ids.tolist(), payloads.tolist(), numbers.tolist()
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param is uncompiled:
-        for name in ("message", "zigzag"):
+        for name in ("message_path", "zigzag"):
             monkeypatch.setattr(wire, name, uncompiled(getattr(wire, name)))
     return request.param
 
@@ -38,7 +40,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_ids_and_payloads(way: Any) -> None:
     values = [b"\0\0\0\1\2abc", b"\0\xff\xff\xff\xff", None, b""]
     values += [b"\1\0\0\1\2abc", b"\0\0\0\1", b"\0\0\0\1\2"]
-    done, ids, payloads, numbers = cut(way, values, [(2**32 - 1, 0), (258, 0)])
+    done, ids, payloads, numbers = parse_headers(way, values, [(2**32 - 1, 0), (258, 0)])
     assert done == len(values)
     assert numbers == [1, 0, NO_VALUE, NO_ID, NO_ID, NO_ID, 1]
     assert ids == [[258, 0], [2**32 - 1, 0], *[[-1, -1]] * 4, [258, 0]]
@@ -47,9 +49,9 @@ def test_ids_and_payloads(way: Any) -> None:
 
 def test_it_stops_where_a_schema_is_not_known_and_goes_on_there(way: Any) -> None:
     values = [b"\0\0\0\0\1x", b"\0\0\0\0\2x", b"\0\0\0\0\1x"]
-    done, ids, payloads, numbers = cut(way, values, [(1, 0)])
+    done, ids, payloads, numbers = parse_headers(way, values, [(1, 0)])
     assert (done, ids[1], payloads[1], numbers) == (1, [2, 0], [11, 12], [0, UNKNOWN, -7])
-    done, _, _, numbers = cut(way, values, [(1, 0), (2, 0)], begin=done)
+    done, _, _, numbers = parse_headers(way, values, [(1, 0), (2, 0)], begin=done)
     assert (done, numbers) == (3, [-7, 1, 0])
 
 
@@ -58,14 +60,14 @@ def test_protobuf_says_which_message_it_is(way: Any) -> None:
     values = [b"\0\0\0\0\7" + head + b"\x0a\x01s" for head in heads]
     known = [(7, int.from_bytes(head, "little")) for head in heads]
     assert len(set(known)) == len(heads)
-    done, _, payloads, numbers = cut(way, values, known, named=True)
+    done, _, payloads, numbers = parse_headers(way, values, known, named=True)
     assert done == len(values)
     assert [known[number] for number in numbers] == known
     assert [stop - start for start, stop in payloads] == [3] * len(values)
     # Cut short, negative, in a long form, longer than any schema's.
     short = b"", b"\2", b"\1", b"\4\0", b"\2\1", b"\2\x80"
     for wrong in (*short, b"\x80\0\0", b"\x0e\2\2\2\2\2\2\2", b"\xff" * 12):
-        assert cut(way, [b"\0\0\0\0\7" + wrong], known, named=True)[3] == [NO_ID]
+        assert parse_headers(way, [b"\0\0\0\0\7" + wrong], known, named=True)[3] == [NO_ID]
 
 
 def test_json_behind_an_id_is_cut_without_a_schema() -> None:

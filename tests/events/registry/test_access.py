@@ -18,7 +18,7 @@ from tests.events.registry.test_registry import Shard, in_thread, register
 from tests.kafka.harness import wait_until
 from tests.kafka.secure import _authority, _signed
 from tests.registry_server import RegistryServer
-from workers.events.schemas import Access, Nobody, Registry
+from workers.events.schemas import Access, AlwaysOpen, Registry
 from workers.settings.settings import SchemaRegistrySettings, _section, registry_values
 
 
@@ -87,8 +87,8 @@ def test_who_may_and_trusts_the_authority_gets_schemas(
     number = register(registry)
     with behind_tls(registry, tmp_path, said) as url:
         schemas = opened(tmp_path, url=url, ca="ca.pem", unknown_wait="0s", **access)
-        assert schemas.schema(number, Nobody()) is not None
-        assert schemas.schema(920_000, Nobody()) is None
+        assert schemas.schema(number, AlwaysOpen()) is not None
+        assert schemas.schema(920_000, AlwaysOpen()) is None
 
 
 @pytest.mark.parametrize("wrong", ["password", "ca"])

@@ -27,7 +27,7 @@ from workers.events.formats.avro import AvroFormat, parse
 from workers.events.formats.protobuf import ProtobufFormat, ProtobufSchema
 from workers.events.formats.reader import FormatReader, Prepared, json_payloads
 from workers.events.log import DECLINED
-from workers.events.schemas import Nobody, Reference, Schema
+from workers.events.schemas import AlwaysOpen, Reference, Schema
 from workers.events.tree import Wanted, build
 from workers.kafka.clients import Connection
 from workers.kafka.records import Records
@@ -91,11 +91,11 @@ def context(topic: str) -> SerializationContext:
 
 def scanned(reader: FormatReader, prepared: Prepared) -> list[Said | None]:
     """Return what the log of each record says; None where the scanner declines or it is refused."""
-    form, found = reader.form, list[Said | None]()
+    fmt, found = reader.fmt, list[Said | None]()
     log, number = np.empty((1_000, 4), dtype=np.int64), np.empty(1, dtype=np.int64)
     for i in range(len(prepared.roots)):
         values, roots = prepared.payloads[i : i + 1], prepared.roots[i : i + 1]
-        scan = form.logs(
+        scan = fmt.scanner(
             prepared.data, readonly_contiguous(values), readonly_contiguous(roots), prepared.base
         )
         assert scan(0, number, log) == 1
@@ -152,7 +152,7 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
         third({**order(5), "store": "s5"}),
         second(order(6)),
     ]
-    reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), Nobody())
+    reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
     ready, found = prepared(reader, through_kafka(bootstrap, values))
     none, unknown = "no schema id", "unknown schema id"
     assert ready.refused == {1: none, 4: "no value", 5: none, 6: unknown}
@@ -173,7 +173,7 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
 def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistryServer) -> None:
     first, _, third = avro_serializers(registry)
     values = [first(order(1)), third({**order(5), "store": "s5"})]
-    reader = FormatReader(AvroFormat(ORDER, parse(READER)), opened(registry, 0.0), Nobody())
+    reader = FormatReader(AvroFormat(ORDER, parse(READER)), opened(registry, 0.0), AlwaysOpen())
     _, found = prepared(reader, through_kafka(bootstrap, values))
     default: Said = {4: [("text", "nowhere")]}
     assert found == [said(1, default), said(5, default)]
@@ -204,13 +204,13 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
         java_id,
         java + message(3, "fr").SerializeToString(),
     ]
-    reader = FormatReader(ProtobufFormat(ORDER), opened(registry, 0.0), Nobody())
+    reader = FormatReader(ProtobufFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
     ready, found = prepared(reader, through_kafka(bootstrap, values))
     assert ready.refused == {3: "no such message in the schema", 4: "no schema id"}
     first, third = said(1, {4: [("text", "de")]}), said(3, {4: [("text", "fr")]})
     assert found == [first, said(2), None, None, None, third]
     with pytest.raises(ValueError, match="not Protobuf"):
-        reader.form.decode(int(ready.numbers[2]), b"\x0a\x05s")
+        reader.fmt.decode(int(ready.numbers[2]), b"\x0a\x05s")
 
 
 def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
@@ -257,7 +257,7 @@ def test_a_schema_that_cannot_be_used_is_said_once_and_rejects_its_events(
     number = client.register_schema("wrong", Registered(wrong, "AVRO"))
     other = client.register_schema("other", Registered(PROTO_LINE, "PROTOBUF"))
     values = [b"\0" + n.to_bytes(4, "big") + b"\x02x" for n in (number, other, number)]
-    reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), Nobody())
+    reader = FormatReader(AvroFormat(ORDER), opened(registry, 0.0), AlwaysOpen())
     reason = "field 'lines[].sku': 'lines' is a string in the schema"
     records = through_kafka(bootstrap, values)
     for _ in range(2):

@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 from tests.kafka.harness import wait_until
 from tests.registry_server import RegistryServer
 from workers.events import schemas as registries
-from workers.events.schemas import Access, Nobody, Reference, Registry
+from workers.events.schemas import Access, AlwaysOpen, Reference, Registry
 from workers.runtime.metrics import Metrics
 
 RECORD = '{{"type": "record", "name": "{}", "fields": [{{"name": "shop", "type": "string"}}]}}'
@@ -77,7 +77,7 @@ def test_a_schema_comes_with_all_that_it_refers_to(registry: RegistryServer) -> 
     )
     outer = '{"type": "record", "name": "Outer", "fields": [{"name": "m", "type": "Middle"}]}'
     number = register(registry, outer, references=[SchemaReference("Middle", "middle", 1)])
-    found = opened(registry).schema(number, Nobody())
+    found = opened(registry).schema(number, AlwaysOpen())
     assert found is not None
     assert found.kind == "AVRO"
     assert [reference.name for reference in found.references] == ["Inner", "Middle"]
@@ -88,33 +88,33 @@ def test_an_id_that_nobody_knows_is_waited_for_once_and_not_again(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Counter[int] = Counter()
-    fetched = Registry._fetched
+    fetched = Registry._fetch
 
     def counted(self: Registry, schema_id: int) -> Any:
         asked[schema_id] += 1
         return fetched(self, schema_id)
 
-    monkeypatch.setattr(Registry, "_fetched", counted)
+    monkeypatch.setattr(Registry, "_fetch", counted)
     monkeypatch.setattr(registries, "_FORGOTTEN_S", 600.0)
     schemas = opened(registry, patience_s=1.5)
-    monkeypatch.setattr(registries, "_IMPATIENT", 600.0)
+    monkeypatch.setattr(registries, "_IMPATIENCE", 600.0)
     begun = time.monotonic()
-    assert schemas.schema(900_001, Nobody()) is None
+    assert schemas.schema(900_001, AlwaysOpen()) is None
     assert time.monotonic() - begun > 1.4
     first = asked.pop(900_001)
     assert first > 1  # it was asked for again while it was waited for
     for number in (900_001, 900_002, 900_003, 2**31, 2**32 - 1):
-        assert schemas.schema(number, Nobody()) is None
+        assert schemas.schema(number, AlwaysOpen()) is None
     assert asked == {900_002: 1, 900_003: 1}
     assert "knows no schema 900001" in caplog.text
     # What is registered is found all the same.
-    assert schemas.schema(register(registry), Nobody()) is not None
+    assert schemas.schema(register(registry), AlwaysOpen()) is not None
 
 
 def test_an_id_that_is_registered_while_it_is_waited_for_is_found(registry: RegistryServer) -> None:
     schemas = opened(registry)
     last = register(registry)
-    thread, found = in_thread(lambda: schemas.schema(last + 1, Nobody()))
+    thread, found = in_thread(lambda: schemas.schema(last + 1, AlwaysOpen()))
     time.sleep(0.6)
     assert not found
     assert register(registry) == last + 1
@@ -130,10 +130,10 @@ def test_many_unknown_ids_are_not_asked_for(
     monkeypatch.setattr(registries, "_FORGOTTEN_S", 2.0)
     schemas, number = opened(registry, patience_s=0), register(registry)
     for made_up in range(5):
-        assert schemas.schema(910_000 + made_up, Nobody()) is None
-    assert schemas.schema(number, Nobody()) is None
+        assert schemas.schema(910_000 + made_up, AlwaysOpen()) is None
+    assert schemas.schema(number, AlwaysOpen()) is None
     time.sleep(2.1)
-    assert schemas.schema(number, Nobody()) is not None
+    assert schemas.schema(number, AlwaysOpen()) is not None
 
 
 def test_a_registry_that_is_away_stops_only_what_is_not_known(
@@ -143,10 +143,10 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     metrics = Metrics()
     schemas = opened(registry, metrics=metrics)
     known, new, third = register(registry), register(registry), register(registry)
-    assert schemas.schema(known, Nobody()) is not None
+    assert schemas.schema(known, AlwaysOpen()) is not None
     registry.stop()
     try:
-        assert schemas.schema(known, Nobody()) is not None
+        assert schemas.schema(known, AlwaysOpen()) is not None
         shards = [Shard(), Shard()]
         waiting = [
             in_thread(lambda: schemas.schema(new, shards[0])),

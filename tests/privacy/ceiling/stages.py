@@ -9,7 +9,7 @@ from tests.worker.harness import Site
 from workers.agents.release import ReleaseShard
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
-from workers.kafka.offsets import End
+from workers.kafka.offsets import LogEnd
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
@@ -55,7 +55,7 @@ class Stages:
             shard.offset = shard.offset or 0
             self._feed(shard, topic, partition)
             shard.last_commit_s = -1e9  # it is always time to commit
-            shard.reached(End(now_ms, shard.offset or 0))
+            shard.reached(LogEnd(now_ms, shard.offset or 0))
             shard.close()
             assert shard.partition == number
 

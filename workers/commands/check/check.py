@@ -10,7 +10,7 @@ from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import log
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.ceiling import check_ceiling
-from workers.runtime.printing import Printer, many, share, when
+from workers.runtime.printing import Printer, iso_time, percent, plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
@@ -41,7 +41,7 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
     if sample.stopped:
         say.line("the time limit was reached before the requested number was read", 2)
     rows = [
-        (name, f"{n:,}", share(n, found.records), why if n else "")
+        (name, f"{n:,}", percent(n, found.records), why if n else "")
         for name, n, why in (
             ("accepted", found.accepted, ""),
             ("skipped", found.skipped, "no histogram's where matches"),
@@ -50,7 +50,7 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
     ]
     say.table(("", "", "", ""), rows, left=(0, 3))
     if found.first_ms is not None and found.last_ms is not None:
-        say.line(f"events from {when(found.first_ms)} to {when(found.last_ms)}", 2)
+        say.line(f"events from {iso_time(found.first_ms)} to {iso_time(found.last_ms)}", 2)
     if found.time_hint:
         say.line(f"! {found.time_hint}", 2)
     if found.why:
@@ -59,14 +59,14 @@ def show(found: examine.Findings, sample: Sample, settings: Settings, console: C
         for why in found.why[:REASONS_SHOWN]:
             _why(why, found.records, say)
         if len(found.why) > REASONS_SHOWN:
-            say.line(f"and {many(len(found.why) - REASONS_SHOWN, 'more reason')}", 2)
+            say.line(f"and {plural(len(found.why) - REASONS_SHOWN, 'more reason')}", 2)
     for one in found.histograms:
         say.line()
         _histogram(one, found, say)
 
 
 def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
-    say.line(f"{why.reason}: {why.number:,} ({share(why.number, records)})", 2)
+    say.line(f"{why.reason}: {why.number:,} ({percent(why.number, records)})", 2)
     if why.hint:
         say.line(why.hint, 6)
     if why.empty:
@@ -74,7 +74,7 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
         say.line(f"{would}: as events without items, which count nothing", 6)
     if why.absent is not None:
         say.line(_near(why.absent, "none of them"), 6)
-    say.exact(why.example, 6)
+    say.one_line(why.example, 6)
 
 
 def _near(absent: examine.Nearest, who: str = "no record") -> str:
@@ -88,19 +88,20 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
     config, seen = one.config, one.looked_at
     ticks = f"ticks of {format_duration(config.tick_ms)}"
     say.line(f"{config.name}: {config.mechanism}, {ticks}", style="bold")
-    events = f"{seen:,} of {many(found.accepted, 'event')} ({share(seen, found.accepted)})"
+    events = f"{seen:,} of {plural(found.accepted, 'event')} ({percent(seen, found.accepted)})"
     matched = "" if config.where_ is None else ", those that its where matches"
     say.line(f"looks at {events}{matched}", 2)
     for absent in one.absent:
         say.line(f"! {_near(absent)}", 2)
     if not seen:
         return
-    say.line(f"{many(one.keys, 'stream key')}: {_declared(one)}; {many(one.labels, 'item')}", 2)
+    say.line(f"{plural(one.keys, 'stream key')}: {_declared(one)}; {plural(one.labels, 'item')}", 2)
     if one.early:
-        before = f"dated before its start {when(config.start_ms)}: not counted"
-        say.line(f"! {many(one.early, 'event')} of these {before}", 2)
+        before = f"dated before its start {iso_time(config.start_ms)}: not counted"
+        say.line(f"! {plural(one.early, 'event')} of these {before}", 2)
     if one.without_items:
-        these = f"{many(one.without_items, 'event')} of these ({share(one.without_items, seen)})"
+        empty = one.without_items
+        these = f"{plural(empty, 'event')} of these ({percent(empty, seen)})"
         say.line(f"! {these} accepted without any item: they count nothing", 2)
     spread = _spread(one.items, f"max_items = {config.max_items}", seen, "event")
     say.line(f"items an event: {spread}", 2)
@@ -124,7 +125,7 @@ def _users(found: examine.UserContributions, config: HistogramConfig, say: Print
     if config.horizon_ticks is not None:
         epoch = _span(config.tick_ms * config.horizon_ticks)
     bounds = f"bounds hold over an epoch ({epoch}), in which they may contribute more"
-    say.line(f"{many(found.users, 'user')} in the sample; {bounds}:", 2)
+    say.line(f"{plural(found.users, 'user')} in the sample; {bounds}:", 2)
     bound = f"max_items_per_user = {config.max_items_per_user}"
     pairs = _spread(found.pairs, bound, found.users, "user")
     say.line(f"pairs of stream key and item of a user: {pairs}", 4)
@@ -137,7 +138,8 @@ def _declared(one: examine.HistogramFindings) -> str:
         return "every key may be named"
     if one.served == one.keys:
         return "all declared"
-    return f"{one.served:,} declared; {many(one.unserved, 'event')} of the others do not count here"
+    others = plural(one.unserved, "event")
+    return f"{one.served:,} declared; {others} of the others do not count here"
 
 
 def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:
@@ -145,8 +147,8 @@ def _spread(spread: examine.Distribution, bound: str, events: int | None, thing:
     text = f"median {spread.median:g}, {most}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
-    of = "" if events is None else f" ({share(spread.above, events)})"
-    return f"{text} cuts {many(spread.above, thing)}{of}"
+    of = "" if events is None else f" ({percent(spread.above, events)})"
+    return f"{text} cuts {plural(spread.above, thing)}{of}"
 
 
 def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: Printer) -> None:
@@ -179,7 +181,7 @@ def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: P
         if passing.tick == expected.last:
             at += f" ({span})"
         shown = f"{passing.shown:,} of {expected.items:,} pairs of stream key and item"
-        passed = f"passed by {shown} ({share(passing.shown, expected.items)})"
+        passed = f"passed by {shown} ({percent(passing.shown, expected.items)})"
         say.line(f"{at}: threshold {passing.threshold:,}, {passed}", 4)
 
 

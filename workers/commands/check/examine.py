@@ -25,7 +25,7 @@ from workers.arrays.types import Longs
 from workers.commands.check.sample import Part, Sample
 from workers.commands.init.fields import walk
 from workers.events.columns import EventColumns, Events, rows_of
-from workers.events.formats.reader import Decoders
+from workers.events.formats.reader import RecordFormats
 from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader
@@ -291,15 +291,15 @@ class Findings:
 
 def examine(settings: Settings, sample: Sample) -> Findings:
     reader, fields = reader_of(settings, sample.shape), PathCounts()
-    forms = Decoders(settings, reader)
+    formats = RecordFormats(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
     whys: dict[str, RejectReason] = {}
     accepted_events: list[Events] = []
     for part in sample.parts:
         partition, partitions = part.source.partition, part.source.topic.partitions
-        form = forms.form() if sample.live else None
-        source = source_reader_of(settings, reader, partition, partitions, form)
+        fmt = formats.make() if sample.live else None
+        source = source_reader_of(settings, reader, partition, partitions, fmt)
         for i in range(len(part)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)
@@ -307,7 +307,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
             if sample.live and len(found):
-                late = clock.too_far_behind(found.times, clock.pass_by(found.times, None))
+                late = clock.too_far_behind(found.times, clock.advance_by(found.times, None))
                 if late.any():
                     rejects += behind_rejects(found, np.flatnonzero(late))
                     found = found.select(np.flatnonzero(~late))
@@ -327,7 +327,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     for why in whys.values():
         named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
         why.absent = next(map(why.fields.nearest, named), None)
-    times_by_part = [events.times[events.looked_at] for events in accepted_events]
+    times_by_part = [events.times[events.in_any_view] for events in accepted_events]
     weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
     times = _joined(times_by_part)
     records, accepted = len(sample), len(times)
@@ -351,14 +351,14 @@ def _read(
     if part.objects is None:
         yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
     else:
-        yield source.of_objects(part.objects)
+        yield source.read_objects(part.objects)
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
     if part.objects is not None:
         return part.objects[i]
     with suppress(ValueError):
-        return source.whole(part.records, i)
+        return source.decode_all(part.records, i)
     return None
 
 

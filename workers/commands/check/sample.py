@@ -69,7 +69,9 @@ def of_topics(settings: Settings, number: int) -> Sample:
             wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
     sampled = ((log, source) for log, source in sources.items() if kept.get(log))
-    parts = [Part(source, Records.of_messages(found[log][-kept[log] :])) for log, source in sampled]
+    parts = [
+        Part(source, Records.from_messages(found[log][-kept[log] :])) for log, source in sampled
+    ]
     names = dict.fromkeys(source.topic.name for source in sources.values())
     name = f"the newest records of topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline

@@ -27,7 +27,7 @@ from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import many
+from workers.runtime.printing import plural
 from workers.settings.files import client_values
 from workers.settings.settings import KafkaSettings, registry_of, settings_of
 
@@ -159,7 +159,7 @@ def _answers(
         named = guess.keys[0]
         click.echo(
             f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
-            f"in the sample there are {many(len(named.values), 'different value')}: "
+            f"in the sample there are {plural(len(named.values), 'different value')}: "
             f"{_examples(named.values, 8)}.\n"
             "public: any name in the data may be published. declare: these may, and go into the file; "
             "others are not\ncounted. none: one histogram of all events, without names."
@@ -227,12 +227,12 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
         )
     console.print(table)
     if len(shown) > _ROWS_MAX:
-        console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
+        console.print(f"... and {plural(len(shown) - _ROWS_MAX, 'more field')}")
 
 
 def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     sample = draft.sample
-    looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
+    looked = f"{len(sample.records):,} of {plural(sample.total, 'record')} looked at"
     if sample.stopped:
         looked += ", fewer than asked for: there was no time, or they are large"
     of = "" if draft.decoded == len(sample.records) else " of those that are objects"

@@ -16,7 +16,7 @@ from workers.commands.init.formats import CannotGuess, DecodedSample
 from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import TimeCandidate, grace_of, times_of
-from workers.events.project import Event, Projection, Seen
+from workers.events.project import Event, Projection, ViewValues
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
 
@@ -246,7 +246,7 @@ def views_of(
     return MappingProxyType({"": view})
 
 
-def _amounts(view: Seen) -> dict[str, int]:
+def _amounts(view: ViewValues) -> dict[str, int]:
     found = Counter[str]()
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] += amount

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.events.formats.fitting import Refused
-from workers.events.formats.wire import HEADER, REFUSED, message
+from workers.events.formats.fitting import SchemaRefused
+from workers.events.formats.wire import HEADER, REFUSED, message_path
 from workers.events.json import JsonDecoder
 from workers.events.schemas import AVRO, JSON, PROTOBUF, Access, CommandWait, Registry
 from workers.events.tree import Node
@@ -57,7 +57,9 @@ def decode_sample(values: Sequence[bytes | None], access: Access | None = None) 
         if value is None or len(value) > VALUE_BYTES_MAX:
             continue
         try:
-            name, record = by_schema.decode(value) if by_schema else ("json", _JSON.whole(value))
+            name, record = (
+                by_schema.decode(value) if by_schema else ("json", _JSON.decode_all(value))
+            )
         except ValueError:
             continue
         if isinstance(record, dict):
@@ -99,16 +101,16 @@ class SchemaDecoder:
             raise ValueError
         name, start = FORMATS[schema.kind], HEADER
         if schema.kind == JSON:
-            return name, _JSON.whole(value[HEADER:])
+            return name, _JSON.decode_all(value[HEADER:])
         if schema.kind == PROTOBUF:
-            _, start = message(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
+            _, start = message_path(np.frombuffer(value, dtype=np.uint8), HEADER, len(value))
             if start == REFUSED:
                 raise ValueError
         form, key = self._forms[schema.kind], (schema_id, value[HEADER:start])
         if key not in self._numbers:
             try:
                 self._numbers[key] = form.add(schema, key[1])
-            except (Refused, ValueError):
+            except (SchemaRefused, ValueError):
                 self._numbers[key] = None
         number = self._numbers[key]
         if number is None:

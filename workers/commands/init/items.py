@@ -23,7 +23,7 @@ from workers.commands.init.fields import NEARLY_ALL, Field, Form, field_label, p
 from workers.commands.init.names import UserKind
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY
-from workers.runtime.printing import many
+from workers.runtime.printing import plural
 
 # Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
 _OUTSIDE = 0.005
@@ -227,7 +227,7 @@ def users_of(
     repeated = _USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
-        different = many(len(counts), "different value")
+        different = plural(len(counts), "different value")
         reason = f"the record key, which no field of the events has: {different}"
         key = Candidate(
             setting=RECORD_KEY, reason=reason, values=counts, score=1.0, partitioner=partitioner
@@ -241,7 +241,7 @@ def _is_few(distinct: int, number: int) -> bool:
 
 
 def _values_there(distinct: int, there: float) -> str:
-    return f"{many(distinct, 'different value')}, in {percent(there)} of the events"
+    return f"{plural(distinct, 'different value')}, in {percent(there)} of the events"
 
 
 def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Candidate:
@@ -318,11 +318,11 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
-        reason = f"an object of counts, {where}, with {many(field.distinct, 'different name')}"
+        reason = f"an object of counts, {where}, with {plural(field.distinct, 'different name')}"
         yield ItemCandidate(field=field, score=100.0, reason=reason)
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
-            reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
+            reason = f"a list, {where}, of {plural(field.distinct, 'different value')}"
             yield ItemCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
@@ -348,7 +348,7 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and other.number_of_values >= field.number_of_values
         and other.says(names.COUNT)
     )
-    reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
+    reason = f"in each element of a list, {where}, with {plural(field.distinct, 'different value')}"
     yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
@@ -362,7 +362,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
         score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
-        reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
+        reason = f"{a}, {where}, with {plural(field.distinct, 'different value')}"
         yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.says(names.PLACE, names.ID):
         return

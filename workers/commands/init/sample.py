@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message
 
 from workers.kafka.clients import Connection
-from workers.kafka.reading import EVENTS, Partition, bounds_of, reader, take
-from workers.kafka.topics import KAFKAS_OWN
+from workers.kafka.reading import EVENTS, Partition, bounds_of, read_spans, reader
+from workers.kafka.topics import INTERNAL_PREFIX
 from workers.runtime.errors import SettingsError
 
 PATIENCE_S = 20.0
@@ -41,7 +41,7 @@ def read_sample(
     left, share, cut = dict(spans), bytes_max // max(len(spans), 1), False
     found = {where: deque[Message]() for where in spans}
     sizes = Counter[Partition]()
-    for where, messages, _, _ in take(consumer, left, most=EVENTS, until_s=deadline):
+    for where, messages, _, _ in read_spans(consumer, left, most=EVENTS, until_s=deadline):
         kept = found[where]
         for message in messages:
             if oldest and (len(kept) >= limit or sizes[where] > share):
@@ -86,9 +86,9 @@ class Sample:
 
 def sample_of(connection: Connection, topic: str, number: int) -> Sample:
     """Read about `number` records of a topic, without writing or joining a group."""
-    with connection.introduce(_INTRODUCE_S) as (_, metadata):
+    with connection.connect(_INTRODUCE_S) as (_, metadata):
         pass
-    topics = [name for name in metadata.topics if not name.startswith(KAFKAS_OWN)]
+    topics = [name for name in metadata.topics if not name.startswith(INTERNAL_PREFIX)]
     if topic not in topics:
         where = f"on {connection.bootstrap} that this principal may see"
         raise SettingsError(f"--topic {topic}: no such topic {where}")

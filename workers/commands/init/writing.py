@@ -13,7 +13,7 @@ from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import Form, percent
 from workers.commands.init.tick_choice import DELTA, EPSILON, TickChoice
 from workers.mechanisms.config.views import ALL_KEYS
-from workers.runtime.printing import many
+from workers.runtime.printing import plural
 from workers.settings.durations import format_duration
 from workers.settings.settings import internal_topics
 
@@ -76,7 +76,7 @@ def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -
     lines.note(
         f'Settings for the topic "{topic}", guessed by `quietcount init` '
         f"on {now:%Y-%m-%d} from {number:,} of its "
-        f"{many(sample.total, 'record')}: {found}. Every line says what was found. "
+        f"{plural(sample.total, 'record')}: {found}. Every line says what was found. "
         f"{CHOOSE} marks what only you can decide; look at the other guesses too."
     )
     lines.note("")
@@ -94,7 +94,7 @@ def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -
     if draft.keys == "declare" and draft.key is not None:
         data.append(f"the {len(draft.key.values):,} stream keys of the sample (keys)")
     if draft.where is not None:
-        values = many(len(draft.where.values), "value")
+        values = plural(len(draft.where.values), "value")
         data.append(f"{values} of the field {draft.where.field.path} (where)")
     if draft.items.range is not None and not draft.range_given:
         data.append("round numbers around those of the sample (buckets)")
@@ -108,7 +108,7 @@ def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -
 def _events(lines: _File, draft: Draft, topic: str) -> None:
     lines.section("events")
     sample, items, where = draft.sample, draft.items, draft.where
-    size = f"{many(sample.total, 'record')} in {many(sample.partitions, 'partition')}"
+    size = f"{plural(sample.total, 'record')} in {plural(sample.partitions, 'partition')}"
     lines.text("topic", topic, size)
     if draft.format != "json":
         lines.text("format", draft.format, "by the schemas that the values name")

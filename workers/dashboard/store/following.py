@@ -128,7 +128,7 @@ class Follower:
             return
         ids: dict[str, str] = {}
         if self._connection.embedded is None:
-            with self._connection.asking([]) as admin:
+            with self._connection.quiet_admin([]) as admin:
                 names = TopicCollection(sorted({topic for topic, _ in new}))
                 asked = admin.describe_topics(names, request_timeout=ANSWER_S)
                 ids = {topic: str(future.result().topic_id) for topic, future in asked.items()}

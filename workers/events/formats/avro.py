@@ -26,17 +26,17 @@ from workers.events.formats.fitting import (
     UNREADABLE,
     UNWANTED,
     Fit,
-    Logging,
     Program,
-    Refused,
+    RecordScan,
     SchemaFormat,
+    SchemaRefused,
     child,
     element,
     longs,
     paths_of,
     wants,
 )
-from workers.events.formats.wire import LEAST, MOST
+from workers.events.formats.wire import INT64_MAX, INT64_MIN
 from workers.events.log import (
     DECLINED,
     FALSE,
@@ -419,7 +419,7 @@ class _Walk:
             return (slot, TEXT, *self._program.text(value))
         if value is None or isinstance(value, bool):
             return slot, NULL if value is None else TRUE if value else FALSE, -1, -1
-        if isinstance(value, int) and LEAST <= value <= MOST:
+        if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
             return slot, VALUE, value, -1
         if isinstance(value, float) and not math.isnan(value):
             return slot, REAL, int(np.float64(value).view(np.int64)), -1
@@ -470,21 +470,21 @@ class AvroFormat(SchemaFormat[AvroProgram]):
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
         if schema.kind != AVRO:
-            raise Refused(NOT_OF_FORMAT)
+            raise SchemaRefused(NOT_OF_FORMAT)
         try:
             writer = parse(schema.text, [reference.text for reference in schema.references])
             root, whole, fit = self._source.add(writer, self._reader)
         except Exception:  # noqa: BLE001
             # fastavro accepts malformed schemas, such as a union in a union.
-            raise Refused(UNREADABLE) from None
+            raise SchemaRefused(UNREADABLE) from None
         number = self._accept(root, fit)
         self._writers.append((writer, whole))
         return number
 
-    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack)
-        return partial(ops.logs, scan, values, roots)
+        return partial(ops.scan_all, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> Any:
         """Return a record as Python objects; raise ValueError with the reject reason.
@@ -496,7 +496,7 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         stack = np.empty((NESTED_MAX, ops.FRAME), dtype=np.int64)
         data, log = np.frombuffer(payload, dtype=np.uint8), np.empty((0, 4), dtype=np.int64)
         scan = ops.Scan(data, 0, self.program, stack)
-        if ops.event(scan, 0, len(data), whole, log, 0) == DECLINED:
+        if ops.scan_record(scan, 0, len(data), whole, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
         bare = isinstance(writer.text, dict) and (reader is None or isinstance(reader.text, dict))
         try:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
-from workers.events.formats.wire import REFUSED, delimited, real, repeated, zigzag
+from workers.events.formats.wire import REFUSED, delimited, has_name, real, zigzag
 from workers.events.json_scanner import same
 from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
@@ -65,7 +65,7 @@ class Scan(NamedTuple):
 
 
 @checked_inline
-def flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
+def scan_flat(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int]:
     """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
     data, rows, names = scan.data, scan.program.rows, scan.program.names
     op, a = rows[row, OP], rows[row, A]
@@ -106,7 +106,7 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
 
 
 @checked_kernel
-def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
     """Log the record data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, base, program, stack = scan
     rows, parts, names, constants = program
@@ -118,7 +118,7 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
             return DECLINED
         op, slot = rows[row, OP], rows[row, SLOT]
         if op <= LAST_FLAT:
-            kind, start, end, at = flat(scan, row, at, stop)
+            kind, start, end, at = scan_flat(scan, row, at, stop)
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
@@ -194,7 +194,7 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
-                if stack[top, F_COUNT] == MAP_NAMES_MAX or repeated(
+                if stack[top, F_COUNT] == MAP_NAMES_MAX or has_name(
                     data, start, end, log, stack[top, F_HEAD], used
                 ):
                     return DECLINED
@@ -215,7 +215,7 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
 
 
 @checked_kernel
-def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
+def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
     """Scan records from `begin` on until the log is full; return where to resume, or n.
 
     `roots` has the program's row for each record, DECLINED to skip it. Writes the log rows of each
@@ -226,7 +226,7 @@ def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        end = event(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        end = scan_record(scan, values[i, 0], values[i, 1], roots[i], log, used)
         if end == FULL:
             return i
         if end != DECLINED:

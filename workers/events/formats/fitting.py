@@ -14,7 +14,7 @@ from workers.mechanisms.config.views import Path
 from workers.runtime.frozen import read_only
 
 
-class Refused(Exception):
+class SchemaRefused(Exception):
     """Reason why no event of a schema can be used, from a fixed set, with configured paths."""
 
 
@@ -23,7 +23,7 @@ UNREADABLE = "schema cannot be read"
 NO_MESSAGE = "no such message in the schema"
 
 #: Scans from a record on into `number` and `log`; returns the next record.
-Logging = Callable[[int, Longs, Longs], int]
+RecordScan = Callable[[int, Longs, Longs], int]
 
 
 def longs(rows: object, columns: int) -> Longs:
@@ -79,10 +79,10 @@ class SchemaFormat(Generic[P]):
         self.absent: list[str] = []
 
     def add(self, schema: Schema, message: bytes) -> int:
-        """Add a schema, or its message; return its number. Raises Refused if no event is usable."""
+        """Add a schema, or its message; return its number. SchemaRefused if no event is usable."""
         raise NotImplementedError
 
-    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
         """Return the scanner of a batch; the program's texts are in `data` from `base` on."""
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class SchemaFormat(Generic[P]):
     def _accept(self, root: int, fit: Fit) -> int:
         refusal = fit.refusal()
         if refusal is not None:
-            raise Refused(refusal)
+            raise SchemaRefused(refusal)
         self.absent, source = fit.absent(), self._source
         self.program, self.texts = source.complete(), source.texts
         self.roots.append(root)

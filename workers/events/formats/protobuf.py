@@ -29,10 +29,10 @@ from workers.events.formats.fitting import (
     UNREADABLE,
     UNWANTED,
     Fit,
-    Logging,
     Program,
-    Refused,
+    RecordScan,
     SchemaFormat,
+    SchemaRefused,
     child,
     element,
     longs,
@@ -52,7 +52,7 @@ class ProtobufSchema:
     """A schema and its imports in their own descriptor pool; errors as in `avro.parse`."""
 
     def __init__(self, schema: Schema) -> None:
-        found = _compiled(schema)
+        found = _compile(schema)
         self._pool = descriptor_pool.DescriptorPool()
         try:
             for file in found:
@@ -100,7 +100,7 @@ def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
     return made if text.strip() else None
 
 
-def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
+def _compile(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
     texts: dict[str, str] = {}
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     main = _MAIN
@@ -116,16 +116,13 @@ def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
         files[name] = file
     if not texts and all(name in files for file in files.values() for name in file.dependency):
         return list(files.values())
-    return _by_protoc(texts, list(files.values()), main)
+    return _run_protoc(texts, list(files.values()), main)
 
 
-def _by_protoc(
+def _run_protoc(
     texts: Mapping[str, str], files: Sequence[descriptor_pb2.FileDescriptorProto], main: str
 ) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Compile texts to the file `main`, preceded by its imports.
-
-    protoc runs in its own process, so that no text can crash or stall this one.
-    """
+    """Compile `main`, preceded by its imports, in a process that a bad text may crash or stall."""
     with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
         place = pathlib.Path(made)
         (place / "texts").mkdir()
@@ -136,7 +133,7 @@ def _by_protoc(
             (place / "texts" / path).parent.mkdir(parents=True, exist_ok=True)
             (place / "texts" / path).write_text(text, encoding="utf-8", errors="replace")
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}"]
-        command += _shipped()
+        command += _bundled_paths()
         if files:
             known = descriptor_pb2.FileDescriptorSet(file=files)
             (place / "known").write_bytes(known.SerializeToString())
@@ -150,8 +147,8 @@ def _by_protoc(
     return list(found.file)
 
 
-def _shipped() -> list[str]:
-    """Return the paths of files that registries do not store: Google's own types."""
+def _bundled_paths() -> list[str]:
+    """Return protoc options for files that registries do not store: Google's own types."""
     places = []
     for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
         try:
@@ -358,10 +355,7 @@ class _Walk:
 
 
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
-    """Return the bits of wanted singular fields and all other members of their oneofs.
-
-    Members of a oneof share a bit, since setting one replaces another.
-    """
+    """Return the bit of every wanted singular field; all members of its oneof share it."""
     bits: dict[str, int] = {}
     for number, name in enumerate(wanted):
         field = kind.fields_by_name.get(name)
@@ -415,31 +409,31 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
         """Add a message type by the encoded path after the schema id; return its number."""
         if schema.kind != PROTOBUF:
-            raise Refused(NOT_OF_FORMAT)
+            raise SchemaRefused(NOT_OF_FORMAT)
         try:
             found = self._schemas.get(schema)
             if found is None:
                 found = self._schemas[schema] = ProtobufSchema(schema)
         except ValueError:
-            raise Refused(UNREADABLE) from None
+            raise SchemaRefused(UNREADABLE) from None
         try:
             descriptor = found.message(indexes_of(message))
         except ValueError:
-            raise Refused(NO_MESSAGE) from None
+            raise SchemaRefused(NO_MESSAGE) from None
         try:
             root, fit = self._source.add(descriptor)
             kind = message_factory.GetMessageClass(descriptor)
         except RecursionError:
-            raise Refused(UNREADABLE) from None
+            raise SchemaRefused(UNREADABLE) from None
         number = self._accept(root, fit)
         self._classes.append(kind)
         return number
 
-    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+    def scanner(self, data: Bytes, values: Longs, roots: Longs, base: int) -> RecordScan:
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
         lists = np.empty((self._source.lists, ops.LIST_COLUMNS), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack, lists)
-        return partial(ops.logs, scan, values, roots)
+        return partial(ops.scan_all, scan, values, roots)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return the wanted fields of a message; raise ValueError with the reject reason."""

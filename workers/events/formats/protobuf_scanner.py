@@ -33,7 +33,7 @@ import numpy as np
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
 from workers.events import log as kinds
-from workers.events.formats.wire import REFUSED, delimited, fixed, real, repeated, varint, zigzag
+from workers.events.formats.wire import REFUSED, delimited, fixed, has_name, real, varint, zigzag
 from workers.events.json_scanner import same
 from workers.events.log import DECLINED, FULL, MAP_NAMES_MAX, START, put
 
@@ -142,7 +142,7 @@ def scalar(scan: Scan, row: int, at: int, stop: int) -> tuple[int, int, int, int
 
 
 @checked_part
-def begun(scan: Scan, row: int, log: Longs, used: int) -> int:
+def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
     """Log the head of a list or map at its first value; DECLINED if its rows are not contiguous."""
     fields, lists = scan.program.fields, scan.lists
     state = fields[row, STATE]
@@ -167,14 +167,14 @@ def begun(scan: Scan, row: int, log: Longs, used: int) -> int:
 
 
 @checked_part
-def value(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> tuple[int, int]:
+def log_value(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> tuple[int, int]:
     fields, lists = scan.program.fields, scan.lists
     kind, start, end, at = scalar(scan, row, at, stop)
     if at == REFUSED:
         return REFUSED, DECLINED
     state = fields[row, STATE]
     if state >= 0:
-        used = begun(scan, row, log, used)
+        used = open_list(scan, row, log, used)
     if fields[row, SLOT] >= 0:
         used = put(log, used, fields[row, SLOT], kind, start, end)
     if state >= 0:
@@ -183,7 +183,7 @@ def value(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> tu
 
 
 @checked_part
-def entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> int:
+def log_map_entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> int:
     data, base, program, _, lists = scan
     fields, names = program.fields, program.names
     inner, name, name_end = fields[row, VALUE_ROW], base, base
@@ -211,13 +211,13 @@ def entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> in
         elif of != STRING:
             kind, start, end = kinds.REAL if of in (FLOAT, DOUBLE) else kinds.VALUE, 0, -1
     state = fields[row, STATE]
-    used = begun(scan, row, log, used)
+    used = open_list(scan, row, log, used)
     if used < 0:
         return used
     head = fields[row, HEAD]
     if head >= 0:
         before = lists[state, L_HEAD]
-        if log[before, START] > MAP_NAMES_MAX or repeated(data, name, name_end, log, before, used):
+        if log[before, START] > MAP_NAMES_MAX or has_name(data, name, name_end, log, before, used):
             return DECLINED
         used = put(log, put(log, used, head, kinds.TEXT, name, name_end), head, kind, start, end)
         lists[state, L_END] = used
@@ -232,7 +232,7 @@ def entry(scan: Scan, row: int, at: int, stop: int, log: Longs, used: int) -> in
 
 
 @checked_part
-def complete(scan: Scan, message: int, seen: int, log: Longs, used: int) -> int:
+def log_missing(scan: Scan, message: int, seen: int, log: Longs, used: int) -> int:
     """Log the rows of fields that a message lacks; return the rows used."""
     messages, missing = scan.program.messages, scan.program.missing
     first, number = messages[message, MISSING], messages[message, M]
@@ -247,7 +247,7 @@ def complete(scan: Scan, message: int, seen: int, log: Longs, used: int) -> int:
 
 
 @checked_part
-def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
+def skip_field(data: Bytes, at: int, stop: int, wire: int) -> int:
     """Skip the value of an unknown field; groups are REFUSED."""
     if wire == VARINT:
         return varint(data, at, stop)[1]
@@ -259,7 +259,7 @@ def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
 
 
 @checked_kernel
-def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
+def scan_record(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> int:
     """Log the message data[at:stop] from row `used` on; return the rows used, DECLINED or FULL."""
     data, _, program, stack, lists = scan
     messages, fields = program.messages, program.fields
@@ -273,7 +273,7 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
         if messages[message, MODE] == DECLINES:
             return DECLINED
         if at == end:
-            used = complete(scan, message, stack[top, F_SEEN], log, used)
+            used = log_missing(scan, message, stack[top, F_SEEN], log, used)
             depth = top
             if depth == 0 or used < 0:
                 return used
@@ -287,7 +287,7 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
         if row == first + count or fields[row, NUMBER] != number:
             row = row_of(fields, NUMBER, first, count, number)
         if row < 0:
-            at = skipped(data, at, end, wire)
+            at = skip_field(data, at, end, wire)
             if at == REFUSED or messages[message, MODE] == STRICT:
                 return DECLINED
             continue
@@ -299,14 +299,14 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
             stack[top, F_SEEN] |= 1 << bit
         if kind not in (MESSAGE, MAP):
             if WIRES[kind] == wire:
-                at, used = value(scan, row, at, end, log, used)
+                at, used = log_value(scan, row, at, end, log, used)
             elif wire == LENGTH and state != -1 and kind != DECLINE:
                 length, at = varint(data, at, end)
                 if at == REFUSED or not 0 <= length <= end - at:
                     return DECLINED
                 last = at + length
                 while at < last and used >= 0:
-                    at, used = value(scan, row, at, last, log, used)
+                    at, used = log_value(scan, row, at, last, log, used)
             else:
                 return DECLINED
             if used < 0:
@@ -316,13 +316,13 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
         if wire != LENGTH or at == REFUSED or not 0 <= length <= end - at:
             return DECLINED
         if kind == MAP:
-            used = entry(scan, row, at, at + length, log, used)
+            used = log_map_entry(scan, row, at, at + length, log, used)
             at += length
         else:
             if depth == len(stack):
                 return DECLINED
             if state >= 0:
-                used = begun(scan, row, log, used)
+                used = open_list(scan, row, log, used)
             if fields[row, SLOT] >= 0:
                 used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
             if state >= 0:
@@ -335,14 +335,14 @@ def event(scan: Scan, at: int, stop: int, root: int, log: Longs, used: int) -> i
 
 
 @checked_kernel
-def logs(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
-    """Scan messages, as `avro_scanner.logs`; `roots` are rows of `messages`."""
+def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, number: Longs, log: Longs) -> int:
+    """Scan messages, as `avro_scanner.scan_all`; `roots` are rows of `messages`."""
     used = 0
     for i in range(begin, len(values)):
         number[i] = DECLINED
         if roots[i] == DECLINED:
             continue
-        end = event(scan, values[i, 0], values[i, 1], roots[i], log, used)
+        end = scan_record(scan, values[i, 0], values[i, 1], roots[i], log, used)
         if end == FULL:
             return i
         if end != DECLINED:

@@ -15,12 +15,12 @@ import numpy as np
 
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
-from workers.events.formats.fitting import NO_MESSAGE, Refused, SchemaFormat
-from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
+from workers.events.formats.fitting import NO_MESSAGE, SchemaFormat, SchemaRefused
+from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, parse_headers
 from workers.events.json import Json
-from workers.events.log import DECLINED, FieldSpans, Format, parts
+from workers.events.log import DECLINED, FieldSpans, Format, scan_parts
 from workers.events.reader import EventReader
-from workers.events.schemas import Access, CommandWait, Registry, Schema, Waiting
+from workers.events.schemas import Access, CommandWait, Registry, Schema, SchemaWaiter
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import Metrics
@@ -49,13 +49,13 @@ logger = logging.getLogger(__name__)
 
 NO_SCHEMA_ID = "no schema id"
 UNKNOWN_SCHEMA = "unknown schema id"
-NOTHING = "no value"
+MISSING = "no value"
 # Same as the timeout for a broker.
 _PATIENCE_S = 30.0
-_UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
+_UNFIT = MappingProxyType({NO_VALUE: MISSING, NO_ID: NO_SCHEMA_ID})
 
 
-def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat[Any]:
+def make_format(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaFormat[Any]:
     """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
     `reader_schema`, a file, defines the names in `tree`; None means each record's own schema.
@@ -74,7 +74,7 @@ def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> SchemaF
     return AvroFormat(tree, reader)
 
 
-class Decoders:
+class RecordFormats:
     """A worker's record formats, with one schema registry shared by all threads.
 
     Raises SettingsError if the format's packages are missing, or its schema cannot be used.
@@ -87,11 +87,11 @@ class Decoders:
         self._server = server = settings.schema_registry
         self._registry: Registry | None = None
         if self._name in ("avro", "protobuf") and server is not None:
-            form_of(self._name, self._tree, server.reader_schema)  # raises if packages are missing
+            make_format(self._name, self._tree, server.reader_schema)  # fails early
             access = Access(server.url, server.client(), server.unknown_wait_ms / 1000)
             self._registry = Registry(access, metrics)
 
-    def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
+    def make(self, waiting: SchemaWaiter | None = None, tree: Node | None = None) -> Format | None:
         """Return the format for one source partition and one thread; None means plain JSON.
 
         `waiting` is the shard that waits for schemas; None means a command, which gives up soon.
@@ -102,15 +102,15 @@ class Decoders:
         server = self._server
         if self._registry is None or server is None:
             return None
-        form = form_of(self._name, tree, server.reader_schema)
+        fmt = make_format(self._name, tree, server.reader_schema)
         if waiting is None:
             refusal = SettingsError(f"schema_registry.url = {server.url!r}: it does not answer")
             waiting = CommandWait(_PATIENCE_S, refusal)
-        return FormatReader(form, self._registry, waiting)
+        return FormatReader(fmt, self._registry, waiting)
 
 
 class Schemas(Protocol):
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None: ...
+    def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,7 +120,7 @@ class Prepared:
     Attributes:
         data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
         payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
-        roots, numbers: int64 (n,), the scanner's start row and the schema's number in `form`;
+        roots, numbers: int64 (n,), the scanner's start row and the schema's number in `fmt`;
             negative if missing or refused.
         refused: reject reasons by batch index, in order.
     """
@@ -134,12 +134,12 @@ class Prepared:
 
 
 class FormatReader:
-    """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
+    """Reader for one source partition and one thread; it owns `fmt` and shares `schemas`."""
 
-    def __init__(self, form: SchemaFormat[Any], schemas: Schemas, waiting: Waiting) -> None:
-        self.form = form
+    def __init__(self, fmt: SchemaFormat[Any], schemas: Schemas, waiting: SchemaWaiter) -> None:
+        self.fmt = fmt
         self._schemas, self._waiting = schemas, waiting
-        # Known pairs of schema id and message; their number in `form`, or DECLINED and a reason.
+        # Known pairs of schema id and message; their number in `fmt`, or DECLINED and a reason.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._reasons: list[str | None] = []
@@ -149,29 +149,29 @@ class FormatReader:
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
         payloads = readonly_contiguous(ready.payloads)
-        log = self.form.logs(ready.data, payloads, readonly_contiguous(roots), ready.base)
+        log = self.fmt.scanner(ready.data, payloads, readonly_contiguous(roots), ready.base)
 
         def decode(row: int) -> object:
             if row in ready.refused:
                 raise ValueError(ready.refused[row])
             start, stop = ready.payloads[row].tolist()
-            return self.form.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
+            return self.fmt.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
             return ready.data, log(begin, number, rows)
 
-        return parts(ready.payloads, scan, decode)
+        return scan_parts(ready.payloads, scan, decode)
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
         """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
-        n, named = len(values), self.form.names_messages
+        n, named = len(values), self.fmt.names_messages
         data, values = readonly_contiguous(data), readonly_contiguous(values)
         ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
         rows = np.empty(n, dtype=np.int64)
         done, refused = 0, dict[int, str]()
         while True:
             known = readonly_contiguous(self._known)
-            done = cut(data, values, named, known, done, ids, payloads, rows)
+            done = parse_headers(data, values, named, known, done, ids, payloads, rows)
             if done == n:
                 break
             message = data[int(values[done, 0]) + HEADER : int(payloads[done, 0])].tobytes()
@@ -186,9 +186,9 @@ class FormatReader:
             refused[row] = self._reasons[rows[row]] or ""
         # Index -1 is DECLINED, in both.
         numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
-        roots = np.array([*self.form.roots, DECLINED], dtype=np.int64)[numbers]
+        roots = np.array([*self.fmt.roots, DECLINED], dtype=np.int64)[numbers]
         payloads[numbers < 0] = -1
-        base, texts = len(data), self.form.texts
+        base, texts = len(data), self.fmt.texts
         whole = readonly_contiguous(np.concatenate([data, texts])) if len(texts) else data
         return Prepared(whole, base, payloads, roots, numbers, dict(sorted(refused.items())))
 
@@ -199,14 +199,14 @@ class FormatReader:
             return UNKNOWN_SCHEMA
         number, reason = DECLINED, None
         try:
-            number = self.form.add(schema, message)
-        except Refused as refusal:
+            number = self.fmt.add(schema, message)
+        except SchemaRefused as refusal:
             reason = str(refusal)
             if reason == NO_MESSAGE:
                 return reason
             logger.error("schema %d: every event of it is a reject: %s", schema_id, reason)
         else:
-            for path in self.form.absent:
+            for path in self.fmt.absent:
                 logger.warning("schema %d has no field %r", schema_id, path)
         self._known = np.append(self._known, [[schema_id, which]], axis=0)
         self._numbers.append(number)
@@ -222,4 +222,4 @@ def json_payloads(data: Bytes, values: Longs) -> tuple[Longs, dict[int, str]]:
     payloads = np.full_like(values, -1)
     payloads[framed] = values[framed] + (HEADER, 0)
     refused = np.flatnonzero(payloads[:, 0] < 0)
-    return payloads, {row: NOTHING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()}
+    return payloads, {row: MISSING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()}

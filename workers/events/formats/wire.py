@@ -9,12 +9,12 @@ A record with a schema in a registry begins with this header:
 
 from workers.arrays.compiled import checked_inline, checked_kernel, checked_part
 from workers.arrays.types import Bytes, Longs
-from workers.events.json_scanner import character, same
+from workers.events.json_scanner import same, utf8_length
 from workers.events.log import OTHER, REAL, START, STOP, TEXT
 
 REFUSED = -1
 MORE, BITS = 0x80, 0x7F
-LEAST, MOST = -(2**63), 2**63 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 @checked_part
@@ -33,7 +33,7 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
         if byte == 0 or (shift == 63 and byte > 1):
             return 0, REFUSED
         if shift == 63:
-            return value + LEAST, at
+            return value + INT64_MIN, at
         value |= (byte & BITS) << shift
         shift += 7
     return value, at
@@ -43,7 +43,7 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Decode a zigzag integer in its shortest form; return it and its end."""
     bits, at = varint(data, at, stop)
-    return (bits >> 1 & MOST) ^ -(bits & 1), at
+    return (bits >> 1 & INT64_MAX) ^ -(bits & 1), at
 
 
 @checked_part
@@ -57,12 +57,12 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
     if size == 8:
         value |= (int(data[at + 7]) & BITS) << 56
         if data[at + 7] >= MORE:
-            value += LEAST
+            value += INT64_MIN
     return value, at + size
 
 
 @checked_part
-def widened(bits: int) -> int:
+def widen_float(bits: int) -> int:
     """Convert the bits of a float32 to those of the equal float64."""
     exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
     if exponent == 0xFF:
@@ -76,7 +76,7 @@ def widened(bits: int) -> int:
             exponent -= 1
         rest &= 0x7FFFFF
     wide = exponent << 52 | rest << 29
-    return wide + LEAST if bits >> 31 & 1 else wide
+    return wide + INT64_MIN if bits >> 31 & 1 else wide
 
 
 @checked_part
@@ -84,7 +84,7 @@ def real(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int, int, int
     """Decode a float of 4 or 8 bytes; return kind, START and STOP of its log row, and its end."""
     bits, at = fixed(data, at, stop, size)
     if size == 4:
-        bits = widened(bits)
+        bits = widen_float(bits)
     is_nan = bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
     return (OTHER if is_nan else REAL), bits, -1, at
 
@@ -101,7 +101,7 @@ def delimited(
         return OTHER, -1, -1, end
     start = at
     while at < end:
-        width = 1 if data[at] < MORE else character(data, at, end)
+        width = 1 if data[at] < MORE else utf8_length(data, at, end)
         if width == 0:
             return OTHER, 0, 0, REFUSED
         at += width
@@ -109,7 +109,7 @@ def delimited(
 
 
 @checked_part
-def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
+def has_name(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
     """Return whether the map at row `head` has a name already; every second row is a name."""
     row = head + 1
     while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
@@ -126,7 +126,7 @@ NO_VALUE, NO_ID, UNKNOWN = -1, -2, -3
 
 
 @checked_part
-def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+def message_path(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the encoded message path of a record as one number, and its end."""
     begin = at
     left, at = zigzag(data, at, stop)
@@ -144,7 +144,7 @@ def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 @checked_kernel
-def cut(
+def parse_headers(
     data: Bytes,
     values: Longs,
     named: bool,
@@ -175,7 +175,7 @@ def cut(
             schema = schema << 8 | int(data[place])
         at, which = start + HEADER, 0
         if named:
-            which, at = message(data, at, stop)
+            which, at = message_path(data, at, stop)
             if at == REFUSED:
                 continue
         ids[row, 0], ids[row, 1] = schema, which

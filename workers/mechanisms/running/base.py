@@ -50,15 +50,15 @@ class UnkBase(OnCounters):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        from workers.arrays.number_blocks import passed
+        from workers.arrays.number_blocks import find_shown
 
         state.merge(contributions, add_rows=True)
-        columns, threshold = state.ledger, self.threshold(t)
-        new, rows, noisy = results = [np.empty(columns.n, dtype=np.int64) for _ in range(3)]
-        drawn, tests = noise.at(t, columns.tags), threshold is not None
-        fresh, both = passed(columns.counts, drawn, columns.shown, threshold or 0, tests, *results)
+        ledger, threshold = state.ledger, self.threshold(t)
+        new, rows, noisy = out = [np.empty(ledger.n, dtype=np.int64) for _ in range(3)]
+        drawn, tests = noise.at(t, ledger.tags), threshold is not None
+        fresh, both = find_shown(ledger.counts, drawn, ledger.shown, threshold or 0, tests, *out)
         if fresh:
-            columns.mark_shown(new[:fresh].copy(), t)
+            ledger.mark_shown(new[:fresh].copy(), t)
         return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
 
 

@@ -17,7 +17,7 @@ from workers.privacy.plan.model import (
 )
 from workers.privacy.plan.noise import COUNT_LAWS, KINDS
 from workers.privacy.total import explained, rows_of
-from workers.runtime.printing import Printer, many
+from workers.runtime.printing import Printer, plural
 from workers.settings.durations import MILLISECONDS, format_duration
 
 ROWS = 6
@@ -83,7 +83,7 @@ PRINTED = {
 def show(plan: Plan, console: Console) -> None:
     say = _PlanPrinter(console)
     count = len(plan.histograms)
-    found = f"{many(count, 'histogram')}. Computed from the settings alone."
+    found = f"{plural(count, 'histogram')}. Computed from the settings alone."
     say.line(f"worker {plan.worker}: {found}", 0, style="bold")
     warnings = [f"{one.name}: {warning}" for one in plan.histograms for warning in one.warnings]
     if count > 1:
@@ -127,7 +127,7 @@ class _PlanPrinter(Printer):
 def _histogram(one: HistogramPlan, say: _PlanPrinter) -> None:
     named = f"{one.name}: {one.mechanism}" + (f", counter {one.counter}" if one.counter else "")
     say.rule(named)
-    keys = "any stream key" if one.keys is None else many(one.keys, "stream key")
+    keys = "any stream key" if one.keys is None else plural(one.keys, "stream key")
     labels = "labels as they occur" if one.domain is None else f"{one.domain:,} declared labels"
     epoch = f"ticks of {format_duration(one.tick_ms)}"
     if one.horizon is None:
@@ -161,7 +161,7 @@ def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(f"In words: whoever sees all snapshots of an epoch {words}")
     say.line(" ".join(measures(promise.epsilon, promise.delta)))
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
-    touched = f"{many(one.max_items, 'item')} by at most {one.max_count:,}"
+    touched = f"{plural(one.max_items, 'item')} by at most {one.max_count:,}"
     say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
     if one.printed:
         say.head("as the papers print it, at the same settings")
@@ -181,7 +181,7 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
         worst = f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,})"
         say.line(f"{worst}, root mean square {_number(noise.rms_sd)}", 4)
         for line in band(noise.curve, unicode=say.unicode):
-            say.exact(line, 2)
+            say.one_line(line, 2)
     rows = []
     for tick in noise.ticks:
         figures = map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95))
@@ -220,7 +220,7 @@ def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
         mean = _number(error.mean_absolute_error)
         say.line(f"mean absolute error of a count, over all ticks: {mean}")
     if error.worst:
-        bounds = (f"{_number(row.error)} for {many(row.items, 'item')}" for row in error.worst)
+        bounds = (f"{_number(row.error)} for {plural(row.items, 'item')}" for row in error.worst)
         at = f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
         say.line(f"noise on any count {at}: {'; '.join(bounds)}")
     for figure in error.figures:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.runtime.errors import SettingsError
-from workers.settings.files import replacing, write_whole
+from workers.settings.files import atomic_replacement, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -236,7 +236,7 @@ def write(directory: Path, results: Results) -> None:
     runs = directory / RUNS
     runs.unlink(missing_ok=True)  # marks earlier results; the new files are not theirs
     about = msgspec.json.format(msgspec.json.encode(results.input), indent=2)
-    write_whole(directory / REJECTS, about + b"\n")
+    write_atomically(directory / REJECTS, about + b"\n")
     _write_table(directory / BOARDS, table_of(BoardRow, results.boards))
     _write_table(directory / RESULTS, results_table(results.series))
     _write_table(runs, table_of(RunRow, results.runs))
@@ -289,7 +289,7 @@ def results_table(series: Sequence[Series]) -> pa.Table:
 def _write_table(path: Path, table: pa.Table) -> None:
     import pyarrow.parquet as pq
 
-    with replacing(path) as part:
+    with atomic_replacement(path) as part:
         pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
 
 

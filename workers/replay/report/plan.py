@@ -22,7 +22,7 @@ from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
 from workers.settings.durations import format_duration
-from workers.settings.files import write_whole
+from workers.settings.files import write_atomically
 
 PAGE = "plan.html"
 NAME_LETTERS = 44
@@ -57,7 +57,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
     )
     pictures = [chart for _, _, drawn in sections for chart in drawn.charts]
     charts.write_charts(directory / PLOTS, pictures)
-    write_whole(directory / PAGE, body)
+    write_atomically(directory / PAGE, body)
 
 
 def _facts(one: HistogramPlan) -> Iterator[tuple[str, str]]:

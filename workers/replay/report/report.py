@@ -17,7 +17,7 @@ from workers.replay.report import charts_backtest, pages, runs
 from workers.replay.report.charts import EXACT_DATA, Drawing, draw_each, write_charts
 from workers.replay.report.pages import Table, sentences
 from workers.replay.report.runs import Measured, numeric_of, place, when
-from workers.settings.files import write_whole
+from workers.settings.files import write_atomically
 
 PAGE, PLOTS = "report.html", "plots"
 # Number of runs drawn individually, and of stream keys with boards.
@@ -47,7 +47,7 @@ def write_report(directory: Path) -> list[str]:
         rejected=sum(found.counts.values()),
     )
     write_charts(directory / PLOTS, [chart for one in sections for chart in one["drawn"].charts])
-    write_whole(directory / PAGE, body)
+    write_atomically(directory / PAGE, body)
     return [f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing]
 
 
