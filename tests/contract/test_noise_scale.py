@@ -1,5 +1,4 @@
-"""Noise is as large as published and paid for; half and double the variance are rejected for every
-variant.
+"""Noise is as large as published and paid for; half and double the variance are rejected.
 
 Measured on hundreds of stream keys, with real noise:
 
@@ -40,6 +39,10 @@ Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.
 LEAST = 400
 LEAST_PICKS = 1500
+# Half the variance is 1 / 2 off, and Z standard errors are less.
+PRECISE = 0.11
+# The last variant of each mechanism and algorithm.
+PLANTED = {(one.mechanism, one.options.get("algorithm")): one for one in VARIANTS}
 
 
 @dataclass(frozen=True)
@@ -186,11 +189,16 @@ def of_picks(probe: Probe) -> list[Estimate]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_noise_is_as_large_as_stated_and_half_or_double_is_rejected(variant: Variant) -> None:
+def test_noise_is_as_large_as_stated(variant: Variant) -> None:
     """Too little noise breaks the promise, too much the published error."""
     right = estimates(variant)
     assert right and all(one.right for one in right), [one for one in right if not one.right]
-    for factor in (Fraction(1, 2), Fraction(2)):
-        wrong = estimates(variant, factor)
-        assert len(wrong) == len(right)
-        assert not any(one.right for one in wrong), [one for one in wrong if one.right]
+    assert all(one.error < PRECISE for one in right), "half or double might not be rejected"
+
+
+@pytest.mark.parametrize("factor", [Fraction(1, 2), Fraction(2)])
+@pytest.mark.parametrize("variant", PLANTED.values(), ids=str)
+def test_half_and_double_the_variance_are_rejected(variant: Variant, factor: Fraction) -> None:
+    """Once for each mechanism and algorithm; other variants have estimates as precise."""
+    wrong = estimates(variant, factor)
+    assert wrong and not any(one.right for one in wrong), [one for one in wrong if one.right]
