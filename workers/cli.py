@@ -145,7 +145,7 @@ def run(
     Exits with 0 after a clean shutdown, 2 if the settings are wrong or do not match the stored
     state, and 75 if a newer owner keeps its partitions.
     """
-    with _clean_end_before_it_begins():
+    with _exit_on_early_sigterm():
         if log_format is not None:
             _log_as(log_format, state)
         settings = _load(config)
@@ -166,7 +166,7 @@ def run(
 
 
 @contextmanager
-def _clean_end_before_it_begins() -> Iterator[None]:
+def _exit_on_early_sigterm() -> Iterator[None]:
     """Exit cleanly on SIGTERM until Faust handles it: otherwise PID 1 would ignore it."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -329,12 +329,12 @@ def replay(
     if report is None and (vary or seeds or top or force):
         raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
     settings = _load_quietly(config) if topic else _load(config)
-    from workers.commands.replay import Options, replay_events
+    from workers.commands.replay import BacktestOptions, replay_events
 
     options = None
     if report is not None:
         numbers = {"seeds": seeds or 3, "top": top or 10}
-        options = Options(config=config, report=report, vary=vary, force=force, **numbers)
+        options = BacktestOptions(config=config, report=report, vary=vary, force=force, **numbers)
     return replay_events(
         settings, source=source, since=since, until=until, snapshots=snapshots, options=options
     )

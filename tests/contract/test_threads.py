@@ -242,9 +242,9 @@ def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
 
     from workers.mechanisms import registry
 
-    built_by = MappingProxyType({**registry._BUILT_BY, type(variant.build().config): unfrozen})
+    built_by = MappingProxyType({**registry._BUILDERS, type(variant.build().config): unfrozen})
     with (
-        patch.object(registry, "_BUILT_BY", built_by),
+        patch.object(registry, "_BUILDERS", built_by),
         pytest.raises(TypeError, match="a Loose can change"),
     ):
         variant.build()

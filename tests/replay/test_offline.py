@@ -30,8 +30,8 @@ from workers.replay.offline import (
     Offline,
     ReplayHistogram,
     Summary,
-    few_collections,
     fresh_histograms,
+    infrequent_gc,
     replay,
 )
 from workers.replay.source import EventBatch, Source
@@ -155,7 +155,7 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
 
     def pressed(*, held: bool, times: int = 1) -> bool:
         with Interrupts() as interrupts:
-            step = interrupts.held() if held else contextlib.nullcontext()
+            step = interrupts.deferred() if held else contextlib.nullcontext()
             try:
                 with step:
                     for _ in range(times):
@@ -294,7 +294,7 @@ def test_the_collector_is_as_before(tmp_path: Path) -> None:
     import gc
 
     before = gc.get_threshold()
-    with few_collections():
+    with infrequent_gc():
         assert gc.get_threshold() != before
     assert gc.get_threshold() == before
 

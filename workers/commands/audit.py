@@ -51,7 +51,7 @@ class Tally:
     keys: set[str] = field(default_factory=set)
 
 
-class Repeated(Histogram):
+class RecomputedHistogram(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
         self.start_at(first)
         self._public, self._declared = False, dict(since)
@@ -112,7 +112,7 @@ class Auditor:
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
             first = before.life.first
-            if first is not None and isinstance(histogram, Repeated):
+            if first is not None and isinstance(histogram, RecomputedHistogram):
                 histogram.repeat(first, before.served())
         return again, ends, stored.position
 
@@ -120,7 +120,7 @@ class Auditor:
         settings = self._settings
         stream = self._topics.stream(settings.contributions_topic, settings.release_state_topic)
         of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners}
-        fresh = histograms(Repeated, settings, self._built, **of)
+        fresh = histograms(RecomputedHistogram, settings, self._built, **of)
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
@@ -156,7 +156,7 @@ class Auditor:
             for snapshot in released.snapshots:
                 histogram = by_topic[snapshot.topic]
                 if snapshot.end_ms <= histogram.grid.end(ends.get(histogram.name, 0) - 1):
-                    self._strike_off(histogram, snapshot)
+                    self._match(histogram, snapshot)
                     if self._exact is not None:
                         self._exact.write(_with_exact(histogram, snapshot))
             compared = sum(tally.snapshots for tally in self.tallies.values())
@@ -166,12 +166,12 @@ class Auditor:
     def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
         return [one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)]
 
-    def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
+    def _match(self, histogram: Histogram, snapshot: Snapshot) -> None:
         plain = _plain(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
         tally = self.tallies[histogram.name]
         if digest not in self._published:
-            raise Difference(self._unlike(snapshot))
+            raise Difference(self._mismatch(snapshot))
         if self._published[digest] > 1:
             raise Difference(f"{_name(snapshot.value)}: published {self._published[digest]} times")
         del self._published[digest]
@@ -183,7 +183,7 @@ class Auditor:
         tally.ticks.add(snapshot.end_ms)
         tally.keys.add(snapshot.key)
 
-    def _unlike(self, snapshot: Snapshot) -> str:
+    def _mismatch(self, snapshot: Snapshot) -> str:
         wanted = orjson.loads(snapshot.value)
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():

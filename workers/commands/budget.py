@@ -8,9 +8,9 @@ from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
 from workers.privacy import spending
-from workers.privacy.ceiling_guard import OtherWorkers, overlap
+from workers.privacy.ceiling_guard import OtherWorkers, topics_overlap
 from workers.privacy.phrasing import cautions
-from workers.privacy.total import Charge, explained, rows_of
+from workers.privacy.total import Charge, loss_caption, loss_table
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import Printer, ProgressLine, many, print_json, when
 from workers.settings.durations import format_duration
@@ -59,7 +59,7 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
         named.add(one.worker.name)
         topics = one.events.topics
-        if not overlap(set(topics.names) or {str(topics)}, first.events.topics):
+        if not topics_overlap(set(topics.names) or {str(topics)}, first.events.topics):
             raise SettingsError(
                 f"worker {one.worker.name} counts {topics}, and worker {first.worker.name} counts "
                 f"{first.events.topics}: no event is in both, so nothing adds up"
@@ -104,8 +104,8 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
         if budget.person:
             say.line()
             say.line("what one person loses", style="bold")
-            say.table(*rows_of(budget.person, budget.unit), left=())
-            say.line(explained(budget.unit), 2)
+            say.table(*loss_table(budget.person, budget.unit), left=())
+            say.line(loss_caption(budget.unit), 2)
     if budget.ceiling is not None:
         say.line()
         _ceiling(budget.ceiling, budget.unit, say)
@@ -189,7 +189,7 @@ def _parts(parts: Sequence[spending.Counted]) -> str:
     return ", ".join(named)
 
 
-def _ceiling(left: spending.Left, unit: str, say: Printer) -> None:
+def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     limit = f"epsilon {left.max_epsilon!r} at delta {left.max_delta!r}"
     say.line(f"ceiling: {limit} for one {unit}, in {period}", style="bold")

@@ -41,7 +41,7 @@ _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
-def _opening(
+def _opener(
     source: str | None, since: str | None, until: str | None
 ) -> Callable[[Settings], AbstractContextManager[Source]]:
     if source is not None:
@@ -76,7 +76,7 @@ def replay_events(
     since: str | None,
     until: str | None,
     snapshots: str | None,
-    options: Options | None,
+    options: BacktestOptions | None,
 ) -> int:
     """Replay the events of the file `source`, or (None) those of the topic from `since` to `until`.
 
@@ -89,11 +89,11 @@ def replay_events(
             if Path(source).samefile(snapshots):
                 refusal = "it is the input; choose another file"
                 raise SettingsError(f"--snapshots {snapshots}: {refusal}")
-    opening = _opening(source, since, until)
+    opening = _opener(source, since, until)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
-        backtest = None if options is None else Prepared(options, settings, key, snapshots)
+        backtest = None if options is None else BacktestRun(options, settings, key, snapshots)
         read = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
@@ -211,7 +211,7 @@ class Output:
             self._file = sys.stdout.buffer
         elif name is not None:
             path = Path(name)
-            with self._told():
+            with self._explain_errors():
                 # A pipe or a device must not be replaced.
                 if path.is_file() or not path.exists():
                     self._part = path.with_name(path.name + ".part")
@@ -228,12 +228,12 @@ class Output:
             self._part.unlink(missing_ok=True)
 
     def _write(self, snapshot: Snapshot) -> None:
-        with self._told():
+        with self._explain_errors():
             if self._file is not None:
                 self._file.write(snapshot.value + b"\n")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -245,7 +245,7 @@ class Output:
         """Give the file its name; a `partial` one (ticks missing) never replaces an older file."""
         if self._file is None or self._name is None:
             return
-        with self._told():
+        with self._explain_errors():
             self._file.flush()
             self.place = "standard output" if self._name == "-" else self._name
             if self._part is not None:
@@ -258,7 +258,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BacktestOptions:
     config: Path
     report: Path
     vary: Sequence[str]
@@ -267,9 +267,9 @@ class Options:
     force: bool
 
 
-class Prepared:
+class BacktestRun:
     def __init__(
-        self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
+        self, options: BacktestOptions, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
         if options.vary and snapshots is not None:
             refusal = "--snapshots writes those of one run, so it cannot be used with --vary"

@@ -37,8 +37,8 @@ from workers.dashboard.hub import (
     Viewer,
     catalogue,
     event,
+    joint_guarantee,
     now_ms,
-    together_of,
 )
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
 from workers.dashboard.store.queries import (
@@ -114,7 +114,7 @@ class BadQuery(ValueError):
     """Invalid query string; the client sees the message."""
 
 
-def only_known(query: Mapping[str, str], names: set[str]) -> None:
+def refuse_unknown(query: Mapping[str, str], names: set[str]) -> None:
     for name in query:
         if name not in names:
             raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
@@ -134,7 +134,7 @@ def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
     return int(text)
 
 
-def number_or(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
+def int_or_none(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
     return number(query, name, least, most) if name in query else None
 
 
@@ -212,15 +212,15 @@ def application(
             return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
         found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
-        found["together"] = together_of(hub.history, histograms)
+        found["together"] = joint_guarantee(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
         return json_of({**found, **kept, **(further or {})})
 
-    served = {"/api/histograms": list_histograms, "/api/snapshots": refusing(_snapshots)}
-    served |= {"/api/stream": refusing(_stream), "/healthz": health, "/readyz": ready}
+    served = {"/api/histograms": list_histograms, "/api/snapshots": json_errors(_snapshots)}
+    served |= {"/api/stream": json_errors(_stream), "/healthz": health, "/readyz": ready}
     if store is not None:
         app[STORE] = store
-        served |= {"/api/history": refusing(_over_time), "/api/epochs": refusing(_by_epoch)}
+        served |= {"/api/history": json_errors(_over_time), "/api/epochs": json_errors(_by_epoch)}
     for path, handler in (served | {"/metrics": metrics}).items():
         app.router.add_get(path, handler)
     app.on_shutdown.append(close)
@@ -260,12 +260,12 @@ async def _snapshots(request: web.Request) -> web.Response:
         raise NotStored("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
-    only_known(query, TICK | {"after", "limit"})
+    refuse_unknown(query, TICK | {"after", "limit"})
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
-    after, top = number_or(query, "after", 0, 2**63 - 1), number_or(query, "top", 1, 2**31)
-    limit = number_or(query, "limit", 1, LIMIT) or 100
+    after, top = (int_or_none(query, "after", 0, 2**63 - 1), int_or_none(query, "top", 1, 2**31))
+    limit = int_or_none(query, "limit", 1, LIMIT) or 100
     items = frozenset(named) if named else None
     found, more = history.page(stream, after, limit)
     lines = []
@@ -279,7 +279,7 @@ async def _snapshots(request: web.Request) -> web.Response:
 
 async def _stream(request: web.Request) -> web.StreamResponse:
     query = request.query
-    only_known(query, {"histogram", "key", "top"})
+    refuse_unknown(query, {"histogram", "key", "top"})
     if "top" in query and query["top"] not in {str(top) for top in TOPS}:
         raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
     histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
@@ -329,16 +329,16 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
 
 async def _over_time(request: web.Request) -> web.StreamResponse:
     query = request.query
-    only_known(query, COMMON | {"step"})
-    limit = number_or(query, "limit", 1, ENTRIES) or 1_000
+    refuse_unknown(query, COMMON | {"step"})
+    limit = int_or_none(query, "limit", 1, ENTRIES) or 1_000
     asked = HistoryQuery(**_common(request), step=_step(query), limit=limit)
     return await _answer(request, asked)
 
 
 async def _by_epoch(request: web.Request) -> web.StreamResponse:
     query = request.query
-    only_known(query, COMMON | {"top"})
-    limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
+    refuse_unknown(query, COMMON | {"top"})
+    limit, top = int_or_none(query, "limit", 1, EPOCHS), int_or_none(query, "top", 1, 2**31)
     common = _common(request)
     top = 100 if top is None and not common["items"] else top
     return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
@@ -346,7 +346,7 @@ async def _by_epoch(request: web.Request) -> web.StreamResponse:
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
-    only_known(query, TICK)
+    refuse_unknown(query, TICK)
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
@@ -357,10 +357,10 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
         tick=None if by_time else number(query, "tick", 1, TIMES),
         id=one(query, "id") if "id" in query else None,
         items=items_of(query),
-        top=number_or(query, "top", 1, 2**31),
+        top=int_or_none(query, "top", 1, 2**31),
     )
     held = memory.page(asked.stream, None, memory.ticks)[0]
-    found = next((snapshot for snapshot in reversed(held) if _is(snapshot, asked)), None)
+    found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
     if found is not None:
         line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
         return answer(b'{"snapshots":[%s],"more":false}' % line)
@@ -378,7 +378,7 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
 
 
-def refusing(handler: Handler) -> Handler:
+def json_errors(handler: Handler) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
@@ -459,7 +459,7 @@ def _common(request: web.Request) -> dict[str, Any]:
     query, stream = request.query, stream_of(request.query)
     if stream.histogram not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
-    since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
+    since, until = int_or_none(query, "from", 0, TIMES), int_or_none(query, "to", 0, TIMES)
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
     return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
@@ -480,7 +480,7 @@ def _step(query: MultiMapping[str]) -> int | None:
     return step
 
 
-def _is(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
+def _matches(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
     if asked.id is not None and snapshot.id != asked.id:
         return False
     if asked.at is not None:

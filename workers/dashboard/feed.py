@@ -61,14 +61,14 @@ class Feed:
         self._unread: set[Place] = set()
         self._cause: KafkaError | None = None
         self._silence: KafkaError | None = None
-        self._strange = 0
+        self._invalid = 0
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     async def run(self) -> None:
         options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
         fetching = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32_768}
-        consumer = self._connection.consumer(**options, **fetching, error_cb=self._note)
+        consumer = self._connection.consumer(**options, **fetching, error_cb=self._record_error)
         try:
             await self._follow(consumer)
         finally:
@@ -88,7 +88,7 @@ class Feed:
                     missing = await self._call(lambda: self._assign(consumer))
                     topics_at = time.monotonic() + (RETRY_S if missing else TOPICS_S)
                     check_at = time.monotonic() + CHECK_S
-                    self._tell(missing)
+                    self._report_reading(missing)
                 elif time.monotonic() >= check_at:
                     await self._call(lambda: self._check(consumer))
                     check_at = time.monotonic() + CHECK_S
@@ -99,12 +99,12 @@ class Feed:
                 self._hub.publish(snapshots)
                 if error is not None:
                     raise KafkaException(error)
-                self._tell(missing)
+                self._report_reading(missing)
             except KafkaException as failed:
                 if not self._assigned:
-                    # Calls only `_note`: nothing is assigned.
+                    # Calls only `_record_error`: nothing is assigned.
                     await self._call(lambda: consumer.poll(0))
-                self._complain(failed.args[0])
+                self._report_error(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
 
@@ -145,15 +145,15 @@ class Feed:
         try:
             return self._pages.receive(self._topics[topic], message.value())
         except InvalidSnapshot as error:
-            self._strange += 1
-            if self._strange.bit_count() == 1:  # the first, second, fourth, ...
+            self._invalid += 1
+            if self._invalid.bit_count() == 1:  # the first, second, fourth, ...
                 place = f"{topic}[{partition}] offset {message.offset()}"
-                logger.warning("%s: %s; skipped, %d so far", place, error, self._strange)
+                logger.warning("%s: %s; skipped, %d so far", place, error, self._invalid)
             return None
 
     def _starts(self, places: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
-        options = {"enable.partition.eof": True, "error_cb": self._note}
+        options = {"enable.partition.eof": True, "error_cb": self._record_error}
         with closing(self._connection.consumer(**options)) as with_end:
             bounds = {
                 place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
@@ -199,31 +199,31 @@ class Feed:
         consumer.unassign()
         return since
 
-    def _tell(self, missing: list[str]) -> None:
+    def _report_reading(self, missing: list[str]) -> None:
         self._hub.away.found()
         self._silence = None
         reading = "reading" if self._unread else "live"
-        self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
+        self._set_state({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 
-    def _say(self, state: Mapping[str, object]) -> None:
+    def _set_state(self, state: Mapping[str, object]) -> None:
         before, after = self._hub.state["kafka"], state["kafka"]
         # Outages are logged separately.
         if self._hub.set_state(state) and "away" not in (before, after):
             logger.info("Kafka: %s", after)
 
-    def _complain(self, error: KafkaError) -> None:
+    def _report_error(self, error: KafkaError) -> None:
         """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
         # Only the callback gets the reason for a broker's silence.
         cause, self._cause = self._cause or error, None
         if cause.code() in _REFUSALS:
-            self._say({"kafka": "refused"})
+            self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
         else:
             said = cause if cause.code() == KafkaError._SSL else self._silence or cause
             self._hub.away.lost(" ".join(said.str().split()))
-            self._say({"kafka": "away"})
+            self._set_state({"kafka": "away"})
 
-    def _note(self, error: KafkaError) -> None:
+    def _record_error(self, error: KafkaError) -> None:
         """Record an error from librdkafka's callback, which runs within our calls in the thread."""
         if error.code() in (*_REFUSALS, KafkaError._SSL):
             self._cause = error

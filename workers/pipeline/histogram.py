@@ -388,4 +388,4 @@ class Histogram:
     def _introduce(self, i: int) -> None:
         state, name, labels = self._state, self._keys[i], self.mechanism.domain()
         state.key_tags = np.concatenate((state.key_tags, self._key.tags(name, [KEY_LABEL])))
-        self.mechanism.meet_key(state, i, self._key.tags(name, labels), labels)
+        self.mechanism.prepare_key(state, i, self._key.tags(name, labels), labels)

@@ -96,7 +96,7 @@ def generations_of(
         yield StoredGeneration(life, running, grid, charge)
 
 
-def merged(charges: Iterable[Charge]) -> list[Charge]:
+def merge(charges: Iterable[Charge]) -> list[Charge]:
     """Merge the charges of all owner partitions by `identity`: an epoch costs once."""
     found: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
@@ -205,15 +205,15 @@ class Ceiling:
         return max((epsilon for epsilon in epsilons if epsilon is not None), default=0.0)
 
     def fullest(
-        self, charges: Sequence[Charge], begin: int, end: int, *, named: bool = False
+        self, charges: Sequence[Charge], begin: int, end: int, *, locate: bool = False
     ) -> FullestWindow:
         """Return the window with the largest loss among those that touch [begin, end).
 
-        Unless it must be `named`, an upper bound within the ceiling is enough.
+        Without `locate`, an upper bound within the ceiling is enough.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
-        if not named and self.period_ms is not None and self.holds(bound.epsilon):
+        if not locate and self.period_ms is not None and self.holds(bound.epsilon):
             return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:

@@ -75,7 +75,7 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
     """Return the guarantee in figures, as two sentences; none without a guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
-    right, guess = times_right(epsilon, delta), "may be right nearly every time"
+    right, guess = guesses_right(epsilon, delta), "may be right nearly every time"
     if right is not None:
         guess = f"is right at most {right} times in 100"
     return [
@@ -121,7 +121,7 @@ def one_in(delta: float) -> str:
     return f"1 in {named}"
 
 
-def times_right(epsilon: float, delta: float) -> str | None:
+def guesses_right(epsilon: float, delta: float) -> str | None:
     """Return the most correct guesses in 100, as text; None if nearly all."""
     wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
     places = 1 if wrong >= 1 else 2

@@ -41,7 +41,7 @@ from workers.privacy.ceiling import (
     charges_of,
     fullest_of,
     generations_of,
-    merged,
+    merge,
     parts_of,
 )
 from workers.privacy.plan.model import Record, Share, Span
@@ -50,10 +50,10 @@ from workers.privacy.total import (
     Charge,
     Composed,
     compose,
-    delta_together,
     epsilon_at,
     sharing,
     spans_of,
+    total_delta,
 )
 from workers.settings.settings import Settings
 
@@ -129,7 +129,7 @@ class NextEpoch(Record, frozen=True, kw_only=True):
     fits: bool
 
 
-class Left(Record, frozen=True, kw_only=True):
+class RemainingBudget(Record, frozen=True, kw_only=True):
     """The ceiling, and the `rho_left` that still fits into the fullest period.
 
     `begins`, `ends`, `epsilon` describe that period, among those that touch the newest epochs.
@@ -156,7 +156,7 @@ class Budget(Record, frozen=True, kw_only=True):
     not_in_total: tuple[Counted, ...]
     not_begun: tuple[str, ...]
     person: tuple[Span, ...] = ()
-    ceiling: Left | None = None
+    ceiling: RemainingBudget | None = None
 
 
 class AllBudgets(Record, frozen=True, kw_only=True):
@@ -268,7 +268,7 @@ def total_of(
 
 def _worst(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
     """Return the index and guarantee of the largest loss, all converted at one delta."""
-    delta = max(map(delta_together, groups))
+    delta = max(map(total_delta, groups))
     found = [compose(group, delta) for group in groups]
 
     def size(i: int) -> tuple[float, float]:
@@ -373,21 +373,21 @@ def _total(
 _HALVINGS = 60
 
 
-def left_of(
+def remaining_budget(
     settings: Settings, states: Sequence[ReleaseProgress | None], others: Sequence[Charge] = ()
-) -> Left | None:
+) -> RemainingBudget | None:
     """Return the unspent part of the ceiling, if any; `others` are other workers' charges."""
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
     known = [state for state in states if state is not None]
     worker = settings.worker.name
-    charges = merged([*chain(*(charges_of(worker, one, settings) for one in known)), *others])
+    charges = merge([*chain(*(charges_of(worker, one, settings) for one in known)), *others])
     nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
-    newest = [ceiling.fullest(charges, *one.span(one.last), named=True) for one in charges]
+    newest = [ceiling.fullest(charges, *one.span(one.last), locate=True) for one in charges]
     held = fullest_of(newest or [nothing])
     paid = list(parts_of(charges, held.counts, ceiling.unit))
-    return Left(
+    return RemainingBudget(
         max_epsilon=ceiling.epsilon,
         max_delta=ceiling.delta,
         period=settings.privacy.period,
@@ -437,10 +437,10 @@ def _next(
         epoch = grid.split(max(ticks))[0]
         worker, beginning = settings.worker.name, {config.name: epoch}
         own = (charges_of(worker, state, settings, beginning) for state in states)
-        charges = merged([*chain(*own), *others])
+        charges = merge([*chain(*own), *others])
         key = (worker, config.name, config.generation)
         charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == key)
-        held = ceiling.fullest(charges, *charge.span(epoch), named=True)
+        held = ceiling.fullest(charges, *charge.span(epoch), locate=True)
         yield NextEpoch(
             histogram=config.name,
             epoch=epoch,
@@ -463,7 +463,7 @@ def budget_of(
     states: Sequence[ReleaseProgress | None] | None,
     others: Sequence[Charge] = (),
 ) -> Budget:
-    """Return a worker's spending; `states` is from `read_states`, `others` as in `left_of`."""
+    """Return a worker's spending; `states` are from `read_states`, `others` charges of others."""
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
@@ -487,7 +487,7 @@ def budget_of(
             name for name, generation in wanted.items() if (name, generation) not in begun
         ),
         person=person_of(entries, settings, len(states or ())),
-        ceiling=left_of(settings, states or (), others),
+        ceiling=remaining_budget(settings, states or (), others),
     )
 
 

@@ -59,13 +59,13 @@ class Composed(Record, frozen=True, kw_only=True):
     epsilon_of_the_sum: float
 
 
-def delta_together(costs: Iterable[PrivacyCost]) -> float:
+def total_delta(costs: Iterable[PrivacyCost]) -> float:
     return _sum((cost.delta, cost.times) for cost in costs)
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Composed:
     """Return the joint guarantee of costs at `delta`, by default and at least their deltas' sum."""
-    least = delta_together(costs)
+    least = total_delta(costs)
     at = least if delta is None else delta
     if at < least:
         raise ValueError(f"delta = {at}: at least the sum of the parts' deltas, {least}")
@@ -96,7 +96,7 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
     if not costs:
         return 0.0
     ways = _conversions(costs, delta)
-    if delta_together(costs) <= delta:
+    if total_delta(costs) <= delta:
         ways.append(_sum((cost.epsilon, cost.times) for cost in costs))
     return min(ways, default=None)
 
@@ -106,7 +106,7 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     ways = _composed(costs, delta)
     pure, others = [one for one in costs if one.pure], [one for one in costs if not one.pure]
     if pure and others:
-        left = float(Fraction(delta) - Fraction(delta_together(pure)))
+        left = float(Fraction(delta) - Fraction(total_delta(pure)))
         own = [(cost.epsilon, cost.times) for cost in pure]
         ways += [_sum([(way, 1), *own]) for way in _composed(others, left)]
     return ways
@@ -175,7 +175,7 @@ def group_failure(probability: float, rho: float, events: int) -> float:
     return float_up(min(total, Fraction(1)))
 
 
-def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
+def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
     """Return the cost that a snapshot states, with the parts of delta.
 
     The delta beyond what the conversion needs counts as failures: the mechanism's own figure, or
@@ -365,7 +365,7 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
     return max(epsilons), delta
 
 
-def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
+def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
     """Return the loss table, rounded up, without spans that add no epochs to the one before."""
     shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
     headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
@@ -376,7 +376,7 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
     return headings, rows
 
 
-def explained(unit: str) -> str:
+def loss_caption(unit: str) -> str:
     whose = "events in every epoch" if unit == "event" else "user ids who appears in every epoch"
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or delta 0.01 or more, "
@@ -400,7 +400,7 @@ def _cell(loss: Loss) -> str:
 def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
     if charges[0].unit != "event" or len({charge.key for charge in charges}) > 1:
-        return _together(charges, None)
+        return _joint_total(charges, None)
     # Name a set of charges after the first declared key that it serves.
     unknown, *declared = sharing(charges)
     keys: dict[frozenset[int], str | None] = {}
@@ -408,7 +408,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
         if serving:
             keys.setdefault(serving, key)
     groups = [[charges[i] for i in sorted(serving)] for serving in keys]
-    totals = [_together(group, key) for group, key in zip(groups, keys.values(), strict=True)]
+    totals = [_joint_total(group, key) for group, key in zip(groups, keys.values(), strict=True)]
     worst = max(totals, key=lambda total: (total.epsilon, total.delta))
     if len(groups) == 1:
         return structs.replace(worst, key=None)
@@ -428,7 +428,7 @@ def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iter
             yield f"all histograms together: {warning}"
 
 
-def _together(charges: Sequence[Charge], key: str | None) -> Total:
+def _joint_total(charges: Sequence[Charge], key: str | None) -> Total:
     found, unit = compose([one.cost for one in charges]), charges[0].unit
     left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
     convertible = found.epsilon is not None and left > 0

@@ -287,17 +287,17 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     here, there = scene.stages.take_over(0, one), scene.stages.take_over(1, other)
     scene.stages.contribute(day(2), scene.events(2))
     refused: list[str] = []
-    look = CeilingGuard.look
+    refresh = CeilingGuard.refresh
 
     def meanwhile(guard: CeilingGuard) -> None:
         # The first has reserved its epoch, and has not looked yet.
-        monkeypatch.setattr(CeilingGuard, "look", look)
+        monkeypatch.setattr(CeilingGuard, "refresh", refresh)
         with pytest.raises(CeilingReached) as caught:
             scene.stages.release(there)
         refused.append(str(caught.value))
-        look(guard)
+        refresh(guard)
 
-    monkeypatch.setattr(CeilingGuard, "look", meanwhile)
+    monkeypatch.setattr(CeilingGuard, "refresh", meanwhile)
     with pytest.raises(CeilingReached) as caught:
         scene.stages.release(here)
     assert "items generation 1" in refused[0] and "other generation 1" in str(caught.value)

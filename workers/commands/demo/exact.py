@@ -45,7 +45,7 @@ class ExactCounts:
                 del self._ticks[tick]
 
 
-class Running:
+class RunningCounts:
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact, self._origin = exact, origin
         self._epoch = 0
@@ -115,7 +115,7 @@ class Boards:
 
     def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
         self._exact = exact
-        self._running = {at: Running(exact, at[1]) for at in product(histograms, keys)}
+        self._running = {at: RunningCounts(exact, at[1]) for at in product(histograms, keys)}
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
         self._lock = threading.Lock()

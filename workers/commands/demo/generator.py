@@ -165,11 +165,11 @@ class Generator(threading.Thread):
         place: Any = {"partition": self.sent % self._partitions, "timestamp": clock_ms}
         while True:
             try:
-                self._producer.produce(self._topic, value, on_delivery=self._told, **place)
+                self._producer.produce(self._topic, value, on_delivery=self._on_delivery, **place)
                 break
             except BufferError:
                 self._producer.poll(0.1)
         self.sent += 1
 
-    def _told(self, error: KafkaError | None, _message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
         self.failed += error is not None

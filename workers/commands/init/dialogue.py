@@ -20,7 +20,7 @@ from workers.commands.failures import log
 from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import CannotGuess, decode_sample
-from workers.commands.init.items import Range, around
+from workers.commands.init.items import Range, range_between
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
 from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
@@ -140,7 +140,7 @@ def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
 
 def _range(text: str) -> Range:
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
-    found = around(float(match[1]), float(match[2])) if match else None
+    found = range_between(float(match[1]), float(match[2])) if match else None
     if found is None:
         form = "FROM:TO, two numbers, the first below the second, such as 0:100"
         raise SettingsError(f"--range {text}: {form}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
 
-from workers.commands.init.fields import ConditionGuess, field_label, survey, where_of
+from workers.commands.init.fields import ConditionGuess, field_label, guess_condition, survey
 from workers.commands.init.formats import CannotGuess, DecodedSample
 from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
@@ -84,7 +84,7 @@ class SampleGuesses:
         self.where: ConditionGuess | None = None
         having = self._having(self.items)
         if len(having) < _SOME * len(self._places):
-            self.where = where_of(self.fields, having)
+            self.where = guess_condition(self.fields, having)
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
             column, values = self.where.field.column, set(self.where.values)

@@ -70,7 +70,7 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     return _checked(_linear(low, high))
 
 
-def around(low: float, high: float) -> Range | None:
+def range_between(low: float, high: float) -> Range | None:
     """Return buckets for a chosen range, keeping its bounds; None if there are none."""
     if low >= high or not _is_usual(low, high):
         return None
@@ -174,10 +174,10 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
         few = _is_few(field.distinct, field.number_of_values)
         if not (field.everywhere and field.labels and few) or is_personal(field):
             continue
-        named = field.says(names.KEY)
-        if not named and field.says(names.MEASURE, names.COUNT, names.SOURCE):
+        named = field.name_has(names.KEY)
+        if not named and field.name_has(names.MEASURE, names.COUNT, names.SOURCE):
             continue
-        if not (named or field.text or field.says(names.ID)):
+        if not (named or field.text or field.name_has(names.ID)):
             continue
         score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
         found.append(_candidate(field, score))
@@ -204,20 +204,20 @@ def users_of(
     same = {str(field.path) for field in _same(fields, record_keys)}
     found = []
     for field in fields:
-        who, is_key = names.who(field.path), str(field.path) in same
+        who, is_key = names.user_kind(field.path), str(field.path) in same
         if not (field.everywhere and (field.text or field.whole)) or field.distinct < _USERS_MIN:
             continue
         if who is UserKind.EVENT or not (who or is_key):
             continue
         unique = field.distinct > _UNIQUE * field.number_of_values
-        if who is None and (unique or field.says(names.KEY, names.ITEM)):
+        if who is None and (unique or field.name_has(names.KEY, names.ITEM)):
             continue  # records are often keyed by their subject, which is not a user
         values = ((place, field_label(value)) for place, value in field.column.items())
         users = {place: user for place, user in values if user is not None}
         partitioner = _partitioner(users, partitions, number)
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None)
         # An identifier stays when an address or a name changes.
-        score += 3.0 * field.says(names.ID) - 3.0 * field.says(names.CHANGING)
+        score += 3.0 * field.name_has(names.ID) - 3.0 * field.name_has(names.CHANGING)
         score -= len(field.path.steps) / 10
         beside = ", the same as the record key" if is_key else ""
         found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
@@ -251,7 +251,7 @@ def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Can
 
 
 def is_personal(field: Field) -> bool:
-    if names.who(field.path) is not None:
+    if names.user_kind(field.path) is not None:
         return True
     addresses = sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
     return field.text and 2 * addresses > field.distinct
@@ -331,12 +331,12 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
 
 
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemCandidate]:
-    is_label = field.says(names.ITEM, names.ITEM_OF_LIST, names.ID)
+    is_label = field.name_has(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
-    if field.says(names.COUNT) or _unique(field):
+    if field.name_has(names.COUNT) or _unique(field):
         return
-    score = 85.0 + 8.0 * field.says(names.ITEM) + 4.0 * field.says(names.ITEM_OF_LIST)
+    score = 85.0 + 8.0 * field.name_has(names.ITEM) + 4.0 * field.name_has(names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     beside = (
         other
@@ -346,14 +346,14 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and other.whole
         and min(other.numbers) >= 0
         and other.number_of_values >= field.number_of_values
-        and other.says(names.COUNT)
+        and other.name_has(names.COUNT)
     )
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
     yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
 def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
-    measure = field.says(names.MEASURE)
+    measure = field.name_has(names.MEASURE)
     most = max(_FEW, _REPEATED * field.number_of_values)
     repeated = 1 < field.distinct <= most and not _unique(field)
     if field.labels and repeated and not (field.whole and measure):
@@ -364,22 +364,22 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
         reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
         yield ItemCandidate(field=field, score=score, reason=reason)
-    if not field.numeric or _counts_up(field) or field.says(names.PLACE, names.ID):
+    if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
         return
     found = range_of(field.numbers)
     if found is not None:
-        whole_name = field.whole and (field.says(names.ITEM) or not measure)
+        whole_name = field.whole and (field.name_has(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
         reason = f"a number, {where}: in buckets"
         yield ItemCandidate(field=field, range=found, score=score, reason=reason)
 
 
 def _named(field: Field) -> float:
-    if field.says(names.SOURCE):
+    if field.name_has(names.SOURCE):
         return -25.0
-    if field.says(names.ITEM):
+    if field.name_has(names.ITEM):
         return 20.0
-    return -10.0 if field.says(names.KEY, names.TYPE) else 0.0
+    return -10.0 if field.name_has(names.KEY, names.TYPE) else 0.0
 
 
 def _unique(field: Field) -> bool:

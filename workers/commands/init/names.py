@@ -94,7 +94,7 @@ _ENDS = sorted(
 )
 
 
-def who(path: Path) -> UserKind | None:
+def user_kind(path: Path) -> UserKind | None:
     """Return the entity that a field's name identifies, if any.
 
     The noun decides: the last word, other than words for an identifier, in the last segment of the

@@ -23,7 +23,7 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import Database, VersionMismatch, Writer, connect, settle, thin
+from workers.dashboard.store.writing import Database, SchemaMismatch, Writer, compact, connect, thin
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 
@@ -145,7 +145,7 @@ class Store:
                 elif isinstance(error, duckdb.OutOfMemoryException):
                     why = "it takes too much memory"
                 else:
-                    logger.warning("history: a question failed: %s", _said(error))
+                    logger.warning("history: a question failed: %s", _loggable(error))
                     raise QueryFailed("the history could not be read") from None
                 raise QueryFailed(f"{why}: ask for a shorter time or a longer step") from None
             finally:
@@ -172,12 +172,12 @@ class Store:
         while not self._stopped.is_set():
             try:
                 self._keep()
-            except VersionMismatch:
-                self._off(OTHER, "move it away, or name another one")
+            except SchemaMismatch:
+                self._disable(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
-                self._off(_why(error), _said(error))
+                self._disable(_why(error), _loggable(error))
             except Exception as error:  # noqa: BLE001 (last resort: the dashboard goes on)
-                self._off("internal error", describe(error))
+                self._disable("internal error", describe(error))
             self._stopped.wait(REOPEN_S)
 
     def _keep(self) -> None:
@@ -193,7 +193,7 @@ class Store:
                 self._database = database
             if self.state["state"] == "off":
                 logger.info("history: kept in %s", "a file of its own" if self._own else self._path)
-            self._say({"state": "waiting"})
+            self._report({"state": "waiting"})
             self._follow(database, writer, follower)
         finally:
             if follower is not None:
@@ -208,14 +208,14 @@ class Store:
             try:
                 follower.step()
             except KafkaException:
-                self._say({"state": "waiting"})
+                self._report({"state": "waiting"})
                 self._stopped.wait(RETRY_S)
                 continue
             was, self.reading = self.reading, follower.read
             live = self.reading is None
-            self._say({"state": "live"} if live else {"state": "reading", "read": self.reading})
+            self._report({"state": "live"} if live else {"state": "reading", "read": self.reading})
             if time.monotonic() >= look_at or (was is not None and self.reading is None):
-                settle(database)
+                compact(database)
                 newest = max(writer.ends.values(), default=0)
                 for level, keep in self._keep_ms.items():
                     if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
@@ -232,18 +232,18 @@ class Store:
                     cursor.interrupt()
             self._idle.wait_for(lambda: not self._asked)
 
-    def _off(self, why: str, said: str) -> None:
+    def _disable(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
             line = "history: off: %s (%s); the dashboard continues without it and retries"
             logger.error(line, why, said)
-        self._say({"state": "off", "why": why})
+        self._report({"state": "off", "why": why})
 
-    def _say(self, state: Mapping[str, object]) -> None:
+    def _report(self, state: Mapping[str, object]) -> None:
         if state != self.state:
             self.state = MappingProxyType(dict(state))
 
 
-def _said(error: BaseException) -> str:
+def _loggable(error: BaseException) -> str:
     """Return a loggable description of an error; other types than these may quote a label."""
     if isinstance(error, OSError):
         return describe(error)

@@ -65,12 +65,12 @@ create table kept (stream integer not null, level varchar not null, place bigint
 """
 
 
-class VersionMismatch(Exception):
+class SchemaMismatch(Exception):
     """The file was written by another version of this program."""
 
 
 def connect(path: Path) -> Database:
-    """Open or create a file; raise duckdb.Error if that fails, VersionMismatch for old tables."""
+    """Open or create a file; raise duckdb.Error if that fails, SchemaMismatch for old tables."""
     spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
     # Never load extensions, whatever a query needs.
     extensions = {f"auto{verb}_known_extensions": "false" for verb in ("install", "load")}
@@ -89,7 +89,7 @@ def _prepare(database: Database) -> None:
     if tables:
         versions = "select version from meta"
         if ("meta",) not in tables or database.execute(versions).fetchall() != [(VERSION,)]:
-            raise VersionMismatch
+            raise SchemaMismatch
         return
     database.begin()
     database.execute(_TABLES)
@@ -118,7 +118,7 @@ HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 
 
-def settle(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
+def compact(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
     """Sort the new rows of every table that has at least `counts` or `heads` of them."""
     for level in LEVELS:
         for kind, least in (("counts", counts), ("heads", heads)):

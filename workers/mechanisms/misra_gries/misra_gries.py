@@ -64,7 +64,7 @@ from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, rows_by_key, tick_rows
-from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own, short_hash
+from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, expect_type, short_hash
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -208,7 +208,7 @@ class MisraGries(Budgeted):
         table = gaussian.integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
         rho = float_up(total / (2 * self.sigma_squared))
-        self._promise(rho, table.tv, times=levels * concerned)
+        self._set_cost(rho, table.tv, times=levels * concerned)
         self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
         delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
@@ -254,13 +254,13 @@ class MisraGries(Budgeted):
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
         self._check(t)
-        state, level, levels = own(SketchState, state), self.tree.over(t), self.tree.open(t)
+        state, level, levels = expect_type(SketchState, state), self.tree.over(t), self.tree.open(t)
         tick = tick_rows(contributions)
         for key, rows in rows_by_key(tick.keys):
             tags = tick.tags.take(rows, axis=0)
             self._feed(state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows))
         for key in range(len(state.key_tags)):
-            self._release(state, key, t, state.closed(key, level), noise)
+            self._release(state, key, t, state.close_cells(key, level), noise)
         keys: list[int] = []
         labels: list[bytes] = []
         counts: list[int] = []
@@ -275,7 +275,7 @@ class MisraGries(Budgeted):
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        sketches = state.opened(key, levels)
+        sketches = state.open_sketches(key, levels)
         if self._shared:
             feed(sketches, items)
             return
@@ -338,16 +338,16 @@ class PureMisraGries(MisraGries):
     def _further(self) -> dict[str, object]:
         return {"domain": short_hash(msgspec.json.encode(self.config.domain))}
 
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
-        own(SketchState, state).declare(key, tags)
+        expect_type(SketchState, state).declare(key, tags)
 
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        own = state.domain_of(key).only(items)
+        own = state.domain_of(key).restrict(items)
         if len(own.counts):
-            feed(state.opened(key, levels), own)
+            feed(state.open_sketches(key, levels), own)
 
     def _release(
         self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise

@@ -41,7 +41,7 @@ class DomainTags:
             return before, known
         return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
 
-    def only(self, items: SketchBatch) -> SketchBatch:
+    def restrict(self, items: SketchBatch) -> SketchBatch:
         _, known = self._sorted.positions(items.tags.all())
         return items if known.all() else items.part(np.flatnonzero(known))
 
@@ -70,7 +70,7 @@ class SketchState(State):
     @property
     def counters(self) -> int:
         self._join()
-        return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
+        return sum(len(sketch.counts) for sketch in _distinct(self._open.values()))
 
     def declare(self, key: int, tags: Tags) -> None:
         self._domains[key] = DomainTags(tags.copy())
@@ -82,16 +82,16 @@ class SketchState(State):
             raise StateRefused(f"stored sketch: the domain of stream key {key} is missing")
         return self._domains[key]
 
-    def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
+    def open_sketches(self, key: int, levels: Iterable[int]) -> list[Sketch]:
         """Return the distinct open sketches of these levels, to be fed."""
         self._join()
         fresh = Sketch(self._size)
         for level in levels:
             self._open.setdefault((key, level), fresh)
             self._changed.add(("mo", (key, level)))
-        return _each_once(self._open[key, level] for level in levels)
+        return _distinct(self._open[key, level] for level in levels)
 
-    def closed(self, key: int, level: int) -> Sketch | None:
+    def close_cells(self, key: int, level: int) -> Sketch | None:
         """Close the cells up to this level, clear the sums below; return this level's sketch."""
         self._join()
         over = self._open.get((key, level))
@@ -206,7 +206,7 @@ def _pages(page: bytes) -> int:
     return pages
 
 
-def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
+def _distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
     return list({id(sketch): sketch for sketch in sketches}.values())
 
 

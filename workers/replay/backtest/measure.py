@@ -138,9 +138,9 @@ class Watch:
         self._columns: Ledger | None = None
         self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: Longs = _NO_ROWS
-        histogram.observe = self.seen
+        histogram.observe = self.on_tick
 
-    def seen(self, shown: ReleasedTick) -> None:
+    def on_tick(self, shown: ReleasedTick) -> None:
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self.end_epoch()
         self.latest = shown
@@ -449,12 +449,12 @@ class LabelsWatch(Watch):
         super().__init__(run, histogram, view)
         self._last: dict[int, Sequence[str]] = {}
 
-    def seen(self, shown: ReleasedTick) -> None:
+    def on_tick(self, shown: ReleasedTick) -> None:
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self._last = {}
         if isinstance(shown.release, Answers):
             self._last |= _labels_shown(shown.release)
-        super().seen(shown)
+        super().on_tick(shown)
 
     def named(self, release: Release | Items | Answers) -> Rows:
         if not isinstance(release, Answers):

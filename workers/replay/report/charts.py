@@ -28,13 +28,13 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1), (2, 3))
 WIDTH = 9.2  # inches; 883 px of a page
-LOOKS = len(COLORS)
+STYLES = len(COLORS)
 DPI = 150
 LINE = 1.6  # points
 HEAD = 0.58  # inches
 LABEL_LETTERS = 34
 WHY_LETTERS = 200
-LOOK: Mapping[str, Any] = {
+RC_PARAMS: Mapping[str, Any] = {
     "svg.hashsalt": "quietcount",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
@@ -93,8 +93,8 @@ def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
     return {"color": color, "linewidth": width, "linestyle": (0, dashes) if dashes else "-"}
 
 
-def look(number: int, **instead: Any) -> dict[str, Any]:
-    at = number % LOOKS
+def style_of(number: int, **instead: Any) -> dict[str, Any]:
+    at = number % STYLES
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
     return stroke(COLORS[at], LINE, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
 
@@ -102,7 +102,7 @@ def look(number: int, **instead: Any) -> dict[str, Any]:
 @contextmanager
 def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure `height` inches high and its axes, without the user's matplotlib settings."""
-    with matplotlib.style.context(["default", dict(LOOK)]):
+    with matplotlib.style.context(["default", dict(RC_PARAMS)]):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, columns, squeeze=False, **more)

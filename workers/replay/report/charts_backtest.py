@@ -14,8 +14,8 @@ from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
-from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, look, stroke
-from workers.replay.report.runs import BOARD_ROWS, Boards, Measured, chosen_ticks, counted_of, when
+from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, stroke, style_of
+from workers.replay.report.runs import BOARD_ROWS, Boards, Measured, buckets_of, chosen_ticks, when
 from workers.settings.durations import format_duration
 
 BUDGET = ("epsilon", "rho")
@@ -85,13 +85,13 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             found = run.metrics[metric]
             point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[: charts.LOOKS]
+    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[: charts.STYLES]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
             at, mean, *bars = np.array(sorted(series[name])).T
             at = at * _beside(place, len(shown))
-            style = look(place, label=drawable(name, NAME_LETTERS))
+            style = style_of(place, label=drawable(name, NAME_LETTERS))
             cell.errorbar(at, mean, bars, **BARS, **style)
         _epsilon_axis(cell, of.runs)
         cell.set_ylabel(what.format(n=of.input.top))
@@ -102,8 +102,8 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             f"Mean over the measured ticks and {_seeds(of.runs)}; bars go from the worst seed to "
             f"the best.{truth} Where a line is flat, more budget buys nothing."
         )
-        if len(series) > charts.LOOKS:
-            caption += f" The {charts.LOOKS} best of {len(series)} are drawn."
+        if len(series) > charts.STYLES:
+            caption += f" The {charts.STYLES} best of {len(series)} are drawn."
         title = f"{title.format(n=of.input.top)} against epsilon"
         return charts.finish(figure, of.name, "recall_against_epsilon", title, caption)
 
@@ -126,11 +126,11 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             mine = [run for run in runs if run.row.mechanism == mechanism]
             points = {run.number: (run.row.epsilon * beside, scores[run.number]) for run in mine}
             at |= points
-            style = look(place, linestyle="none", markersize=7)
+            style = style_of(place, linestyle="none", markersize=7)
             cell.plot(*zip(*points.values(), strict=True), label=mechanism, **style)
         _epsilon_axis(cell, runs)
         if recommended is not None:
-            ring = look(0, color="none", linestyle="none", markersize=15)
+            ring = style_of(0, color="none", linestyle="none", markersize=15)
             ring |= {"markeredgecolor": charts.INK, "markeredgewidth": 1.4}
             x, y = at[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
@@ -173,7 +173,7 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             found, delay, passed = (of.by_size(run, name) for name in names)
             sure = delay.seeds == passed.seeds[np.isin(passed.at, delay.at)]
             scale = 1.0 if width is None else run.row.tick_ms / width
-            style = look(place, label=_title(of, run))
+            style = style_of(place, label=_title(of, run))
             left.plot(found.at, found.mean, clip_on=False, **style)
             right.plot(delay.at[sure], delay.mean[sure] * scale, **style)
             sizes += found.at.tolist()
@@ -209,7 +209,7 @@ def coverage(of: Measured) -> Chart | None:
         mean, least, most = np.array(spreads).T
         cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
         cell.axvline(0.95, **stroke(charts.INK, 1.1, 5, 2), label="claimed: 95 %")
-        style = look(0, linestyle="none", label="measured, worst to best seed")
+        style = style_of(0, linestyle="none", label="measured, worst to best seed")
         cell.errorbar(mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style)
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
         charts.rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
@@ -330,11 +330,11 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     if y:
         x, sd = np.array([(rows[at].released, rows[at].sd or 0) for at in y], dtype=float).T
         wide = NORMAL_95 * sd
-        style = look(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
+        style = style_of(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
         cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
     named = [place for place, row in enumerate(rows) if row.shown and row.released is None]
     if named:
-        style = look(2, linestyle="none", markersize=6)
+        style = style_of(2, linestyle="none", markersize=6)
         cell.plot(exact[named], named, label=NAMED, **style)
     hidden = [place for place, row in enumerate(rows) if not row.shown]
     if hidden:
@@ -370,14 +370,14 @@ def numbers_board(
 
 def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
     """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
-    one, n = counted_of(numeric, rows), len(numeric.edges)
+    one, n = buckets_of(numeric, rows), len(numeric.edges)
     middle = np.arange(n + 1) - 0.5
     bars: Any = {"width": 0.94, "color": "#C9CDD2"}
     cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)
     bars |= {"hatch": "///", "edgecolor": "white", "label": OPEN}
     cell.bar(middle[[0, -1]], one.exact[[0, -1]], **bars)
     few = n < 60
-    style = look(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
+    style = style_of(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
     cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
     for q in numeric.quantiles:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workers.privacy.total import explained
+from workers.privacy.total import loss_caption
 from workers.replay.backtest import results
 from workers.replay.backtest.recommend import Recommendation, recommend
 from workers.replay.backtest.results import Input, Outcome
@@ -70,7 +70,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "epoch": runs.epoch_of(run),
         "promise": sentences(row.epsilon, row.delta, row.unit, sees),
         "person": pages.table_of(pages.spans_of_run(run), row.unit),
-        "explained": explained(row.unit),
+        "explained": loss_caption(row.unit),
         "tiles": runs.tiles(run, of.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,

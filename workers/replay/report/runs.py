@@ -170,7 +170,7 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
 
 def run_table(of: Measured, advice: Recommendation) -> Table:
     settings = list(dict.fromkeys(name for run in of.runs for name in run.given))
-    columns = [column for column in COLUMNS if _tells(of, column[0])]
+    columns = [column for column in COLUMNS if _is_informative(of, column[0])]
     several_lengths = len({run.row.ticks for run in of.runs}) > 1
     rows: list[dict[str, str | None]] = []
     kinds = []
@@ -225,7 +225,7 @@ def _count(value: int | None) -> str | None:
     return None if value is None else f"{value:,}"
 
 
-def _tells(of: Measured, metric: str) -> bool:
+def _is_informative(of: Measured, metric: str) -> bool:
     """Return whether a column is informative: not if the bounds cut nothing off."""
     has = {name for run in of.runs for name in run.metrics}
     if metric in ("recall", "lost"):
@@ -246,7 +246,7 @@ def _written(found: Spread | None, kind: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class BucketCounts:
     """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
 
     exact: Floats
@@ -272,7 +272,7 @@ def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
     for row in of.boards:
         if row.run == run.number:
             boards.setdefault((row.seed, row.key, row.tick), []).append(row)
-    counted = [counted_of(numeric, rows) for rows in boards.values()]
+    counted = [buckets_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
         pairs = [one.quantiles(numeric, q) for one in counted]
@@ -299,10 +299,10 @@ def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> boo
     return (low is None or low <= value) and (high is None or value <= high)
 
 
-def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
+def buckets_of(numeric: Numeric, rows: Sequence[BoardRow]) -> BucketCounts:
     place = {label: i for i, label in enumerate(numeric.labels)}
     exact, published = np.zeros((2, len(place)))
     for row in rows:
         exact[place[row.label]] = row.exact or 0
         published[place[row.label]] = row.released or 0
-    return Counted(exact, published, max(row.sd or 0.0 for row in rows))
+    return BucketCounts(exact, published, max(row.sd or 0.0 for row in rows))
