@@ -191,8 +191,7 @@ def _exit_on_early_sigterm() -> Iterator[None]:
 def demo(
     seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
 ) -> int:
-    """Show live private histograms next to the exact ones, here and in a browser, on an embedded
-    Kafka."""
+    """Show live private histograms beside the exact ones, here and in a browser."""
     _hide_client_logs()
     from workers.commands.demo.session import run_demo
 
@@ -209,7 +208,7 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
     Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
-    --create a missing events topic is said, and is not an error: producers may create it later.
+    --create a missing events topic is reported but no error: producers may create it later.
     """
     if events_topic and not create:
         raise click.UsageError("--events-topic goes with --create")
@@ -418,9 +417,9 @@ def check(config: Path, records: int, source: str | None) -> int:
     metavar="N",
     help="Print up to N of them, as they are.",
 )
-@flag("--retry", help="Send those back that would be accepted now, each once.")
+@flag("--retry", help="Send back those that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
-    """List what was rejected, by reason; send back what is accepted by now.
+    """List rejects by reason, and send back those that would be accepted now.
 
     What --show prints is exact: for the operator only.
     """
@@ -538,9 +537,9 @@ def key_new(file: Path) -> int:
 @key.command("fingerprint")
 @click.argument("file", type=PATH)
 def key_fingerprint(file: Path) -> int:
-    """Print what tells the key in FILE from others, and from which no key can be computed.
+    """Print a fingerprint of the key in FILE, which does not reveal the key.
 
-    A worker that misses its key names the fingerprint of the one that it wants.
+    A worker without its key states the fingerprint of the key that it needs.
     """
     from workers.mechanisms.noise.keyed import NoiseKey
     from workers.settings.files import read_key

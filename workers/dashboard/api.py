@@ -393,8 +393,7 @@ def json_errors(handler: Handler) -> Handler:
 
 
 def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.Response:
-    """Return an empty history for a stream in memory only; raise `NotStored` else, or for a
-    file."""
+    """Return an empty JSON history for a stream only in memory; else raise `NotStored`."""
     memory = request.app[HUB].history
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":

@@ -74,8 +74,7 @@ class History:
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return the oldest `limit` snapshots after `after` (None: the newest); whether more
-        exist."""
+        """Return the first `limit` after time `after` (None: the newest), and if more exist."""
         kept = list(self._of.get(stream, ()))
         if after is None:
             return kept[-limit:], False
@@ -189,8 +188,7 @@ class Hub:
             self._broadcast("history", self.history_state)
 
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
-        """Add a viewer; it gets the newest snapshots, on reconnect only those after
-        `last_event`."""
+        """Add a viewer; it first gets the newest snapshots, or those after `last_event`."""
         viewer = Viewer(wanted)
         viewer.put("state", event("state", {**self.state, "now": now_ms()}))
         if self.history_state is not None:

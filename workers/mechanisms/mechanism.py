@@ -59,7 +59,7 @@ class State:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        # For noise shared by a stream key: one tag each, of no item's label. The caller keeps it.
+        # A tag for each stream key, for noise that its items share; the caller sets it.
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:

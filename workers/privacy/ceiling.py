@@ -48,7 +48,7 @@ def charges_of(
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
 ) -> list[Charge]:
-    """Return one owner partition's charges, with the epochs in `beginning` by histogram.
+    """Return one owner partition's charges; `beginning` has further epochs, by histogram.
 
     Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
     """
@@ -167,6 +167,8 @@ class FullestWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
+    """The most epsilon, at `delta`, that one `unit` may lose in a period (None: an epoch)."""
+
     unit: str
     epsilon: float
     delta: float

@@ -49,7 +49,7 @@ class OtherWorkers:
                     continue
                 if self._first_warning(worker):
                     logger.warning(
-                        "worker %s counts the same events: what it charges counts under this ceiling",
+                        "worker %s counts the same events: its charges count under this ceiling",
                         worker,
                     )
                 found += [charge for state in states for charge in charges_of(worker, state)]
@@ -75,8 +75,8 @@ class OtherWorkers:
             return list(read_tails(self.connection, places).values())
         except StateRefused as error:
             raise StateRefused(
-                f"what worker {worker} has charged is not known ({error}): upgrade, or if it does not count the same "
-                "events, name it in privacy.uncounted_workers"
+                f"the charges of worker {worker} are unknown ({error}): upgrade, or name it in "
+                "privacy.uncounted_workers if it does not count the same events"
             ) from error
         except KafkaException as error:
             if _is_missing(error):
@@ -85,8 +85,7 @@ class OtherWorkers:
                 raise
             if self._first_warning(worker):
                 logger.warning(
-                    "what worker %s has charged may not be read here, so it does not count under this ceiling",
-                    worker,
+                    "no right to read the charges of worker %s, so they do not count here", worker
                 )
             return []
 
@@ -150,9 +149,10 @@ class CeilingGuard:
         tails = read_tails(self._connection, self._partitions)
         if published is not None and not tails:
             raise CeilingReached(
-                f"{self._ceiling}: topic {published} holds snapshots, and {self._settings.release_state_topic} says of "
-                "none what they cost: it was deleted or emptied. Restore it, or delete all topics of this worker, "
-                "after the last period in which they were published"
+                f"{self._ceiling}: topic {published} holds snapshots, but "
+                f"{self._settings.release_state_topic} has no charge for them: it was deleted or "
+                "emptied. Restore it, or delete all topics of this worker, after the last period "
+                "in which they were published"
             )
         self._refreshed, own = True, self._settings.worker.name
         others = [tails[where] for where in tails if where[1] != self._owner]
@@ -180,7 +180,7 @@ class CeilingGuard:
                 raise CeilingReached(
                     f"{self._ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "
                     f"{self._sum(held, charges)}, with {describe_charges(charges, held, unit)}. No tick of it is published, and its "
-                    "contributions wait: raise the ceiling, take back what was added, or begin later (docs/budget.md)"
+                    "contributions wait: raise the ceiling, undo the change, or begin later (docs/budget.md)"
                 )
 
     def _sum(self, held: FullestWindow, charges: Sequence[Charge]) -> str:

@@ -49,7 +49,7 @@ def is_void(epsilon: float | None, delta: float) -> bool:
 
 
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
-    """Return the end of a sentence about what someone who sees everything learns of `whether`."""
+    """Return the end of "Someone who sees everything ...": how surely they learn `whether`."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
     if delta <= DELTA_WARNED:

@@ -183,7 +183,7 @@ def test_a_restored_state_is_charged_up_to_where_it_was_ended(
     scene.publish(2.5)
     recreate(scene.site, state, [])
     [said, _] = scene.stages.go(day(2.5))
-    assert f"items holds snapshots, and {state} says of none what they cost" in said
+    assert f"items holds snapshots, but {state} has no charge for them" in said
     recreate(scene.site, state, copy)
     scene.now_has(of_user(generation=2))
     assert "(2 epochs)" in scene.refuses(6)

@@ -142,7 +142,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Context in which signals are only recorded: a signal handler takes no lock."""
+    """Context in which signals are only recorded: a signal handler must not take a lock."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._started = time.monotonic()

@@ -95,7 +95,7 @@ class TreeCounter(LevelCounter):
 
 
 class TreeColumns(LevelColumns):
-    """Level noise of t with lower digits 0; a tick adds one block, at its lowest non-0 digit."""
+    """By level, the noise of t cut at that digit; a tick adds a block, at its lowest digit > 0."""
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
@@ -179,14 +179,14 @@ class Tree(Frozen):
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
         return sum(last - first for _, first, last in self.blocks(t))
 
-    def over(self, t: int) -> int:
+    def top_level(self, t: int) -> int:
         """Return the highest level with a block complete at t."""
         level = 0
         while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
             level += 1
         return level
 
-    def open(self, t: int) -> list[int]:
+    def open_levels(self, t: int) -> list[int]:
         """Return the levels where a later tick uses the block that holds tick t."""
         found = []
         for level in range(self.levels):

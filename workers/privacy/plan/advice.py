@@ -160,7 +160,7 @@ def _running(
     plain = next(
         (row for row in others if row.mechanism == simple and row.possible and row.error), None
     )
-    scarce = "memory for every item is not to be had"
+    scarce = "there is no memory for every item"
     if config.pure:
         scarce = "epsilon must be a pure one"
     why = {
@@ -178,7 +178,7 @@ def _running(
         if listed is not None and listed.worst_sd is not None:
             yield f"With a list of labels, known_base would show them all, without a threshold; worst sd {listed.worst_sd:,.3g}."
     if config.horizon_ticks is None:
-        yield "An epoch without an end has more noise at every length than one of that length; counts never begin anew."
+        yield "An epoch without an end has more noise at every length than one of that length; counts never restart."
 
 
 def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:

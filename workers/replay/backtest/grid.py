@@ -64,7 +64,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One choice of settings for one histogram, as of a worker with this histogram alone.
+    """One choice of settings for one histogram, as if it were the worker's only histogram.
 
     `varied` holds the values as text by "<histogram>.<setting>"; None: not a mechanism's setting.
     """

@@ -149,7 +149,7 @@ def _useless(best: Outcome) -> tuple[str, ...]:
         "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
         "fewer max_items or stream keys."
     )
-    return f"No combination is of use: the best, {at}, has {_score(best, RECALL)}.", advice
+    return f"No combination meets the goal: the best, {at}, has {_score(best, RECALL)}.", advice
 
 
 def _name(one: Outcome) -> str:

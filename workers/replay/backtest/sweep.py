@@ -84,6 +84,8 @@ def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
 
 
 class Pool:
+    """Processes that share the runs; this one reads and sums the events for all of them."""
+
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
         self._key, self._top = key, top
         self._calls: list[tuple[Any, ...]] = []
@@ -239,6 +241,8 @@ def scope_of(config: HistogramConfig) -> Scope:
 
 
 class Group:
+    """Runs with one scope, measured against common unbounded counts, `wide`."""
+
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []

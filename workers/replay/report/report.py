@@ -16,7 +16,7 @@ from workers.replay.offline import REJECTS_LISTED
 from workers.replay.report import charts_backtest, pages, runs
 from workers.replay.report.charts import EXACT_DATA, Drawing, draw_each, write_charts
 from workers.replay.report.pages import Table, sentences
-from workers.replay.report.runs import Measured, numeric_of, place, when
+from workers.replay.report.runs import Measured, numeric_of, rank_key, when
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
@@ -100,7 +100,7 @@ def _drawings(
 
 def _best(of: Measured, advice: Recommendation) -> list[Outcome]:
     """Return all runs: the recommended one, then the others, best first."""
-    return sorted(of.runs, key=lambda run: (run.number != advice.chosen, *place(run, advice)))
+    return sorted(of.runs, key=lambda run: (run.number != advice.chosen, *rank_key(run, advice)))
 
 
 def _featured(of: Measured, advice: Recommendation) -> list[Outcome]:

@@ -130,7 +130,7 @@ COLUMNS = (
 LOST_LEAST = 0.0005
 
 
-def place(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
+def rank_key(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
     score = advice.scores.get(run.number, math.inf)
     better = -score if advice.metric == RECALL and score < math.inf else score
     return better, run.row.epsilon, run.number
@@ -174,7 +174,7 @@ def run_table(of: Measured, advice: Recommendation) -> Table:
     several_lengths = len({run.row.ticks for run in of.runs}) > 1
     rows: list[dict[str, str | None]] = []
     kinds = []
-    for run in sorted(of.runs, key=lambda run: place(run, advice)):
+    for run in sorted(of.runs, key=lambda run: rank_key(run, advice)):
         row: dict[str, str | None] = {"run": f"{run.number}"}
         row |= {name: run.given.get(name, "") for name in settings}
         if "epsilon" not in settings:
