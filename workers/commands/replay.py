@@ -103,7 +103,7 @@ def replay_events(
         ):
 
             def show(summary: Summary) -> None:
-                progress.update(_where(summary))
+                progress.update(_progress_text(summary))
 
             if backtest is None:
                 summary = replay(settings, key, events, output.write, show)
@@ -151,8 +151,8 @@ def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
 
-def _where(summary: Summary) -> str:
-    text = counts(summary)
+def _progress_text(summary: Summary) -> str:
+    text = totals(summary)
     if summary.seconds > 0:
         text += f", {summary.events / summary.seconds:,.0f} events/s"
     if summary.total and summary.position:
@@ -161,14 +161,14 @@ def _where(summary: Summary) -> str:
     return text
 
 
-def counts(summary: Summary) -> str:
+def totals(summary: Summary) -> str:
     rejects = sum(summary.rejects.values())
     return f"{summary.events:,} events, {rejects:,} rejected, {summary.snapshots:,} snapshots, {summary.seconds:.1f} s"
 
 
 def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
     mark = " PARTIAL:" if summary.partial else ""
-    yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
+    yield f"replay:{mark} {totals(summary)} (exact: for the operator only)"
     if summary.outside:
         yield f"  {summary.outside:,} events outside the time range, left out"
     if summary.late:
@@ -316,12 +316,12 @@ class BacktestRun:
 
 
 def table(tables: Tables) -> Iterator[str]:
-    for histogram, of in by_histogram(tables).items():
+    for histogram, outcomes in by_histogram(tables).items():
         yield f"{histogram}:"
-        yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
-        if len(of) > ROWS_SHOWN:
-            yield f"  ... (the first {ROWS_SHOWN} of {len(of)}; all are in the report)"
-        for sentence in recommend(of).words:
+        yield from _aligned([_row(outcome) for outcome in outcomes[:ROWS_SHOWN]])
+        if len(outcomes) > ROWS_SHOWN:
+            yield f"  ... (the first {ROWS_SHOWN} of {len(outcomes)}; all are in the report)"
+        for sentence in recommend(outcomes).words:
             yield f"  {sentence}"
 
 

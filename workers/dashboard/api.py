@@ -86,24 +86,24 @@ BEAT_S = 5.0
 # A client that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
-VIEWERS = 2_000
-LIMIT = 1_000
+VIEWERS_MAX = 2_000
+SNAPSHOTS_MAX = 1_000
 PAGE_TYPES = {
     "html": "text/html",
     "css": "text/css",
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
-ITEMS = 100
+ITEMS_MAX = 100
 COMPRESS_FROM = 1_024
-ENTRIES = 10_000
-EPOCHS = 1_000
-TIMES = 2**53 - 1
+ENTRIES_MAX = 10_000
+EPOCHS_MAX = 1_000
+INT_MAX = 2**53 - 1
 FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 CHUNK = 256 << 10
 
-COMMON = {"histogram", "key", "item", "from", "to", "limit", "format"}
-TICK = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
+HISTORY_PARAMS = {"histogram", "key", "item", "from", "to", "limit", "format"}
+TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
 
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
@@ -120,32 +120,32 @@ def refuse_unknown(query: Mapping[str, str], names: set[str]) -> None:
             raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
 
 
-def one(query: MultiMapping[str], name: str) -> str:
+def param(query: MultiMapping[str], name: str) -> str:
     given = query.getall(name, [])
     if len(given) != 1:
         raise BadQuery(f"{name}: only one" if given else f"{name} is missing")
     return given[0]
 
 
-def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
-    text = one(query, name)
+def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int:
+    text = param(query, name)
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         raise BadQuery(f"{name}: a whole number from {least:,} to {most:,}")
     return int(text)
 
 
-def int_or_none(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
-    return number(query, name, least, most) if name in query else None
+def optional_int(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
+    return int_param(query, name, least, most) if name in query else None
 
 
 def stream_of(query: MultiMapping[str]) -> Stream:
-    return Stream(one(query, "histogram"), one(query, "key"))
+    return Stream(param(query, "histogram"), param(query, "key"))
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
     named = query.getall("item", [])
-    if len(named) > ITEMS:
-        raise BadQuery(f"item: at most {ITEMS} of them")
+    if len(named) > ITEMS_MAX:
+        raise BadQuery(f"item: at most {ITEMS_MAX} of them")
     return named
 
 
@@ -260,12 +260,12 @@ async def _snapshots(request: web.Request) -> web.Response:
         raise NotStored("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
-    refuse_unknown(query, TICK | {"after", "limit"})
+    refuse_unknown(query, TICK_PARAMS | {"after", "limit"})
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
-    after, top = (int_or_none(query, "after", 0, 2**63 - 1), int_or_none(query, "top", 1, 2**31))
-    limit = int_or_none(query, "limit", 1, LIMIT) or 100
+    after, top = optional_int(query, "after", 0, 2**63 - 1), optional_int(query, "top", 1, 2**31)
+    limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
     items = frozenset(named) if named else None
     found, more = history.page(stream, after, limit)
     lines = []
@@ -289,8 +289,8 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     top = int(query["top"]) if "top" in query else None
     wanted = Filter(histograms=histograms, keys=keys, top=top)
     hub = request.app[HUB]
-    if len(hub) >= VIEWERS:
-        full = f"{VIEWERS:,} viewers are connected already"
+    if len(hub) >= VIEWERS_MAX:
+        full = f"{VIEWERS_MAX:,} viewers are connected already"
         return refusal(503, full, **{hdrs.RETRY_AFTER: "10"})
     headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=headers)
@@ -329,16 +329,16 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
 
 async def _over_time(request: web.Request) -> web.StreamResponse:
     query = request.query
-    refuse_unknown(query, COMMON | {"step"})
-    limit = int_or_none(query, "limit", 1, ENTRIES) or 1_000
+    refuse_unknown(query, HISTORY_PARAMS | {"step"})
+    limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
     asked = HistoryQuery(**_common(request), step=_step(query), limit=limit)
     return await _answer(request, asked)
 
 
 async def _by_epoch(request: web.Request) -> web.StreamResponse:
     query = request.query
-    refuse_unknown(query, COMMON | {"top"})
-    limit, top = int_or_none(query, "limit", 1, EPOCHS), int_or_none(query, "top", 1, 2**31)
+    refuse_unknown(query, HISTORY_PARAMS | {"top"})
+    limit, top = optional_int(query, "limit", 1, EPOCHS_MAX), optional_int(query, "top", 1, 2**31)
     common = _common(request)
     top = 100 if top is None and not common["items"] else top
     return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
@@ -346,18 +346,18 @@ async def _by_epoch(request: web.Request) -> web.StreamResponse:
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
-    refuse_unknown(query, TICK)
+    refuse_unknown(query, TICK_PARAMS)
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
     asked = TickQuery(
         stream=stream_of(query),
-        at=number(query, "at", 0, TIMES) if by_time else None,
-        epoch=None if by_time else number(query, "epoch", 1, TIMES),
-        tick=None if by_time else number(query, "tick", 1, TIMES),
-        id=one(query, "id") if "id" in query else None,
+        at=int_param(query, "at", 0, INT_MAX) if by_time else None,
+        epoch=None if by_time else int_param(query, "epoch", 1, INT_MAX),
+        tick=None if by_time else int_param(query, "tick", 1, INT_MAX),
+        id=param(query, "id") if "id" in query else None,
         items=items_of(query),
-        top=int_or_none(query, "top", 1, 2**31),
+        top=optional_int(query, "top", 1, 2**31),
     )
     held = memory.page(asked.stream, None, memory.ticks)[0]
     found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
@@ -411,7 +411,7 @@ def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web
 
 async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.StreamResponse:
     store = request.app[STORE]
-    wanted = one(request.query, "format") if "format" in request.query else "json"
+    wanted = param(request.query, "format") if "format" in request.query else "json"
 
     def as_json(cursor: Any) -> bytes:
         if isinstance(asked, HistoryQuery):
@@ -458,7 +458,7 @@ def _common(request: web.Request) -> dict[str, Any]:
     query, stream = request.query, stream_of(request.query)
     if stream.histogram not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
-    since, until = int_or_none(query, "from", 0, TIMES), int_or_none(query, "to", 0, TIMES)
+    since, until = optional_int(query, "from", 0, INT_MAX), optional_int(query, "to", 0, INT_MAX)
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
     return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
@@ -467,12 +467,12 @@ def _common(request: web.Request) -> dict[str, Any]:
 def _step(query: MultiMapping[str]) -> int | None:
     if "step" not in query:
         return None
-    text = one(query, "step")
+    text = param(query, "step")
     try:
         step = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
     except ValueError:
         step = 0
-    if not 1 <= step <= TIMES:
+    if not 1 <= step <= INT_MAX:
         raise BadQuery(
             "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
         )

@@ -31,7 +31,7 @@ BATCH = 2_000
 # A batch is delivered when it is full or this old, which bounds a snapshot's delay.
 POLL_S = 0.1
 # At a partition's end, with transaction markers; searched for its newest time and tick width.
-TAIL = 100
+TAIL_RECORDS = 100
 # Per partition, if the broker cannot look up offsets by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
@@ -178,7 +178,7 @@ class Feed:
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
             return since
-        tails = {place: max(low, high - TAIL) for place, (low, high) in bounds.items()}
+        tails = {place: max(low, high - TAIL_RECORDS) for place, (low, high) in bounds.items()}
         consumer.assign([TopicPartition(*place, tails[place]) for place in open_ends])
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:

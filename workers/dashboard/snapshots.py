@@ -12,7 +12,7 @@ from workers.pipeline.snapshots import LISTS, joined
 from workers.runtime.errors import QuietcountError
 
 # Most incomplete ticks; the oldest is dropped for a new one.
-UNFINISHED = 1_000
+UNFINISHED_MAX = 1_000
 
 # Integers that a browser reads exactly.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
@@ -90,7 +90,7 @@ class Pages:
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
-        if place not in self._waiting and len(self._waiting) >= UNFINISHED:
+        if place not in self._waiting and len(self._waiting) >= UNFINISHED_MAX:
             self._waiting.pop(next(iter(self._waiting)))
         pages = self._waiting.setdefault(place, {})
         pages[frame.page] = page

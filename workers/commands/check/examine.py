@@ -325,7 +325,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     wanted = wanted_paths(sample.shape)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
     for why in whys.values():
-        named = (path for path in wanted if _mentions(why.reason, path) and not why.fields.has(path))
+        named = (path for path in wanted if _quotes(why.reason, path) and not why.fields.has(path))
         why.absent = next(map(why.fields.nearest, named), None)
     times_by_part = [events.times[events.looked_at] for events in accepted_events]
     weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
@@ -372,7 +372,7 @@ def _example(part: Part, i: int, decoded: object) -> str:
     return "no value" if value is None else repr(value)[2:-1]
 
 
-def _mentions(reason: str, path: Path) -> bool:
+def _quotes(reason: str, path: Path) -> bool:
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
 

@@ -39,9 +39,9 @@ class Recommendation:
     words: tuple[str, ...]
 
 
-def recommend(of: Sequence[Outcome]) -> Recommendation:
-    metric = RECALL if any(RECALL in one.metrics for one in of) else ERROR
-    rated = [one for one in of if metric in one.metrics]
+def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
+    metric = RECALL if any(RECALL in one.metrics for one in outcomes) else ERROR
+    rated = [one for one in outcomes if metric in one.metrics]
     scores = {one.number: one.metrics[metric].mean for one in rated}
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
@@ -53,13 +53,13 @@ def recommend(of: Sequence[Outcome]) -> Recommendation:
     pairs = zip(by_epsilon, points, strict=True)
     front = tuple(one.number for one, point in pairs if not _beaten(point, points))
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
-        return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(of)))
+        return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(outcomes)))
     given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     least = worth[best.number] - given_up - 1e-12
     near = [one for one in rated if worth[one.number] >= least]
     chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_order(one, metric)))
-    words = [_why(chosen, best, metric, of), *_lost(chosen, rated, worth, metric)]
-    words += [*_epochs(of), *_checks(chosen)]
+    words = [_why(chosen, best, metric, outcomes), *_lost(chosen, rated, worth, metric)]
+    words += [*_epochs(outcomes), *_checks(chosen)]
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
 
 
@@ -75,9 +75,9 @@ def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
     return error, 0.0, one.number
 
 
-def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> str:
+def _why(chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome]) -> str:
     name, figures = _name(chosen), _figures(chosen, metric)
-    if len(of) == 1:
+    if len(outcomes) == 1:
         return f"{name} is the only combination that was run: {figures}."
     points = f"{RECALL_DISTANCE * 100:g} percentage points"
     distance = points if metric == RECALL else f"{ERROR_DISTANCE:.0%}"
@@ -120,9 +120,9 @@ def _lost(
         yield f"Its bounds cut off {lost:.0%} of all that is counted."
 
 
-def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
+def _epochs(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Warn that the same epsilon is a different promise if epoch lengths differ."""
-    lengths = {one.epoch_ms for one in of}
+    lengths = {one.epoch_ms for one in outcomes}
     ends = sorted(length for length in lengths if length is not None)
     if len(lengths) > 1:
         longest = "no end" if None in lengths else format_duration(ends[-1])

@@ -109,10 +109,10 @@ def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tupl
 
 
 def finish(
-    figure: Figure, of: str, kind: str, title: str, caption: str, contains: str = EXACT_DATA
+    figure: Figure, histogram: str, kind: str, title: str, caption: str, contains: str = EXACT_DATA
 ) -> Chart:
-    """Add the title, preceded by what the chart of histogram `of` contains, and draw."""
-    title = f"{of}: {title}"
+    """Add the title, preceded by what the chart of `histogram` contains, and draw."""
+    title = f"{histogram}: {title}"
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
@@ -125,7 +125,7 @@ def finish(
     figure.savefig(svg, format="svg", metadata=about)
     about = {"Software": None, "Title": title, "Description": contains}
     figure.savefig(png, format="png", dpi=DPI, metadata=about)
-    return Chart(f"{slug(of)}-{kind}", title, caption, svg.getvalue(), png.getvalue())
+    return Chart(f"{slug(histogram)}-{kind}", title, caption, svg.getvalue(), png.getvalue())
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
