@@ -196,7 +196,7 @@ class Histogram:
         That is the event's own tick; with a stated start tick 1 of its epoch, which depends only on
         the configuration, unless it is more than LEADING_TICKS_MAX ticks back.
         """
-        tick = max(1, self.grid.holding(time_ms))
+        tick = max(1, self.grid.tick_at(time_ms))
         _, t = self.grid.split(tick)
         return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
 

@@ -36,7 +36,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import EVER, Charge, charge_of, converting, epsilon_at, sharing
+from workers.privacy.total import EVER, Charge, charge_of, conversion_delta, epsilon_at, sharing
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
@@ -136,7 +136,7 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     if isinstance(life.reserved, int):
         found += [grid.split(life.first)[0], life.reserved]
     if found and isinstance(life.until, int):
-        found.append(grid.split(max(life.first, grid.holding(life.until - 1)))[0])
+        found.append(grid.split(max(life.first, grid.tick_at(life.until - 1)))[0])
     return found
 
 
@@ -460,7 +460,7 @@ def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
     rho, epsilon = cost.rho * factor, cost.epsilon * factor
-    if not cost.pure and (left := converting([cost])) > 0:
+    if not cost.pure and (left := conversion_delta([cost])) > 0:
         epsilon = epsilon_of(rho, left)
     return replace(cost, rho=rho, epsilon=epsilon)
 

@@ -158,7 +158,7 @@ def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None,
     return min(sound) if sound else (None, 1.0)
 
 
-def converting(costs: Sequence[PrivacyCost]) -> float:
+def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
     """Return the part of the configured deltas that converts rho."""
     spent = sum((Fraction(p) for cost in costs for _, p in cost.failures), Fraction(0))
     return float(sum((Fraction(cost.delta) for cost in costs), Fraction(0)) - spent)
@@ -184,10 +184,10 @@ def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> Pri
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     numerical = delta * NUMERICAL_SHARE
-    converting = delta_of(rho, epsilon) * (1 - 1e-8)
-    if converting >= delta - numerical:
+    conversion = delta_of(rho, epsilon) * (1 - 1e-8)
+    if conversion >= delta - numerical:
         return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
-    rest = float_up(Fraction(delta) - Fraction(converting))
+    rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
@@ -210,7 +210,7 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     """Return (epsilon, delta) of zCDP composition, converted once; (inf, 1) if impossible."""
     if not costs:
         return 0.0, 0.0
-    left = converting(costs)
+    left = conversion_delta(costs)
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
@@ -357,7 +357,7 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
     delta = max(deltas)
     if events > 1 and len(groups) > 1:
         # A mixture converts one group's part of delta, and its failures are at most the largest.
-        converted = [converting(group) for group in groups]
+        converted = [conversion_delta(group) for group in groups]
         failures = max(one - part for one, part in zip(deltas, converted, strict=True))
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     if delta >= 1 or None in epsilons:

@@ -57,7 +57,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Hold signals back until the step in this block is done."""
+        """Defer signals until the step in this block is done."""
         before, self._deferring = self._deferring, True
         try:
             yield
@@ -70,7 +70,7 @@ class Interrupts:
         self._deferring, self._pending = True, False
 
     def check(self) -> None:
-        """Raise a held signal, at a point within a step where the step may end."""
+        """Raise a deferred signal; called where a step may end early."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

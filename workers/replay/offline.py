@@ -46,7 +46,7 @@ class ReplayMerge(Merge):
         super()._begin(lane, users, complete)
         for histogram in users:
             at, grid = histogram.next, histogram.grid
-            if at is not None and (gap := grid.holding(complete) - at) > BACKLOG_TICKS_MAX:
+            if at is not None and (gap := grid.tick_at(complete) - at) > BACKLOG_TICKS_MAX:
                 raise StateRefused(
                     f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(grid.start(at))} "
                     f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "

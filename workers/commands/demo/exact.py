@@ -30,7 +30,7 @@ class ExactCounts:
         self._ticks: defaultdict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
-        tick = self.grid.holding(time_ms)
+        tick = self.grid.tick_at(time_ms)
         with self._lock:
             self._ticks[tick].update(events)
 
@@ -134,7 +134,7 @@ class Boards:
         """Return the new board; None while pages are missing, and for a tick already seen."""
         at = (snapshot["histogram"], snapshot["key"])
         running = self._running[at]
-        number = self._exact.grid.holding(snapshot["start"])
+        number = self._exact.grid.tick_at(snapshot["start"])
         if number < running.next:
             return None
         pages = self._pages.setdefault(at, [])

@@ -115,7 +115,7 @@ class Generator(threading.Thread):
         self.simulated = ""
         self.error: Exception | None = None
 
-    def go(self) -> None:
+    def lift_limit(self) -> None:
         """Lift the limit on events: the worker is reading."""
         self._ahead = None
 

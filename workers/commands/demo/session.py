@@ -290,7 +290,7 @@ class Session:
                     heard = time.monotonic()
                     if self._first_s is None:
                         self._first_s = stop.elapsed_s
-                        self._generator.go()
+                        self._generator.lift_limit()
                 scene = self._scene(stop)
                 if live is not None:
                     live.update(render(scene, self._console), refresh=True)

@@ -101,7 +101,7 @@ class Field:
         return self.kinds.total()
 
     def name_has(self, *tables: frozenset[str]) -> bool:
-        """Return whether its own name, without its containers, has a word of these tables."""
+        """Return whether the field's own name, not its containers', has a word of these tables."""
         return not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
 
     @property

@@ -50,7 +50,7 @@ class Range:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """Raises ValueError: they are too many, or too close to each other."""
+        """Return the edges; raise ValueError if they are too many, or too close to each other."""
         ends = {"from": float(self.first), "to": float(self.last)}
         return parse_buckets({**ends, "count": self.count, "scale": self.scale}).edges
 

@@ -43,7 +43,7 @@ from workers.privacy.plan.noise import (
     worst_of_all,
 )
 from workers.privacy.theorems import BETA, Data, bottom_of, error_bounds, printed_of
-from workers.privacy.total import charge_of, converting, total_of
+from workers.privacy.total import charge_of, conversion_delta, total_of
 from workers.settings.settings import Settings
 
 SEGMENTS = 12
@@ -104,7 +104,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.failures]
-    if (left := converting([cost])) > 0 and not config.pure:
+    if (left := conversion_delta([cost])) > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
 

@@ -153,11 +153,11 @@ class Watch:
         if self._discovers:
             self._columns, self._reached = self.histogram.columns, self.view.truth.reached
             if not self._own_shown:
-                rows = self.named(release)
+                rows = self.shown_rows(release)
                 self._first = with_capacity(self._first, self.view.truth.columns.n)
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
-    def named(self, release: Release | Items | Answers) -> Rows:
+    def shown_rows(self, release: Release | Items | Answers) -> Rows:
         return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
@@ -456,9 +456,9 @@ class LabelsWatch(Watch):
             self._last |= _labels_shown(shown.release)
         super().on_tick(shown)
 
-    def named(self, release: Release | Items | Answers) -> Rows:
+    def shown_rows(self, release: Release | Items | Answers) -> Rows:
         if not isinstance(release, Answers):
-            return super().named(release)
+            return super().shown_rows(release)
         found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
         return np.concatenate([_NO_ROWS, *found])
 

@@ -113,10 +113,8 @@ def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
 
 
 def _lead(found: Input, outcomes: Sequence[Outcome]) -> str:
-    seeds = max((run.seeds for run in outcomes), default=0)
-    choices = (
-        f"{len(outcomes)} choices of settings" if len(outcomes) > 1 else "One choice of settings"
-    )
+    seeds, number = max((run.seeds for run in outcomes), default=0), len(outcomes)
+    choices = f"{number} choices of settings" if number > 1 else "One choice of settings"
     text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"
     if found.first_ms is not None and found.last_ms is not None:
         text += f" from {_times(found.first_ms, found.last_ms)}"
