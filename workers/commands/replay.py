@@ -276,7 +276,7 @@ class BacktestRun:
             raise SettingsError(refusal)
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
-        self.settings = self._grid.read_with(settings)
+        self.settings = self._grid.reader_settings(settings)
         prepare(options.report, force=options.force)
         runs = runs_of(self._grid.combinations, options.seeds)
         self._number = len(runs)

@@ -207,9 +207,8 @@ class Entry:
     def charged(self) -> PrivacyCost:
         """The cost of all epochs for a user, of one for an event, which falls in one."""
         begun = len(self.epochs)
-        return replace(
-            self.charge.cost, times=min(begun, 1) if self.life.unit == "event" else begun
-        )
+        times = min(begun, 1) if self.life.unit == "event" else begun
+        return replace(self.charge.cost, times=times)
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
@@ -226,9 +225,8 @@ def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> 
             if life.first is not None and life.next is not None and life.next > life.first:
                 entry.pieces.append(Piece(owner, life, running, life.first, life.next - 1))
             if running:
-                entry.status = (
-                    "running" if wanted.get(entry.name) == life.generation else "left out"
-                )
+                current = wanted.get(entry.name) == life.generation
+                entry.status = "running" if current else "left out"
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
         found.values(),

@@ -552,7 +552,7 @@ class OrderStatistics(Mechanism):
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
         one.shown = self._sums(state, key) + one.start
         one.thresholds = self._first_thresholds(one.shown, one.segment)
-        self._note(one, t)
+        self._mark_changed(one, t)
 
     def _close_interval(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
         one = state.of[key]
@@ -568,9 +568,9 @@ class OrderStatistics(Mechanism):
         one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
         one.interval += 1
         one.shown = sums + one.noise
-        self._note(one, t)
+        self._mark_changed(one, t)
 
-    def _note(self, one: KeyState, t: int) -> None:
+    def _mark_changed(self, one: KeyState, t: int) -> None:
         one.since, one.tau, one.answer = t, None, {}
         one.changed = one.stale = True
 

@@ -29,8 +29,8 @@ from workers.privacy.plan.noise import (
 )
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-_MORE_AT_WORST = Fraction(4, 3)
-_WORTH = 0.95
+_WORST_RATIO_MAX = Fraction(4, 3)
+_WORTHWHILE = 0.95
 
 
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
@@ -85,10 +85,10 @@ def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
     none = next((row for row in rows if row.end_share is None), None)
     if none is None:
         return None
-    most = none.worst_sd * math.nextafter(float(_MORE_AT_WORST), 2)
+    most = none.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
     near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
     best = min(near, key=lambda row: row.last_sd, default=None)
-    return best if best is not None and best.last_sd <= _WORTH * none.last_sd else None
+    return best if best is not None and best.last_sd <= _WORTHWHILE * none.last_sd else None
 
 
 def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -> Iterator[str]:
@@ -109,7 +109,7 @@ def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -
 def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
     usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
     best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
-    if best is not None and (times := best.times_worst or 1.0) < _WORTH:
+    if best is not None and (times := best.times_worst or 1.0) < _WORTHWHILE:
         name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
         what = "the error promised" if best.error is not None else "the worst noise"
         held = ""

@@ -189,11 +189,8 @@ def _row(
 
 def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
     # Strip the histogram's name from the message.
-    said = str(reason).partition("': ")[2] or str(reason)
-    answers = KINDS[name].answers
-    return Alternative(
-        mechanism=name, possible=False, assumed=assumed, answers=answers, reason=said
-    )
+    why, answers = str(reason).partition("': ")[2] or str(reason), KINDS[name].answers
+    return Alternative(mechanism=name, possible=False, assumed=assumed, answers=answers, reason=why)
 
 
 _HAAR_LEVELS = 51

@@ -51,24 +51,24 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     by_epsilon = sorted(rated, key=lambda one: (one.row.epsilon, one.number))
     points = [(-one.row.epsilon, worth[one.number]) for one in by_epsilon]
     pairs = zip(by_epsilon, points, strict=True)
-    front = tuple(one.number for one, point in pairs if not _beaten(point, points))
+    front = tuple(one.number for one, point in pairs if not _dominated(point, points))
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
-        return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(outcomes)))
+        return Recommendation(metric, scores, front, None, (*_no_choice(best), *_epochs(outcomes)))
     given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     least = worth[best.number] - given_up - 1e-12
     near = [one for one in rated if worth[one.number] >= least]
-    chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_order(one, metric)))
-    words = [_why(chosen, best, metric, outcomes), *_lost(chosen, rated, worth, metric)]
+    chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_tie_break(one, metric)))
+    words = [_why(chosen, best, metric, outcomes), *_trade_offs(chosen, rated, worth, metric)]
     words += [*_epochs(outcomes), *_checks(chosen)]
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
 
 
-def _beaten(mine: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
+def _dominated(mine: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
     """Return whether another point is no worse in both coordinates, and better in one of them."""
     return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in points)
 
 
-def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
+def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
     error = _mean(one, ERROR, math.inf)
     if metric == RECALL:
         return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number
@@ -98,7 +98,7 @@ def _why(chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome
     )
 
 
-def _lost(
+def _trade_offs(
     chosen: Outcome, rated: Sequence[Outcome], worth: Mapping[int, float], metric: str
 ) -> Iterator[str]:
     """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
@@ -143,7 +143,7 @@ def _checks(chosen: Outcome) -> Iterator[str]:
         yield f"This rests on {seeds}: try more (--seeds) before you trust small differences."
 
 
-def _useless(best: Outcome) -> tuple[str, ...]:
+def _no_choice(best: Outcome) -> tuple[str, ...]:
     at = f"{_name(best)} at epsilon {best.row.epsilon:g}"
     advice = (
         "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
