@@ -83,10 +83,10 @@ class Auditor:
         outputs = [(topic, at) for topic, number in numbers.items() for at in range(number)]
         await_commits(self._connection, outputs)
         for topic in self._outputs:
-            for message in self._all(topic):
+            for message in self._messages(topic):
                 key, value = message.key() or b"", message.value() or b""
-                self._published[_digest(topic, key, _plain(value))] += 1
-                if _plain(value) != value:
+                self._published[_digest(topic, key, _stripped(value))] += 1
+                if _stripped(value) != value:
                     self._windowed.add(_digest(topic, key, value))
         for owner, state in enumerate(states):
             if state is not None:
@@ -94,7 +94,7 @@ class Auditor:
         if self._published.total():
             self._explain_rest()
 
-    def _all(self, topic: str) -> Iterator[Message]:
+    def _messages(self, topic: str) -> Iterator[Message]:
         for partition in range(self._topics.partitions(topic)):
             yield from read_partition(self._connection, topic, partition)
 
@@ -167,7 +167,7 @@ class Auditor:
         return [one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)]
 
     def _match(self, histogram: Histogram, snapshot: Snapshot) -> None:
-        plain = _plain(snapshot.value)
+        plain = _stripped(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
         tally = self.tallies[histogram.name]
         if digest not in self._published:
@@ -185,22 +185,22 @@ class Auditor:
 
     def _mismatch(self, snapshot: Snapshot) -> str:
         wanted = orjson.loads(snapshot.value)
-        for message in self._all(snapshot.topic):
+        for message in self._messages(snapshot.topic):
             if message.key() == snapshot.key.encode():
                 found = orjson.loads(message.value() or b"null")
                 if not isinstance(found, dict):
                     continue
                 fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
                 if not {"start", "id", "page"}.intersection(fields):
-                    return f"{_name(snapshot.value)}: published {_cut(found, fields)}, computed {_cut(wanted, fields)}"
+                    return f"{_name(snapshot.value)}: published {_excerpt(found, fields)}, computed {_excerpt(wanted, fields)}"
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
         """Check that unmatched snapshots are of an earlier generation or newer than the state."""
         for topic in self._outputs:
-            for message in self._all(topic):
+            for message in self._messages(topic):
                 value = message.value() or b""
-                if _digest(topic, message.key() or b"", _plain(value)) not in self._published:
+                if _digest(topic, message.key() or b"", _stripped(value)) not in self._published:
                     continue
                 try:
                     found = orjson.loads(value)
@@ -268,7 +268,8 @@ def _digest(topic: str, key: bytes, value: bytes) -> bytes:
     return hashlib.blake2b(lengths + topic.encode() + key + value, digest_size=16).digest()
 
 
-def _plain(value: bytes) -> bytes:
+def _stripped(value: bytes) -> bytes:
+    """Return a snapshot without its windows."""
     return _WINDOWS.sub(b"", value, count=1)
 
 
@@ -280,6 +281,6 @@ def _name(value: bytes) -> str:
     )
 
 
-def _cut(body: dict[str, object], fields: list[str]) -> str:
+def _excerpt(body: dict[str, object], fields: list[str]) -> str:
     text = msgspec.json.encode({k: body.get(k) for k in fields}).decode()
     return text if len(text) <= 200 else text[:197] + "..."

@@ -184,7 +184,7 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = _is_few(len(values), values.total())
-    if there >= NEARLY_ALL and few and not _same(fields, record_keys):
+    if there >= NEARLY_ALL and few and not _same_as_key(fields, record_keys):
         values_there = _values_there(len(values), there)
         reason, score = f"the record key: {values_there}", 15.0 - len(values) / 5
         found.append(Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score))
@@ -201,7 +201,7 @@ def users_of(
 
     `record_keys` is None for a record without a text key; `number` is the topic's of partitions.
     """
-    same = {str(field.path) for field in _same(fields, record_keys)}
+    same = {str(field.path) for field in _same_as_key(fields, record_keys)}
     found = []
     for field in fields:
         who, is_key = names.user_kind(field.path), str(field.path) in same
@@ -257,7 +257,7 @@ def is_personal(field: Field) -> bool:
     return field.text and 2 * addresses > field.distinct
 
 
-def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
+def _same_as_key(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
     """Return the fields that have the record key's value in nearly every record."""
     least = NEARLY_ALL * len(record_keys)
 
@@ -323,7 +323,7 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
-            yield ItemCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
+            yield ItemCandidate(field=field, score=80.0 + _name_score(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
@@ -359,7 +359,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
     if field.labels and repeated and not (field.whole and measure):
         score = 50.0 if field.text else 35.0
         score = 15.0 if not field.text and not field.whole else score
-        score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
+        score += _name_score(field) + min(3.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
         reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
@@ -374,7 +374,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
         yield ItemCandidate(field=field, range=found, score=score, reason=reason)
 
 
-def _named(field: Field) -> float:
+def _name_score(field: Field) -> float:
     if field.name_has(names.SOURCE):
         return -25.0
     if field.name_has(names.ITEM):
