@@ -40,9 +40,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
 EXIT_BROKEN_PIPE = 141
-CORE_DUMPS_ON = (
-    "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
-)
+CORE_DUMPS_ON = "--debug leaves core dumps on: a dump may hold the key and exact counts"
 
 N = click.IntRange(1, 1_000)
 PATH = click.Path(path_type=Path)
@@ -56,9 +54,7 @@ config_option = option(
 
 def records_option(least: int, default: int) -> Callable[[FC], FC]:
     allowed = click.IntRange(least, 100_000)
-    return option(
-        "--records", type=allowed, default=default, metavar="N", help="How many to look at."
-    )
+    return option("--records", type=allowed, default=default, metavar="N", help="How many to read.")
 
 
 def _load(config: Path) -> Settings:
@@ -129,9 +125,7 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
-@option(
-    "--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo."
-)
+@option("--embedded", hidden=True, metavar="ID", help="Cluster id of the demo's embedded Kafka.")
 @click.pass_obj
 def run(
     state: dict[str, Any],
@@ -184,9 +178,7 @@ def _exit_on_early_sigterm() -> Iterator[None]:
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, metavar="N", help="Events a second."
 )
 @option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
-@option(
-    "--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one."
-)
+@option("--bootstrap", metavar="B", help="Kafka to use, host:port. Default: an embedded one.")
 @option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
 def demo(
     seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
@@ -200,9 +192,7 @@ def demo(
 
 @cli.command()
 @config_option
-@flag(
-    "--create", help="Create missing topics of the worker's own. Existing ones are never altered."
-)
+@flag("--create", help="Create missing topics of the worker's own; never alters existing ones.")
 @flag("--events-topic", help="With --create: create a missing events topic as well.")
 def topics(config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
@@ -299,9 +289,7 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@option(
-    "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
-)
+@option("--top", type=N, metavar="N", help="With --report: n of the top-n figures. Default: 10.")
 @flag("--force", help="With --report: replace the results in DIR if it is not empty.")
 def replay(
     config: Path,
@@ -360,9 +348,7 @@ def audit(config: Path, exact: Path | None) -> int:
 
 @cli.command()
 @config_option
-@option(
-    "--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0 picks a free one."
-)
+@option("--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0: any free one.")
 @option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
 @option(
     "--token-file",
@@ -469,18 +455,14 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
     help="May names of stream keys be published: all of them, those of the sample (written into the file), or none. "
     "Asked for on a terminal, else none.",
 )
-@option(
-    "--users/--no-users", default=None, help="Protect all events of one user, not single events."
-)
+@option("--users/--no-users", default=None, help="Protect all events of a user, not single events.")
 @option(
     "--range",
     "range_",
     metavar="FROM:TO",
     help="Of numbers that are counted in buckets. Default: from the sample.",
 )
-@flag(
-    "--yes", help="Do not ask; options that are not given take the values used without a terminal."
-)
+@flag("--yes", help="Do not ask; options not given take the values used without a terminal.")
 def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
     """Look at a topic and write a settings file for it, with a reason for every line.
 

@@ -35,7 +35,7 @@ from workers.dashboard.hub import (
     History,
     Hub,
     Viewer,
-    catalogue,
+    catalog,
     event,
     joint_guarantee,
     now_ms,
@@ -210,7 +210,7 @@ def application(
     async def list_histograms(request: web.Request) -> web.Response:
         if request.query:
             return refusal(400, "no parameters here")
-        listed = catalogue(hub.history, histograms)
+        listed = catalog(hub.history, histograms)
         found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
         found["together"] = joint_guarantee(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
@@ -473,9 +473,7 @@ def _step(query: MultiMapping[str]) -> int | None:
     except ValueError:
         step = 0
     if not 1 <= step <= INT_MAX:
-        raise BadQuery(
-            "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
-        )
+        raise BadQuery("step: a whole number of ms from 1, or a duration such as 10s, 5m, 1h or 1d")
     return step
 
 

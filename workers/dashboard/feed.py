@@ -116,9 +116,7 @@ class Feed:
             self._unread.update(new)
             starts = self._starts(new)
             self._assigned.update(starts)
-            consumer.incremental_assign(
-                [TopicPartition(*place, at) for place, at in starts.items()]
-            )
+            consumer.incremental_assign([TopicPartition(*tp, at) for tp, at in starts.items()])
         present = {topic for topic, _ in found}
         return [topic for topic in self._topics if topic not in present]
 

@@ -238,9 +238,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def catalogue(
-    history: History, known: Collection[tuple[str, int | None]]
-) -> list[dict[str, object]]:
+def catalog(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot."""
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     for stream in history.streams():

@@ -393,9 +393,7 @@ def remaining_budget(
         ends=_finite(held.end),
         epsilon=held.epsilon,
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
-        parts=tuple(
-            _counted(charge, cost, worker=charge.worker != worker) for charge, cost in paid
-        ),
+        parts=tuple(_counted(one, cost, worker=one.worker != worker) for one, cost in paid),
         next=tuple(_next(ceiling, settings, known, others)),
         other_workers=tuple(sorted({charge.worker for charge in others})),
     )
@@ -481,9 +479,7 @@ def budget_of(
         ),
         total=total,
         not_in_total=outside,
-        not_begun=tuple(
-            name for name, generation in wanted.items() if (name, generation) not in begun
-        ),
+        not_begun=tuple(name for name, number in wanted.items() if (name, number) not in begun),
         person=person_of(entries, settings, len(states or ())),
         ceiling=remaining_budget(settings, states or (), others),
     )

@@ -81,9 +81,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
         rho=_sum((cost.rho, cost.times) for cost in costs),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
-        deltas=tuple(
-            Share(name=name, delta=min(_sum(each), 1.0)) for name, each in failures.items()
-        ),
+        deltas=tuple(Share(name=name, delta=min(_sum(p), 1.0)) for name, p in failures.items()),
         epsilon_of_the_sum=summed,
     )
 

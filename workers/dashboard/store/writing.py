@@ -104,11 +104,9 @@ def _prepare(database: Database) -> None:
     database.commit()
 
 
-def first(
-    database: Database, question: str, values: Sequence[object] = ()
-) -> tuple[Any, ...] | None:
+def first(database: Database, query: str, values: Sequence[object] = ()) -> tuple[Any, ...] | None:
     """Return a result's first row after reading all of it, so that another query may follow."""
-    rows = database.execute(question, list(values)).fetchall()
+    rows = database.execute(query, list(values)).fetchall()
     return rows[0] if rows else None
 
 

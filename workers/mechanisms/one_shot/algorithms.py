@@ -125,9 +125,7 @@ class OneShotNoise:
 
     def _values(self, use: int, place: Place, tags: Tags) -> Longs:
         if self._table is None:
-            raise ValueError(
-                "table = None: this mechanism shows no counts, and so has no noise for them"
-            )
+            raise ValueError("table = None: this mechanism shows no counts, so they have no noise")
         return self._table.values(self._stream, _cell(use, place), tags)
 
     def picks(self, use: int, place: Place, key_tag: Tags, k: int) -> list[tuple[int, int]]:

@@ -163,9 +163,7 @@ class Pool:
         try:
             answer: Results | Exception = connection.recv()
         except EOFError:
-            raise RuntimeError(
-                "a process of the backtest ended: was it killed for its memory?"
-            ) from None
+            raise RuntimeError("a backtest process ended: was it killed for its memory?") from None
         if isinstance(answer, Exception):
             raise answer
         return answer
