@@ -58,6 +58,8 @@ class RecomputedHistogram(Histogram):
 
 
 class Auditor:
+    """Comparison of a worker's published snapshots with those that its contributions give."""
+
     def __init__(self, settings: Settings) -> None:
         self._settings, self._key = settings, NoiseKey(read_key(settings.worker.key_file))
         self._connection = connection_of(settings)

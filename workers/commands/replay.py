@@ -268,6 +268,8 @@ class BacktestOptions:
 
 
 class BacktestRun:
+    """The runs of a backtest, and its results; leaving the context ends its processes."""
+
     def __init__(
         self, options: BacktestOptions, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:

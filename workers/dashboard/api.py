@@ -379,6 +379,8 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
 
 
 def json_errors(handler: Handler) -> Handler:
+    """Return a handler that answers errors of queries as JSON."""
+
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)

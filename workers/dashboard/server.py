@@ -30,6 +30,8 @@ WATCH_S = 0.5
 
 
 class Dashboard:
+    """A dashboard's web server, and the feed and store behind it."""
+
     def __init__(
         self,
         settings: DashboardSettings,

@@ -70,6 +70,8 @@ class SeenSnapshot(Head, frozen=True):
 
 
 class Pages:
+    """Incomplete snapshots, whose pages may arrive in any order."""
+
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 

@@ -237,6 +237,7 @@ def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
 def parts_of(
     charges: Sequence[Charge], counts: Sequence[int], unit: str
 ) -> Iterator[tuple[Charge, PrivacyCost]]:
+    """Yield the charges that a window touches, with what one event or user pays for them."""
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.cost, times=1 if unit == "event" else count)

@@ -35,6 +35,7 @@ _NAMED_BELOW = math.log(1e18)
 
 
 def grade(epsilon: float | None, delta: float) -> Grade:
+    """Return how much a guarantee is worth; the module gives the limits and their sources."""
     if epsilon is None or not delta < 1 or math.isinf(epsilon):
         return "none"
     if epsilon > EPSILON_VOID or delta >= DELTA_VOID:
@@ -86,6 +87,7 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
 
 
 def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
+    """Yield warnings about a guarantee whose epsilon or delta is large."""
     if epsilon is None or grade(epsilon, delta) == "none":
         yield f"delta is 1 or more: nothing is promised to any {unit}"
         return

@@ -488,6 +488,7 @@ def budget_of(
 def budget_of_all(
     all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]],
 ) -> AllBudgets:
+    """Return the budgets of workers on the same events: (settings, states, other charges)."""
     entries = {one.worker.name: entries_of(states or (), one) for one, states, _ in all_}
     owners = {one.worker.name: len(states or ()) for one, states, _ in all_}
     total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)

@@ -417,6 +417,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
+    """Yield the warnings about every histogram, and about all of them together."""
     charges = [charge_of(config, mechanism) for config, mechanism in histograms]
     for one in charges:
         for warning in cautions(one.cost.epsilon, one.cost.delta, one.unit):

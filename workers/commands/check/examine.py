@@ -290,6 +290,7 @@ class Findings:
 
 
 def examine(settings: Settings, sample: Sample) -> Findings:
+    """Read a sample as the worker would, and collect the findings."""
     reader, fields = reader_of(settings, sample.shape), PathCounts()
     forms = Decoders(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None

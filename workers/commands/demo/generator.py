@@ -93,6 +93,8 @@ BEHIND_S = 0.5
 
 
 class Generator(threading.Thread):
+    """Thread that sends flights and counts them; `error` is set if it failed."""
+
     def __init__(
         self,
         producer: Producer,

@@ -104,6 +104,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def alternatives_to(name: str) -> tuple[str, ...]:
+    """Return the mechanisms for the same or a similar question, this one included."""
     family = KINDS[name].family
     if family == "labels":
         return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
@@ -325,6 +326,7 @@ def last_tick(config: HistogramConfig) -> int:
 
 
 def curve(mechanism: Mechanism, last: int) -> Curve:
+    """Return the variance of a mechanism's published figures by tick."""
     if blocks := blocks_of(mechanism):
         return blocks
     ticks = 1
@@ -342,6 +344,7 @@ def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
 
 
 def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
+    """Return the noise of a histogram over its ticks, and of changes over its windows."""
     last = last_tick(config)
     variance = curve(mechanism, last)
     worst = int(variance.noisiest(last)[0])

@@ -40,6 +40,7 @@ class Recommendation:
 
 
 def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
+    """Recommend one of a histogram's outcomes, all of the same events."""
     metric = RECALL if any(RECALL in one.metrics for one in outcomes) else ERROR
     rated = [one for one in outcomes if metric in one.metrics]
     scores = {one.number: one.metrics[metric].mean for one in rated}
