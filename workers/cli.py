@@ -398,10 +398,7 @@ def check(config: Path, records: int, source: str | None) -> int:
 @config_option
 @option("--reason", metavar="R", help="Only rejects with this reason.")
 @option(
-    "--show",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Print up to N of them, as they are.",
+    "--show", type=click.IntRange(1, 10_000), metavar="N", help="Print up to N of them as they are."
 )
 @flag("--retry", help="Send back those that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:

@@ -59,16 +59,10 @@ class Budgeted(Mechanism):
         return dict(self._budget.failures).get("discovery", 0.0)
 
     def _set_cost(
-        self,
-        spent: float,
-        tv: float,
-        *,
-        times: int = 1,
-        tests_tv: float = 0.0,
-        remedy: str = REMEDY,
+        self, rho: float, tv: float, *, times: int = 1, tests_tv: float = 0.0, remedy: str = REMEDY
     ) -> None:
         """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
         own = self._budget
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
         check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, remedy)
-        self._cost = replace(own, rho=min(own.rho, spent))  # `spent` is rounded up
+        self._cost = replace(own, rho=min(own.rho, rho))  # `rho` is rounded up

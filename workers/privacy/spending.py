@@ -415,16 +415,13 @@ def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
 
 
 def _next(
-    ceiling: Ceiling,
-    settings: Settings,
-    states: Sequence[ReleaseProgress],
-    others: Sequence[Charge],
+    ceiling: Ceiling, settings: Settings, known: Sequence[ReleaseProgress], others: Sequence[Charge]
 ) -> Iterator[NextEpoch]:
     for config in settings.histograms:
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
         )
-        lives = [one.histograms[config.name] for one in states if config.name in one.histograms]
+        lives = [one.histograms[config.name] for one in known if config.name in one.histograms]
         running = (life.next for life in lives if life.generation == config.generation)
         ticks = [tick for tick in running if tick is not None]
         if not ticks:
@@ -432,7 +429,7 @@ def _next(
             continue
         epoch = grid.split(max(ticks))[0]
         worker, beginning = settings.worker.name, {config.name: epoch}
-        own = (charges_of(worker, state, settings, beginning) for state in states)
+        own = (charges_of(worker, state, settings, beginning) for state in known)
         charges = merge([*chain(*own), *others])
         key = (worker, config.name, config.generation)
         charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == key)

@@ -192,14 +192,11 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
 
 
 def users_of(
-    fields: Sequence[Field],
-    record_keys: Sequence[str | None],
-    partitions: Sequence[int],
-    number: int,
+    fields: Sequence[Field], record_keys: Sequence[str | None], partitions: Sequence[int], n: int
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
-    `record_keys` is None for a record without a text key; `number` is the topic's of partitions.
+    `record_keys` is None for a record without a text key; `n` is the topic's number of partitions.
     """
     same = {str(field.path) for field in _same_as_key(fields, record_keys)}
     found = []
@@ -214,7 +211,7 @@ def users_of(
             continue  # records are often keyed by their subject, which is not a user
         values = ((place, field_label(value)) for place, value in field.column.items())
         users = {place: user for place, user in values if user is not None}
-        partitioner = _partitioner(users, partitions, number)
+        partitioner = _partitioner(users, partitions, n)
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None)
         # An identifier stays when an address or a name changes.
         score += 3.0 * field.name_has(names.ID) - 3.0 * field.name_has(names.CHANGING)
@@ -223,7 +220,7 @@ def users_of(
         found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
     counts = Counter(keys.values())
-    partitioner = _partitioner(keys, partitions, number)
+    partitioner = _partitioner(keys, partitions, n)
     repeated = _USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
