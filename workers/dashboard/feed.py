@@ -114,7 +114,7 @@ class Feed:
         new = [place for place in found if place not in self._assigned]
         if new:
             self._unread.update(new)
-            starts = self._starts(new)
+            starts = self._start_offsets(new)
             self._assigned.update(starts)
             consumer.incremental_assign([TopicPartition(*tp, at) for tp, at in starts.items()])
         present = {topic for topic, _ in found}
@@ -149,7 +149,7 @@ class Feed:
                 logger.warning("%s: %s; skipped, %d so far", place, error, self._invalid)
             return None
 
-    def _starts(self, places: list[Place]) -> dict[Place, int]:
+    def _start_offsets(self, places: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
         options = {"enable.partition.eof": True, "error_cb": self._record_error}
         with closing(self._connection.consumer(**options)) as with_end:
@@ -157,7 +157,7 @@ class Feed:
                 place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
                 for place in places
             }
-            since = self._since(with_end, bounds)
+            since = self._start_times(with_end, bounds)
             wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
             answers = with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
         found = {(one.topic, one.partition): one.offset for one in answers}
@@ -168,7 +168,7 @@ class Feed:
             starts[place] = max(offset if offset < high else low, high - HISTORY_RECORDS, low)
         return starts
 
-    def _since(
+    def _start_times(
         self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]
     ) -> dict[Place, int]:
         """Return each partition's history start time, estimated from its last records."""

@@ -594,9 +594,9 @@ def error_bounds(
     built = build(config, unit) if mechanism is None else mechanism
     match built:
         case KnownBase() | UnkBase():
-            return _running(built, beta, given)
+            return _running_bounds(built, beta, given)
         case SparseGumb():
-            return _sparse(built, beta, given)
+            return _sparse_bounds(built, beta, given)
         case OneShot():
             return one_shot_bounds(built, beta, given)
         case Meta():
@@ -610,7 +610,7 @@ def error_bounds(
     raise ValueError(f"mechanism = {built.kind}: no theorem is known for it")
 
 
-def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[Bound, ...]:
+def _running_bounds(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[Bound, ...]:
     config, known = mechanism.config, isinstance(mechanism, KnownBase)
     ticks, labels = ticks_of(config, data), len(mechanism.domain()) or data.items
     radix = config.radix or best_radix(ticks)
@@ -650,7 +650,7 @@ def _rounding(config: HistogramConfig) -> float:
     return 0.0 if config.counter == "tree" else 0.5
 
 
-def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Bound, ...]:
+def _sparse_bounds(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Bound, ...]:
     config, d = mechanism.config, len(mechanism.domain())
     ticks, k, s = ticks_of(config, data), config.top_k, config.switches
     radix = config.radix or best_radix(ticks)

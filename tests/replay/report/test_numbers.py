@@ -15,7 +15,13 @@ from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest import results
 from workers.replay.backtest.results import BoardRow
-from workers.replay.report.runs import buckets_of, holds, measured, numeric_of, quantile_table
+from workers.replay.report.runs import (
+    buckets_of,
+    interval_holds,
+    measured,
+    numeric_of,
+    quantile_table,
+)
 from workers.settings.settings import load
 
 EXAMPLE = ROOT / "examples" / "latencies.toml"
@@ -49,7 +55,7 @@ def test_an_open_interval_holds_what_lies_beyond(
     truth: float | None, low: float | None, high: float | None, expected: bool
 ) -> None:
     exact = {"value": truth, "bucket": ">=50" if truth is None else "[0,10)"}
-    assert holds(NUMERIC, exact, {"low": low, "high": high}) is expected
+    assert interval_holds(NUMERIC, exact, {"low": low, "high": high}) is expected
 
 
 @pytest.fixture(scope="module")

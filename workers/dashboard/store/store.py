@@ -171,7 +171,7 @@ class Store:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._keep()
+                self._fill()
             except SchemaMismatch:
                 self._disable(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
@@ -180,7 +180,7 @@ class Store:
                 self._disable("internal error", describe(error))
             self._stopped.wait(REOPEN_S)
 
-    def _keep(self) -> None:
+    def _fill(self) -> None:
         """Open the file and fill it until the end; propagate the file's errors."""
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"

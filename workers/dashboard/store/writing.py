@@ -265,7 +265,7 @@ class Writer:
         with _transaction(self._db):
             self._insert(rows)
             for (topic, part), position in positions.items():
-                self._move(topic, part, position)
+                self._set_position(topic, part, position)
         for cache in (self._series, self._ticks, self._items):
             if len(cache) > CACHED:
                 cache.clear()
@@ -392,7 +392,7 @@ class Writer:
                 )
             self._db.unregister("promoted")
 
-    def _move(self, topic: str, part: int, position: Position) -> None:
+    def _set_position(self, topic: str, part: int, position: Position) -> None:
         self._db.execute("delete from positions where topic = ? and part = ?", [topic, part])
         values = [topic, part, position.topic_id, position.next]
         self._db.execute("insert into positions values (?, ?, ?, ?)", values)

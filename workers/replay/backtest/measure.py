@@ -296,7 +296,7 @@ class Watch:
         name = self.view.names[index]
         return BoardRow(*self._of, name, self.last_tick, at.end_ms, *more)
 
-    def keep(self, ticks: set[int], boards: set[int]) -> None:
+    def retain(self, ticks: set[int], boards: set[int]) -> None:
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
         self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
 
@@ -317,17 +317,17 @@ class Watch:
                 if defined.any():
                     weight = table[defined, PLACE[WEIGHTS[metric]]] if metric in WEIGHTS else None
                     whole = over_all(metric, values[defined], weight)
-                    yield self._one(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
+                    yield self._series(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
             for at, column in enumerate(table.T[len(METRICS) :]):
                 values = column[~np.isnan(column)]
                 if len(values):
                     metric, rank = RANKED[at // self.view.top], at % self.view.top + 1
-                    yield self._one(key, metric, [0], [values.mean()], rank=rank)
-        yield self._one("", "measured", [0], [len(ticks)])
+                    yield self._series(key, metric, [0], [values.mean()], rank=rank)
+        yield self._series("", "measured", [0], [len(ticks)])
         for metric, size, value in self._delays.metrics():
-            yield self._one("", metric, [0], [value], size=size)
+            yield self._series("", metric, [0], [value], size=size)
 
-    def _one(
+    def _series(
         self,
         key: str,
         metric: str,

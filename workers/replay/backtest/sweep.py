@@ -263,7 +263,7 @@ class Group:
             self._measure(board=self._boards.due(self._tick))
         if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
             for one in self.watches:
-                one.keep(self._measured.ticks, self._boards.ticks)
+                one.retain(self._measured.ticks, self._boards.ticks)
 
     def _measure(self, *, board: bool) -> None:
         for view in self.views.values():

@@ -280,7 +280,7 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
         said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
         values = [(found["value"], truth["value"]) for found, truth in said]
         off = [abs(found - truth) for found, truth in values if None not in (found, truth)]
-        hold = [holds(numeric, truth, found) for found, truth in said]
+        hold = [interval_holds(numeric, truth, found) for found, truth in said]
         cells: list[str | None] = [short(q), f"{len(exact):,}", f"{len(exact) - len(said):,}"]
         cells += [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
         rows.append([*cells, f"{100 * sum(hold) / len(hold):.0f} %" if hold else None])
@@ -288,7 +288,7 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
     return Table((*headings, "interval holds the exact one"), rows, words=())
 
 
-def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
+def interval_holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
     """Return whether an interval holds the exact quantile, which may lie beyond the edges."""
     value = truth["value"]
     if value is None and truth["bucket"] == numeric.labels[0]:
