@@ -36,7 +36,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import EVER, Charge, charge_of, conversion_delta, epsilon_at, sharing
+from workers.privacy.total import EVER, Charge, by_key, charge_of, conversion_delta, epsilon_at
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
@@ -259,7 +259,7 @@ def _choices(charges: Sequence[Charge]) -> Iterator[Sequence[int]]:
 def _served(charges: Sequence[Charge], among: Sequence[int]) -> Iterator[frozenset[int]]:
     """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
     groups = {
-        frozenset(among[i] for i in serving) for _, serving in sharing([charges[i] for i in among])
+        frozenset(among[i] for i in serving) for _, serving in by_key([charges[i] for i in among])
     }
     for one in groups:
         if not any(one < other for other in groups):

@@ -49,9 +49,9 @@ from workers.privacy.total import (
     EVER,
     Charge,
     Composed,
+    by_key,
     compose,
     epsilon_at,
-    sharing,
     spans_of,
     total_delta,
 )
@@ -277,7 +277,7 @@ def _worst(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
     return worst, found[worst]
 
 
-def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
+def person_loss(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
     """Return one person's loss from the generations that have not ended, or else from all."""
     published = [entry for entry in entries if entry.pieces]
     if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
@@ -325,7 +325,7 @@ def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int
         yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
         return
     seen: set[tuple[int, frozenset[int]]] = set()
-    for key, serving in sharing(charges):
+    for key, serving in by_key(charges):
         for owner in range(owners) if key is None else (owner_of(key, owners),):
             if (owner, serving) not in seen:
                 seen.add((owner, serving))
@@ -477,7 +477,7 @@ def budget_of(
         total=total,
         not_in_total=outside,
         not_begun=tuple(name for name, number in wanted.items() if (name, number) not in begun),
-        person=person_of(entries, settings, len(states or ())),
+        person=person_loss(entries, settings, len(states or ())),
         ceiling=remaining_budget(settings, states or (), others),
     )
 

@@ -1,7 +1,7 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
-adds its histogram, stream keys and epochs; `sharing` decides which charges one event pays. Streams
+adds its histogram, stream keys and epochs; `by_key` decides which charges one event pays. Streams
 may react to published results, so all of this is adaptive composition. A cost's `failures` are the
 named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
@@ -169,7 +169,7 @@ def group_failure(probability: float, rho: float, events: int) -> float:
     for i in range(1, events):
         if total >= 1 or probability == 0:
             break
-        total += Fraction(_grown(probability, i * i * rho))
+        total += Fraction(_shifted(probability, i * i * rho))
     return float_up(min(total, Fraction(1)))
 
 
@@ -234,7 +234,7 @@ def _samplers(one: float, all_of_them: float) -> float:
     return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))
 
 
-def _grown(probability: float, rho: float) -> float:
+def _shifted(probability: float, rho: float) -> float:
     """Bound p after a shift that costs rho: the best integer order, rounded up."""
     unlikely = -math.log(probability)
     best = math.sqrt(unlikely / rho) if rho > 0 else math.inf
@@ -317,7 +317,7 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     )
 
 
-def sharing(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
+def by_key(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
     """Yield every stream key (None: any undeclared one) and the indices of the charges serving it.
 
     An event has one stream key, so it pays no others. All charges must use the same key field.
@@ -400,7 +400,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
     if charges[0].unit != "event" or len({charge.key for charge in charges}) > 1:
         return _joint_total(charges, None)
     # Name a set of charges after the first declared key that it serves.
-    unknown, *declared = sharing(charges)
+    unknown, *declared = by_key(charges)
     keys: dict[frozenset[int], str | None] = {}
     for key, serving in (*declared, unknown):
         if serving:

@@ -339,7 +339,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         why=tuple(sorted(reasons.values(), key=lambda why: -why.number)),
         first_ms=int(times.min()) if accepted else None,
         last_ms=int(times.max()) if accepted else None,
-        time_hint=_doubts(settings, times),
+        time_hint=_time_doubt(settings, times),
         histograms=tuple(
             _findings(settings, config, weighted, absent) for config in settings.histograms
         ),
@@ -389,7 +389,7 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
     return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
 
 
-def _doubts(settings: Settings, times: Longs) -> str:
+def _time_doubt(settings: Settings, times: Longs) -> str:
     unit = settings.events.timestamp_unit
     if not len(times) or settings.events.timestamp is None or unit == "iso":
         return ""

@@ -105,7 +105,7 @@ class Generator(threading.Thread):
         exact: ExactCounts,
         ahead: int | None,
     ) -> None:
-        """Send `rate` events per second, at most `ahead` of them before `go`; None: no limit.
+        """Send `rate` events per second, at most `ahead` before `lift_limit` (None: no limit).
 
         `year` returns the flights from the first of January on, and is called again when they end.
         """

@@ -29,6 +29,7 @@ def percent(share: float) -> str:
 
 
 def about(number: float) -> str:
+    """Return a number as text, rounded to two digits."""
     if number <= 0 or not math.isfinite(number):
         return "0"
     rounded = round(number, 1 - math.floor(math.log10(number)))
