@@ -172,7 +172,7 @@ def spans_of(array: Any) -> Spans:
     wrong = np.zeros(n, dtype=np.int8)
     wrong[places[:, 1] - places[:, 0] > LABEL_BYTES_MAX] = TOO_LONG
     try:
-        binary.cast(pa.large_string())  # looks whether it is UTF-8
+        binary.cast(pa.large_string())  # fails unless it is UTF-8
     except pa.ArrowInvalid:
         for row in np.flatnonzero(wrong == 0).tolist():
             if _text(data[places[row, 0] : places[row, 1]].tobytes()) is UNREADABLE:

@@ -393,7 +393,7 @@ class QueryWatch(Watch):
 
     def _labels(self, row: Floats, index: int, fields: Fields) -> None:
         exact, unbounded = self._sums(index)
-        named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
+        named = [[self._place[label] for label in labels] for _, labels in _answer_labels(fields)]
         if not named:
             return
         short = [(np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named]
@@ -413,15 +413,15 @@ class QueryWatch(Watch):
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
-            of: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
+            given: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
             if query == "histogram":
-                for (label, published), (_, own), (_, without) in zip(*of, strict=True):
+                for (label, published), (_, own), (_, without) in zip(*given, strict=True):
                     yield Pair(label, 0, published, own, without, allowed)
             elif query.startswith("top_k:"):
-                for rank, (published, own, without) in enumerate(zip(*of, strict=True), start=1):
+                for rank, (published, own, without) in enumerate(zip(*given, strict=True), start=1):
                     yield Pair(f"{query} {rank}", rank, published, own, without, allowed)
             elif isinstance(answer["value"], int):
-                yield Pair(query, 0, *of, allowed)
+                yield Pair(query, 0, *given, allowed)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the answers, exact and published, in the order of the queries."""
@@ -435,7 +435,7 @@ class QueryWatch(Watch):
                 counts = pair.exact, pair.unbounded, True, pair.published
                 yield self.board_row(shown, index, rank, pair.name, *counts)
             sums = self._sums(index)
-            for query, labels in _named(fields):
+            for query, labels in _answer_labels(fields):
                 for rank, label in enumerate(labels[: self.view.top], start=1):
                     exact, unbounded = (int(of[self._place[label]]) for of in sums)
                     name = f"{query}: {label}"
@@ -501,7 +501,7 @@ def _answers(fields: Fields) -> Sequence[Fields]:
     return fields.get("answers") or [fields]
 
 
-def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
+def _answer_labels(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
     for answer in _answers(fields):
         query, value = str(answer["query"]), answer["value"]
         if isinstance(value, str):
@@ -511,4 +511,4 @@ def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _labels_shown(release: Answers) -> dict[int, Any]:
-    return {key: of["labels"] for key, of in release.of_key.items() if "labels" in of}
+    return {key: one["labels"] for key, one in release.of_key.items() if "labels" in one}
