@@ -94,13 +94,13 @@ class SketchState(State):
     def close_cells(self, key: int, level: int) -> Sketch | None:
         """Close the cells up to this level, clear the sums below; return this level's sketch."""
         self._join()
-        over = self._open.get((key, level))
+        closed = self._open.get((key, level))
         for below in range(level + 1):
             if self._open.pop((key, below), None) is not None:
                 self._changed.add(("mo", (key, below)))
             if below < level and self._shown.pop((key, below), None) is not None:
                 self._changed.add(("mr", (key, below)))
-        return over
+        return closed
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
         self._join()
