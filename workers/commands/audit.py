@@ -140,8 +140,8 @@ class Auditor:
         self._compare(merge, ends)
         for histogram in self._unfinished(merge, ends):
             raise Difference(
-                f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were released, "
-                f"but the contributions cover only those before {histogram.next}"
+                f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were "
+                f"released, but the contributions cover only those before {histogram.next}"
             )
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:

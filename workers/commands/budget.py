@@ -75,8 +75,8 @@ def show_all(budgets: spending.AllBudgets, console: Console, topics: Sequence[st
     say.line(f"workers {names}, all together, for one {budgets.unit}", style="bold")
     _total(budgets.total, budgets.not_in_total, budgets.unit, say)
     say.line(
-        "- not included: workers whose settings were not given, earlier workers whose topics were deleted, and anything "
-        "else published about these events; all of it adds up",
+        "- not included: workers whose settings were not given, earlier workers whose topics were "
+        "deleted, and anything else published about these events; all of it adds up",
         2,
     )
 
@@ -225,12 +225,12 @@ def _unseen(budget: spending.Budget) -> Iterator[str]:
             yield "every further epoch of a running histogram adds its price"
     if budget.ceiling is not None:
         yield (
-            "the ceiling counts other workers on the same events as well, where their state is on this cluster and may be "
-            "read; the total above is of this one"
+            "the ceiling counts other workers on the same events as well, where their state is on "
+            "this cluster and may be read; the total above is of this one"
         )
     yield (
-        "not included: other workers on the same events, an earlier worker of this name whose topics were deleted, "
-        "and anything else published about these events; all of it adds up"
+        "not included: other workers on the same events, an earlier worker of this name whose "
+        "topics were deleted, and anything else published about these events; all of it adds up"
     )
 
 

@@ -140,8 +140,8 @@ class _CommandOwner:
 
     def confirm(self) -> None:
         raise KafkaAway(
-            "Kafka ended a transaction, or answered too late: start this command again; it sends no "
-            "reject twice"
+            "Kafka ended a transaction, or answered too late: start this command again; it sends "
+            "no reject twice"
         )
 
 

@@ -128,8 +128,8 @@ def check_sampler_delta(
     if not least <= _LARGEST_DELTA:  # or not a number
         found, mend = "no delta is enough", ""
     raise ValueError(
-        f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
-        f"{mend}{remedy}"
+        f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} "
+        f"({found}): {mend}{remedy}"
     )
 
 

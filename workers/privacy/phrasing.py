@@ -57,8 +57,8 @@ def verdict(epsilon: float | None, delta: float, whether: str) -> str:
         return f"{_learned(epsilon, whether, 's')}."
     large = "next to nothing is promised" if delta >= DELTA_VOID else "the promise is weak"
     return (
-        f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, as delta is above "
-        f"0.00001. Otherwise they {_learned(epsilon, whether, '')}."
+        f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, "
+        f"as delta is above 0.00001. Otherwise they {_learned(epsilon, whether, '')}."
     )
 
 
@@ -96,8 +96,8 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
         if epsilon > EPSILON_VOID:
             what, sure = "next to nothing is promised", "sure"
         yield (
-            f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all snapshots may be "
-            f"{sure} whether any one {unit} was counted"
+            f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all "
+            f"snapshots may be {sure} whether any one {unit} was counted"
         )
     if delta > DELTA_WARNED:
         lost = f"nothing at all may be promised to {one_in(delta)} {unit}s"

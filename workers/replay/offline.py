@@ -48,9 +48,9 @@ class ReplayMerge(Merge):
             at, grid = histogram.next, histogram.grid
             if at is not None and (gap := grid.tick_at(complete) - at) > BACKLOG_TICKS_MAX:
                 raise StateRefused(
-                    f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(grid.start(at))} "
-                    f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
-                    "tick wider"
+                    f"histogram {histogram.name!r}: {gap:,} ticks are to be published after "
+                    f"{when(grid.start(at))} at once, more than {BACKLOG_TICKS_MAX:,}: are all "
+                    "times of the events right? If they are, set start later or tick wider"
                 )
 
     def end_of_input(self, until_ms: int | None = None) -> None:

@@ -140,9 +140,9 @@ def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]
         with _transaction(database):
             database.register("since", {"histogram": object_column(list(ends)), "ms": since})
             database.execute(
-                "create or replace temp table first as select stream, "
-                "coalesce(min(place) filter (end_ms > ms), max(place)) as place "
-                f"from {level}_heads_all join streams using (stream) join since using (histogram) group by stream"
+                "create or replace temp table first as select stream, coalesce(min(place) filter "
+                f"(end_ms > ms), max(place)) as place from {level}_heads_all join streams using "
+                "(stream) join since using (histogram) group by stream"
             )
             database.unregister("since")
             database.execute(
@@ -246,8 +246,8 @@ class Writer:
     def note_gap(self, histogram: str, part: int) -> None:
         """Record that unread records of a partition were removed."""
         self._db.execute(
-            "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams using (stream) "
-            "where histogram = ? and part = ?",
+            "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams "
+            "using (stream) where histogram = ? and part = ?",
             [histogram, part, histogram, part],
         )
         self._open_gaps = True

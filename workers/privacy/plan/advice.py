@@ -147,8 +147,8 @@ def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Ite
         return
     last = max(j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error)
     yield (
-        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is off by up to {counts.error:,.0f} "
-        "in a count, and from there on less than this."
+        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is "
+        f"off by up to {counts.error:,.0f} in a count, and from there on less than this."
     )
 
 

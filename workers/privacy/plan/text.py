@@ -207,9 +207,9 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
         spread = " to ".join(dict.fromkeys(map(_whole, (found.least, found.most))))
         all_ticks = f"of {found.ticks_computed:,} ticks"
         say.line(
-            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
-            f"{'distance' if KINDS[one.mechanism].bar else 'count'} of {found.likely_from:,} on that happens in 95 % of "
-            "cases at any one of these ticks"
+            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; "
+            f"from a true {'distance' if KINDS[one.mechanism].bar else 'count'} of "
+            f"{found.likely_from:,} on that happens in 95 % of cases at any one of these ticks"
         )
 
 

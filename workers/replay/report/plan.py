@@ -151,9 +151,9 @@ def _ends(one: HistogramPlan) -> Chart | None:
         charts.counts_axis(cell.xaxis, 8)
         charts.legend_below(figure, [cell], 3)
         caption = (
-            "The most noise of each run of ticks, and that of the last tick, at the budget of these "
-            "settings. A share of the last tick is paid for by all others: worth it where the last "
-            "counts of an epoch are those that are kept."
+            "The most noise of each run of ticks, and that of the last tick, at the budget of "
+            "these settings. A share of the last tick is paid for by all others: worth it where "
+            "the last counts of an epoch are those that are kept."
         )
         return charts.finish(figure, one.name, "end", "the end of an epoch", caption, NO_DATA)
 
