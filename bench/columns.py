@@ -50,7 +50,7 @@ def measure(
     mechanism, tags, rng = TwoLevel(config), NOISE_KEY.tags("s", labels), np.random.default_rng(1)
     state, noise = mechanism.init(), mechanism.noise(NOISE_KEY.stream(bytes(16)))
     state.key_tags = NOISE_KEY.tags("s", [b"\xff"])
-    mechanism.meet_key(state, 0, tags, labels)
+    mechanism.prepare_key(state, 0, tags, labels)
     index = np.zeros(1, dtype=np.int32)
     parts = []
     for _ in range(ticks):

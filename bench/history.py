@@ -27,7 +27,7 @@ from workers.dashboard.store.queries import (
     history,
     one_tick,
 )
-from workers.dashboard.store.writing import QUARTER_MS, Arrival, Writer, connect, settle
+from workers.dashboard.store.writing import QUARTER_MS, Arrival, Writer, compact, connect
 
 TICK_MS = 10_000
 DAY_TICKS = 8_640
@@ -139,7 +139,7 @@ def fill(path: Path, days: int) -> float:
         # The last tick of a day is overtaken by the first of the next one.
         writer._promote({"quarters": (last - 90).tolist(), "epochs": [int(place[0]) - 1]})
         database.commit()
-        settle(database)
+        compact(database)
         if day % 30 == 0:
             print(
                 f"  day {day}: {path.stat().st_size / 1e6:,.0f} MB, {resident_mb():,.0f} MB resident",

@@ -109,7 +109,7 @@ def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]
     state, noise = mechanism.init(), mechanism.noise(NOISE_KEY.stream(bytes(16)))
     state.key_tags = NOISE_KEY.tags(KEY, [b"\xff"])
     domain = mechanism.domain()
-    mechanism.meet_key(state, 0, tags if domain else tags[:0], domain)
+    mechanism.prepare_key(state, 0, tags if domain else tags[:0], domain)
     index, spent = np.zeros(1, dtype=np.int32), {kind: list[float]() for kind in KINDS}
     for t, (kind, contributed) in enumerate(parts(tags, Texts.of(labels), ticks), 1):
         begun = time.process_time()

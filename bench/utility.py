@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.privacy.plan.model import Promise
-from workers.privacy.theorems import promises
+from workers.privacy.plan.model import Bound
+from workers.privacy.theorems import error_bounds
 
 FALSE_ALARM = 1e-4
 
@@ -27,7 +27,7 @@ class Row:
     """
 
     case: Case
-    promise: Promise
+    promise: Bound
     errors: tuple[float, ...]
 
     @property
@@ -64,7 +64,7 @@ def rows_of(case: Case, seeds: int) -> list[Row]:
     found = [measure(case.config, case.stream(seed), seed) for seed in range(seeds * case.times)]
     return [
         Row(case=case, promise=promise, errors=tuple(one.get(promise.name, 0.0) for one in found))
-        for promise in promises(case.config, data=case.data)
+        for promise in error_bounds(case.config, data=case.data)
     ]
 
 

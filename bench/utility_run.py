@@ -33,7 +33,7 @@ class Run:
         self._labels: list[bytes] = []
         self.state = mechanism.init()
         self.state.key_tags = self._key.tags("k", [b"\0key"])
-        mechanism.meet_key(
+        mechanism.prepare_key(
             self.state, 0, self._key.tags("k", mechanism.domain()), mechanism.domain()
         )
         self.t = 0

@@ -187,7 +187,7 @@ def main() -> None:
     for name in MODULES:
         import_module(name)
     # Load the kernels: two fifths of what a short run of a worker computes.
-    for path in (compiling._of_batches, compiling._of_noise, compiling._of_replay):
+    for path in (compiling._compile_batches, compiling._compile_noise, compiling._compile_replay):
         path()
     inspect.getmodule(main.__code__)  # Faust asks for each agent's: 90 ms the first time
     gc.freeze()

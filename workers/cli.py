@@ -40,9 +40,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
 EXIT_BROKEN_PIPE = 141
-CORE_DUMPS_ON = (
-    "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
-)
+CORE_DUMPS_ON = "--debug leaves core dumps on: a dump may hold the key and exact counts"
 
 N = click.IntRange(1, 1_000)
 PATH = click.Path(path_type=Path)
@@ -56,9 +54,7 @@ config_option = option(
 
 def records_option(least: int, default: int) -> Callable[[FC], FC]:
     allowed = click.IntRange(least, 100_000)
-    return option(
-        "--records", type=allowed, default=default, metavar="N", help="How many to look at."
-    )
+    return option("--records", type=allowed, default=default, metavar="N", help="How many to read.")
 
 
 def _load(config: Path) -> Settings:
@@ -129,9 +125,7 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
-@option(
-    "--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo."
-)
+@option("--embedded", hidden=True, metavar="ID", help="Cluster id of the demo's embedded Kafka.")
 @click.pass_obj
 def run(
     state: dict[str, Any],
@@ -145,7 +139,7 @@ def run(
     Exits with 0 after a clean shutdown, 2 if the settings are wrong or do not match the stored
     state, and 75 if a newer owner keeps its partitions.
     """
-    with _clean_end_before_it_begins():
+    with _exit_on_early_sigterm():
         if log_format is not None:
             _log_as(log_format, state)
         settings = _load(config)
@@ -166,7 +160,7 @@ def run(
 
 
 @contextmanager
-def _clean_end_before_it_begins() -> Iterator[None]:
+def _exit_on_early_sigterm() -> Iterator[None]:
     """Exit cleanly on SIGTERM until Faust handles it: otherwise PID 1 would ignore it."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -184,15 +178,12 @@ def _clean_end_before_it_begins() -> Iterator[None]:
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, metavar="N", help="Events a second."
 )
 @option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
-@option(
-    "--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one."
-)
+@option("--bootstrap", metavar="B", help="Kafka to use, host:port. Default: an embedded one.")
 @option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
 def demo(
     seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
 ) -> int:
-    """Show live private histograms next to the exact ones, here and in a browser, on an embedded
-    Kafka."""
+    """Show live private histograms beside the exact ones, here and in a browser."""
     _hide_client_logs()
     from workers.commands.demo.session import run_demo
 
@@ -201,15 +192,13 @@ def demo(
 
 @cli.command()
 @config_option
-@flag(
-    "--create", help="Create missing topics of the worker's own. Existing ones are never altered."
-)
+@flag("--create", help="Create missing topics of the worker's own; never alters existing ones.")
 @flag("--events-topic", help="With --create: create a missing events topic as well.")
 def topics(config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
     Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
-    --create a missing events topic is said, and is not an error: producers may create it later.
+    --create a missing events topic is reported but no error: producers may create it later.
     """
     if events_topic and not create:
         raise click.UsageError("--events-topic goes with --create")
@@ -300,9 +289,7 @@ def budget(configs: tuple[Path, ...], as_json: bool) -> int:
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@option(
-    "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
-)
+@option("--top", type=N, metavar="N", help="With --report: n of the top-n figures. Default: 10.")
 @flag("--force", help="With --report: replace the results in DIR if it is not empty.")
 def replay(
     config: Path,
@@ -329,12 +316,12 @@ def replay(
     if report is None and (vary or seeds or top or force):
         raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
     settings = _load_quietly(config) if topic else _load(config)
-    from workers.commands.replay import Options, replay_events
+    from workers.commands.replay import BacktestOptions, replay_events
 
     options = None
     if report is not None:
         numbers = {"seeds": seeds or 3, "top": top or 10}
-        options = Options(config=config, report=report, vary=vary, force=force, **numbers)
+        options = BacktestOptions(config=config, report=report, vary=vary, force=force, **numbers)
     return replay_events(
         settings, source=source, since=since, until=until, snapshots=snapshots, options=options
     )
@@ -361,9 +348,7 @@ def audit(config: Path, exact: Path | None) -> int:
 
 @cli.command()
 @config_option
-@option(
-    "--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0 picks a free one."
-)
+@option("--port", type=PORT, default=8080, metavar="P", help="Port to listen on; 0: any free one.")
 @option("--host", default="127.0.0.1", metavar="H", help="The address to listen on.")
 @option(
     "--token-file",
@@ -413,14 +398,11 @@ def check(config: Path, records: int, source: str | None) -> int:
 @config_option
 @option("--reason", metavar="R", help="Only rejects with this reason.")
 @option(
-    "--show",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Print up to N of them, as they are.",
+    "--show", type=click.IntRange(1, 10_000), metavar="N", help="Print up to N of them as they are."
 )
-@flag("--retry", help="Send those back that would be accepted now, each once.")
+@flag("--retry", help="Send back those that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
-    """List what was rejected, by reason; send back what is accepted by now.
+    """List rejects by reason, and send back those that would be accepted now.
 
     What --show prints is exact: for the operator only.
     """
@@ -470,18 +452,14 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
     help="May names of stream keys be published: all of them, those of the sample (written into the file), or none. "
     "Asked for on a terminal, else none.",
 )
-@option(
-    "--users/--no-users", default=None, help="Protect all events of one user, not single events."
-)
+@option("--users/--no-users", default=None, help="Protect all events of a user, not single events.")
 @option(
     "--range",
     "range_",
     metavar="FROM:TO",
     help="Of numbers that are counted in buckets. Default: from the sample.",
 )
-@flag(
-    "--yes", help="Do not ask; options that are not given take the values used without a terminal."
-)
+@flag("--yes", help="Do not ask; options not given take the values used without a terminal.")
 def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
     """Look at a topic and write a settings file for it, with a reason for every line.
 
@@ -538,9 +516,9 @@ def key_new(file: Path) -> int:
 @key.command("fingerprint")
 @click.argument("file", type=PATH)
 def key_fingerprint(file: Path) -> int:
-    """Print what tells the key in FILE from others, and from which no key can be computed.
+    """Print a fingerprint of the key in FILE, which does not reveal the key.
 
-    A worker that misses its key names the fingerprint of the one that it wants.
+    A worker without its key states the fingerprint of the key that it needs.
     """
     from workers.mechanisms.noise.keyed import NoiseKey
     from workers.settings.files import read_key

@@ -9,7 +9,7 @@ from bench.utility_cases import config, labels
 from bench.utility_run import Run
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.privacy.theorems import Data, promises
+from workers.privacy.theorems import Data, error_bounds
 
 COLUMNS, SEEDS = 8, 3
 LINES = {
@@ -55,7 +55,7 @@ def draw(directory: Path) -> None:
         line.plot(left, MAXIMA, [_mean(name, MANY_TICKS, maximum) for maximum in MAXIMA])
         line.plot(right, HORIZONS, [_mean(name, ticks, SMALL) for ticks in HORIZONS])
         promised = [
-            promises(made(name, ticks, SMALL), data=Data(value=SMALL))[0].ours
+            error_bounds(made(name, ticks, SMALL), data=Data(value=SMALL))[0].ours
             for ticks in LONG_HORIZONS
         ]
         right.plot(LONG_HORIZONS, promised, color=line.color, linewidth=0.9, linestyle=":")

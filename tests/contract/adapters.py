@@ -228,13 +228,13 @@ def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]
 def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
     state, held = run.state, {}
     assert isinstance(state, SketchState)
-    closed = SketchState.closed
+    close_cells = SketchState.close_cells
 
     def watch(key: int, level: int) -> Sketch | None:
-        held[key, level] = closed(state, key, level)
+        held[key, level] = close_cells(state, key, level)
         return held[key, level]
 
-    state.closed = watch  # type: ignore[method-assign]  # to look at what is released
+    state.close_cells = watch  # type: ignore[method-assign]  # to look at what is released
     return held
 
 

@@ -151,7 +151,7 @@ def max_state() -> MaxState:
 def pay_state() -> PayState:
     made = PayState()
     for _ in range(200_000):
-        made.meet(2**31 - 1, 2**31 - 1)
+        made.add_key(2**31 - 1, 2**31 - 1)
     return made
 
 
@@ -173,7 +173,7 @@ def meta_state() -> MetaState:
 def sketch_state() -> SketchState:
     made, labels = SketchState(3_000), [longest(i).encode() for i in range(3_000)]
     made.show(2**20, 3, ((label, -LARGEST) for label in labels))
-    [sketch] = made.opened(2**20, [3])
+    [sketch] = made.open_sketches(2**20, [3])
     sketch.tags, sketch.labels = KEY.tags("k", labels), Texts.of(labels)
     sketch.counts, sketch.total = np.full(3_000, LARGEST), LARGEST
     made.declare(2**20, KEY.tags("k", [b"%d" % i for i in range(70_000)]))

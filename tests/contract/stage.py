@@ -88,7 +88,7 @@ class Run:
         domain = mechanism.domain()
         for index, name in enumerate(keys):
             self.state.key_tags = np.concatenate((self.state.key_tags, KEY.tags(name, [KEY_LABEL])))
-            mechanism.meet_key(self.state, index, KEY.tags(name, domain), domain)
+            mechanism.prepare_key(self.state, index, KEY.tags(name, domain), domain)
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
         contributions = columns(tick, self.keys, parts) if tick else []

@@ -150,7 +150,7 @@ def test_what_caches_keep_is_looked_at() -> None:
     """Without caches, or with empty ones, the mutability test would check nothing."""
     names = {cache.__name__ for cache in caches()}
     assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric"} <= names
-    assert {"make_counter", "constants_of"} <= names
+    assert {"make_counter", "smoothing_constants"} <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)
     race(mechanism, [1])
@@ -242,9 +242,9 @@ def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
 
     from workers.mechanisms import registry
 
-    built_by = MappingProxyType({**registry._BUILT_BY, type(variant.build().config): unfrozen})
+    built_by = MappingProxyType({**registry._BUILDERS, type(variant.build().config): unfrozen})
     with (
-        patch.object(registry, "_BUILT_BY", built_by),
+        patch.object(registry, "_BUILDERS", built_by),
         pytest.raises(TypeError, match="a Loose can change"),
     ):
         variant.build()

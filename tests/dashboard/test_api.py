@@ -311,7 +311,7 @@ async def test_readiness_follows_kafka() -> None:
 
 @on_a_loop
 async def test_more_viewers_than_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "VIEWERS", 3)
+    monkeypatch.setattr(api, "VIEWERS_MAX", 3)
     async with client(filled()) as http:
         streams = [await http.get("/api/stream") for _ in range(3)]
         answer = await http.get("/api/stream")

@@ -12,9 +12,9 @@ import pytest
 from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
 from tests.worker.harness import until
-from workers.dashboard.api import ENTRIES, VIEWERS
+from workers.dashboard.api import ENTRIES_MAX, VIEWERS_MAX
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
-from workers.dashboard.store.queries import ROWS
+from workers.dashboard.store.queries import ROWS_MAX
 from workers.dashboard.store.store import ANSWER_S, WAITING
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()
@@ -61,11 +61,11 @@ def test_no_example_is_left_out_and_figures_are_those_of_the_code() -> None:
     for part in (
         f"The last {TICKS} ticks",
         f"at most {MAX_BYTES >> 20} MiB",
-        f"{VIEWERS + 1:,}st viewer",
+        f"{VIEWERS_MAX + 1:,}st viewer",
         "{}, {}, {} or {}".format(*TOPS),
-        f"up to {ROWS:,} rows",
+        f"up to {ROWS_MAX:,} rows",
         f"beyond {WAITING} that wait",
         f"longer than {ANSWER_S:.0f} s",
-        f"1 to {ENTRIES:,}; default 1,000",
+        f"1 to {ENTRIES_MAX:,}; default 1,000",
     ):
         assert part in DOCUMENT

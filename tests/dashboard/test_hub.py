@@ -9,7 +9,7 @@ import orjson
 
 from tests.dashboard.feeding import snapshot
 from workers.dashboard import hub as hub_module
-from workers.dashboard.hub import Filter, History, Hub, Viewer, catalogue
+from workers.dashboard.hub import Filter, History, Hub, Viewer, catalog
 from workers.dashboard.snapshots import SeenSnapshot, Stream
 from workers.mechanisms.accounting import Guarantee
 
@@ -127,7 +127,7 @@ async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None
 def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> None:
     hub = Hub()
     hub.publish([snapshot(1, key="b"), snapshot(2, key="a")])
-    found = catalogue(hub.history, [("later", None), ("products", 64)])
+    found = catalog(hub.history, [("later", None), ("products", 64)])
     assert [(one["histogram"], one["keys"], one["horizon"], one["tick"]) for one in found] == [
         ("later", [], None, None),
         ("products", ["a", "b"], 64, 2),

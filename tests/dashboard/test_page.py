@@ -156,7 +156,7 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
         page = window.open(f"{running.url}?histogram=products&key=s1&item=tea")
         window.reads("#connection", "^Live$")
         page.click("#history summary")
-        monkeypatch.setattr(api, "VIEWERS", 0)
+        monkeypatch.setattr(api, "VIEWERS_MAX", 0)
         running.call(running.dashboard.hub.close)
         window.reads("#connection", "^Reconnecting$")
         topics.send(*(recent(tick, [("tea", 2_086 + 10 * tick)], ticks=3) for tick in (4, 5, 6)))
@@ -165,7 +165,7 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
             lambda: [one.tick for one in newest.page(Stream("products", "s1"), None, 1)[0]] == [6],
             "the snapshots",
         )
-        monkeypatch.setattr(api, "VIEWERS", 9)
+        monkeypatch.setattr(api, "VIEWERS_MAX", 9)
         window.counts("#numbers tbody tr", 6)
         ticks = page.locator("#numbers tbody tr td:first-child").all_inner_texts()
         assert ticks == ["6", "5", "4", "3", "2", "1"]

@@ -16,7 +16,7 @@ from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.phrasing import grade, measures, up_to, verdict
-from workers.privacy.total import charge_of, rows_of, total_of
+from workers.privacy.total import charge_of, loss_table, total_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -76,7 +76,7 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
             )
     assert f"costs ε = {up_to(total.epsilon)}, δ = 2e\u22129 in all" in said and total.epsilon < 1.5
     # A snapshot's tick is `RECENT_MS` wide here, so epochs are not those of the plan: the first column is for one epoch.
-    _, rows = rows_of(total.person, "event")
+    _, rows = loss_table(total.person, "event")
     expected = [[row[0], row[1].replace("e-0", "e\u2212")] for row in rows]
     assert [row[:2] for row in cells] == expected
     assert "learns only a little" in said and window.wrong == []

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from tests.dashboard.feeding import GONE, message, snapshot
-from workers.dashboard.snapshots import UNFINISHED, InvalidSnapshot, Pages, Stream, select_items
+from workers.dashboard.snapshots import UNFINISHED_MAX, InvalidSnapshot, Pages, Stream, select_items
 
 
 def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
@@ -39,9 +39,9 @@ def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
 
 def test_ticks_that_never_come_whole_are_forgotten() -> None:
     pages = Pages()
-    for tick in range(1, 2 * UNFINISHED):
+    for tick in range(1, 2 * UNFINISHED_MAX):
         assert pages.receive("products", orjson.dumps(message(tick, page=1, pages=2))) is None
-    assert len(pages._waiting) == UNFINISHED
+    assert len(pages._waiting) == UNFINISHED_MAX
 
 
 @pytest.mark.parametrize(

@@ -66,5 +66,5 @@ def start(mechanism: Mechanism, keys: Sequence[str]) -> Any:
     state, labels = mechanism.init(), list(mechanism.domain())
     for index, key in enumerate(keys):
         state.key_tags = np.concatenate((state.key_tags, KEY.tags(key, [b"\xff"])))
-        mechanism.meet_key(state, index, KEY.tags(key, labels), labels)
+        mechanism.prepare_key(state, index, KEY.tags(key, labels), labels)
     return state

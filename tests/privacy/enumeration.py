@@ -168,7 +168,7 @@ def _run(mechanism: Mechanism, world: World, ticks: int) -> History:
     state, noise = mechanism.init(), mechanism.noise(Addresses())
     state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
     labels = mechanism.domain()
-    mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, labels), labels)
+    mechanism.prepare_key(state, 0, KEY.tags(STREAM_KEY, labels), labels)
     history: History = ()
     for t in range(1, ticks + 1):
         state, release = mechanism.step(state, t, parts(world(t, history)), noise)

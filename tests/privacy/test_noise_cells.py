@@ -77,7 +77,7 @@ def run(kind: str, changes: dict[str, object], ticks: int = TICKS) -> Recorder:
     state, noise = mechanism.init(), mechanism.noise(recorder)
     for i, key in enumerate(KEYS):
         state.key_tags = np.concatenate((state.key_tags, KEY.tags(key, [b"\xff"])))
-        mechanism.meet_key(state, i, KEY.tags(key, mechanism.domain()), mechanism.domain())
+        mechanism.prepare_key(state, i, KEY.tags(key, mechanism.domain()), mechanism.domain())
     labels = [label.encode() for label in DOMAIN]
     counts = np.random.default_rng(1)
     tags = np.concatenate([KEY.tags(key, labels) for key in KEYS])

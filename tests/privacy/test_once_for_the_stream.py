@@ -80,7 +80,7 @@ def published(
     """
     state = mechanism.init()
     state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
-    mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
     answers: list[object] = []
     for t, event in enumerate(ticks, start=1):
         stops = t in noise.closes | noise.ends

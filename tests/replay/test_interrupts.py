@@ -18,7 +18,7 @@ from workers.replay import interrupts
 from workers.replay.backtest import results
 from workers.replay.backtest.results import Results, read
 from workers.replay.backtest.sweep import Pool
-from workers.replay.interrupts import HEEDED, Interrupts
+from workers.replay.interrupts import HANDLED_SIGNALS, Interrupts
 from workers.replay.source import EventBatch
 from workers.replay.sources import JsonLines
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
     """Signals are handled as usual, also in a test run in the background, which ignores Ctrl-C."""
-    before = {number: signal.signal(number, usual) for number, usual in HEEDED.items()}
+    before = {number: signal.signal(number, usual) for number, usual in HANDLED_SIGNALS.items()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -58,14 +58,14 @@ def site(tmp_path: Path, monkeypatch: Patch) -> Path:
 def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float]) -> None:
     with Interrupts() as outer, Interrupts() as inner:
         assert inner is outer
-        with inner.held():
+        with inner.deferred():
             signal.raise_signal(signal.SIGINT)
             later[0] = 0.9
             signal.raise_signal(signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
                 inner.check()
         assert inner.pressed is signal.SIGINT and not inner.insisted
-        inner.hold()
+        inner.defer_rest()
         signal.raise_signal(signal.SIGINT)
         later[0] = 1.1
         with pytest.raises(KeyboardInterrupt):

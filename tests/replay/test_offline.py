@@ -30,8 +30,8 @@ from workers.replay.offline import (
     Offline,
     ReplayHistogram,
     Summary,
-    few_collections,
     fresh_histograms,
+    infrequent_gc,
     replay,
 )
 from workers.replay.source import EventBatch, Source
@@ -155,7 +155,7 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
 
     def pressed(*, held: bool, times: int = 1) -> bool:
         with Interrupts() as interrupts:
-            step = interrupts.held() if held else contextlib.nullcontext()
+            step = interrupts.deferred() if held else contextlib.nullcontext()
             try:
                 with step:
                     for _ in range(times):
@@ -254,12 +254,12 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
 
 
 def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
-    from workers.commands.replay import _where
+    from workers.commands.replay import _progress_text
 
     summary = Summary(events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0)
     text_of_all = "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
-    assert _where(summary) == text_of_all
-    assert "left" not in _where(Summary(events=1, seconds=1.0))
+    assert _progress_text(summary) == text_of_all
+    assert "left" not in _progress_text(Summary(events=1, seconds=1.0))
     told: list[Any] = []
     settings, content = settings_of(tmp_path), text(500)
     source = lines(settings, content)
@@ -294,7 +294,7 @@ def test_the_collector_is_as_before(tmp_path: Path) -> None:
     import gc
 
     before = gc.get_threshold()
-    with few_collections():
+    with infrequent_gc():
         assert gc.get_threshold() != before
     assert gc.get_threshold() == before
 

@@ -23,7 +23,7 @@ from tests.events.reading import shape
 from tests.replay.site import T0, Patch, settings_of
 from workers.events.columns import Events
 from workers.replay import parquet, sources
-from workers.replay.source import EventBatch, ahead
+from workers.replay.source import EventBatch, prefetch
 from workers.replay.sources import JsonLines, open_source
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -357,7 +357,7 @@ def test_the_next_piece_is_made_by_another_thread_while_one_is_looked_at() -> No
             made.append(i)
             yield threading.current_thread()
 
-    found = ahead(pieces())
+    found = prefetch(pieces())
     first = next(found)
     assert begun.wait(60)  # the second is on its way, though nobody asked for it
     assert made == [0]
@@ -372,7 +372,7 @@ def test_what_goes_wrong_is_raised_where_the_piece_would_have_come() -> None:
         yield 1
         raise OSError("gone")
 
-    found = ahead(pieces())
+    found = prefetch(pieces())
     assert next(found) == 1
     with pytest.raises(OSError, match="gone"):
         next(found)
@@ -380,7 +380,7 @@ def test_what_goes_wrong_is_raised_where_the_piece_would_have_come() -> None:
 
 def test_who_stops_early_leaves_no_thread_behind() -> None:
     threads = set(threading.enumerate())
-    found = ahead(iter(range(1, 1_000)))
+    found = prefetch(iter(range(1, 1_000)))
     assert next(found) == 1
     found.close()
     assert set(threading.enumerate()) == threads

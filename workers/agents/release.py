@@ -57,7 +57,7 @@ class ReleaseShard(Shard):
             )
         super().open()
         if self._guard is not None:
-            self._guard.look()
+            self._guard.refresh()
             self._guard.check(self.merge.progress(), _next_epochs(self.merge.histograms))
 
     def restore(self) -> None:
@@ -128,7 +128,7 @@ class ReleaseShard(Shard):
         for histogram in histograms:
             histogram.reserve()
         self._commit([])
-        self._guard.look()
+        self._guard.refresh()
         self._guard.check(self.merge.progress(), epochs)
 
     def _ticks(self) -> dict[str, int]:

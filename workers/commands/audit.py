@@ -51,13 +51,15 @@ class Tally:
     keys: set[str] = field(default_factory=set)
 
 
-class Repeated(Histogram):
+class RecomputedHistogram(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
         self.start_at(first)
         self._public, self._declared = False, dict(since)
 
 
 class Auditor:
+    """Comparison of a worker's published snapshots with those that its contributions give."""
+
     def __init__(self, settings: Settings) -> None:
         self._settings, self._key = settings, NoiseKey(read_key(settings.worker.key_file))
         self._connection = connection_of(settings)
@@ -83,10 +85,10 @@ class Auditor:
         outputs = [(topic, at) for topic, number in numbers.items() for at in range(number)]
         await_commits(self._connection, outputs)
         for topic in self._outputs:
-            for message in self._all(topic):
+            for message in self._messages(topic):
                 key, value = message.key() or b"", message.value() or b""
-                self._published[_digest(topic, key, _plain(value))] += 1
-                if _plain(value) != value:
+                self._published[_digest(topic, key, _stripped(value))] += 1
+                if _stripped(value) != value:
                     self._windowed.add(_digest(topic, key, value))
         for owner, state in enumerate(states):
             if state is not None:
@@ -94,7 +96,7 @@ class Auditor:
         if self._published.total():
             self._explain_rest()
 
-    def _all(self, topic: str) -> Iterator[Message]:
+    def _messages(self, topic: str) -> Iterator[Message]:
         for partition in range(self._topics.partitions(topic)):
             yield from read_partition(self._connection, topic, partition)
 
@@ -112,7 +114,7 @@ class Auditor:
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
             first = before.life.first
-            if first is not None and isinstance(histogram, Repeated):
+            if first is not None and isinstance(histogram, RecomputedHistogram):
                 histogram.repeat(first, before.served())
         return again, ends, stored.position
 
@@ -120,7 +122,7 @@ class Auditor:
         settings = self._settings
         stream = self._topics.stream(settings.contributions_topic, settings.release_state_topic)
         of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners}
-        fresh = histograms(Repeated, settings, self._built, **of)
+        fresh = histograms(RecomputedHistogram, settings, self._built, **of)
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
@@ -138,8 +140,8 @@ class Auditor:
         self._compare(merge, ends)
         for histogram in self._unfinished(merge, ends):
             raise Difference(
-                f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were released, "
-                f"but the contributions cover only those before {histogram.next}"
+                f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were "
+                f"released, but the contributions cover only those before {histogram.next}"
             )
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:
@@ -156,7 +158,7 @@ class Auditor:
             for snapshot in released.snapshots:
                 histogram = by_topic[snapshot.topic]
                 if snapshot.end_ms <= histogram.grid.end(ends.get(histogram.name, 0) - 1):
-                    self._strike_off(histogram, snapshot)
+                    self._match(histogram, snapshot)
                     if self._exact is not None:
                         self._exact.write(_with_exact(histogram, snapshot))
             compared = sum(tally.snapshots for tally in self.tallies.values())
@@ -166,12 +168,12 @@ class Auditor:
     def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
         return [one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)]
 
-    def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
-        plain = _plain(snapshot.value)
+    def _match(self, histogram: Histogram, snapshot: Snapshot) -> None:
+        plain = _stripped(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
         tally = self.tallies[histogram.name]
         if digest not in self._published:
-            raise Difference(self._unlike(snapshot))
+            raise Difference(self._mismatch(snapshot))
         if self._published[digest] > 1:
             raise Difference(f"{_name(snapshot.value)}: published {self._published[digest]} times")
         del self._published[digest]
@@ -183,24 +185,24 @@ class Auditor:
         tally.ticks.add(snapshot.end_ms)
         tally.keys.add(snapshot.key)
 
-    def _unlike(self, snapshot: Snapshot) -> str:
+    def _mismatch(self, snapshot: Snapshot) -> str:
         wanted = orjson.loads(snapshot.value)
-        for message in self._all(snapshot.topic):
+        for message in self._messages(snapshot.topic):
             if message.key() == snapshot.key.encode():
                 found = orjson.loads(message.value() or b"null")
                 if not isinstance(found, dict):
                     continue
                 fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
                 if not {"start", "id", "page"}.intersection(fields):
-                    return f"{_name(snapshot.value)}: published {_cut(found, fields)}, computed {_cut(wanted, fields)}"
+                    return f"{_name(snapshot.value)}: published {_excerpt(found, fields)}, computed {_excerpt(wanted, fields)}"
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
         """Check that unmatched snapshots are of an earlier generation or newer than the state."""
         for topic in self._outputs:
-            for message in self._all(topic):
+            for message in self._messages(topic):
                 value = message.value() or b""
-                if _digest(topic, message.key() or b"", _plain(value)) not in self._published:
+                if _digest(topic, message.key() or b"", _stripped(value)) not in self._published:
                     continue
                 try:
                     found = orjson.loads(value)
@@ -268,7 +270,8 @@ def _digest(topic: str, key: bytes, value: bytes) -> bytes:
     return hashlib.blake2b(lengths + topic.encode() + key + value, digest_size=16).digest()
 
 
-def _plain(value: bytes) -> bytes:
+def _stripped(value: bytes) -> bytes:
+    """Return a snapshot without its windows."""
     return _WINDOWS.sub(b"", value, count=1)
 
 
@@ -280,6 +283,6 @@ def _name(value: bytes) -> str:
     )
 
 
-def _cut(body: dict[str, object], fields: list[str]) -> str:
+def _excerpt(body: dict[str, object], fields: list[str]) -> str:
     text = msgspec.json.encode({k: body.get(k) for k in fields}).decode()
     return text if len(text) <= 200 else text[:197] + "..."

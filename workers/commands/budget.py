@@ -8,9 +8,9 @@ from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
 from workers.privacy import spending
-from workers.privacy.ceiling_guard import OtherWorkers, overlap
+from workers.privacy.ceiling_guard import OtherWorkers, topics_overlap
 from workers.privacy.phrasing import cautions
-from workers.privacy.total import Charge, explained, rows_of
+from workers.privacy.total import Charge, loss_caption, loss_table
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import Printer, ProgressLine, iso_time, plural, print_json
 from workers.settings.durations import format_duration
@@ -59,7 +59,7 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
         named.add(one.worker.name)
         topics = one.events.topics
-        if not overlap(set(topics.names) or {str(topics)}, first.events.topics):
+        if not topics_overlap(set(topics.names) or {str(topics)}, first.events.topics):
             raise SettingsError(
                 f"worker {one.worker.name} counts {topics}, and worker {first.worker.name} counts "
                 f"{first.events.topics}: no event is in both, so nothing adds up"
@@ -75,8 +75,8 @@ def show_all(budgets: spending.AllBudgets, console: Console, topics: Sequence[st
     say.line(f"workers {names}, all together, for one {budgets.unit}", style="bold")
     _total(budgets.total, budgets.not_in_total, budgets.unit, say)
     say.line(
-        "- not included: workers whose settings were not given, earlier workers whose topics were deleted, and anything "
-        "else published about these events; all of it adds up",
+        "- not included: workers whose settings were not given, earlier workers whose topics were "
+        "deleted, and anything else published about these events; all of it adds up",
         2,
     )
 
@@ -104,8 +104,8 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
         if budget.person:
             say.line()
             say.line("what one person loses", style="bold")
-            say.table(*rows_of(budget.person, budget.unit), left=())
-            say.line(explained(budget.unit), 2)
+            say.table(*loss_table(budget.person, budget.unit), left=())
+            say.line(loss_caption(budget.unit), 2)
     if budget.ceiling is not None:
         say.line()
         _ceiling(budget.ceiling, budget.unit, say)
@@ -189,7 +189,7 @@ def _parts(parts: Sequence[spending.Counted]) -> str:
     return ", ".join(named)
 
 
-def _ceiling(left: spending.Left, unit: str, say: Printer) -> None:
+def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     limit = f"epsilon {left.max_epsilon!r} at delta {left.max_delta!r}"
     say.line(f"ceiling: {limit} for one {unit}, in {period}", style="bold")
@@ -225,12 +225,12 @@ def _unseen(budget: spending.Budget) -> Iterator[str]:
             yield "every further epoch of a running histogram adds its price"
     if budget.ceiling is not None:
         yield (
-            "the ceiling counts other workers on the same events as well, where their state is on this cluster and may be "
-            "read; the total above is of this one"
+            "the ceiling counts other workers on the same events as well, where their state is on "
+            "this cluster and may be read; the total above is of this one"
         )
     yield (
-        "not included: other workers on the same events, an earlier worker of this name whose topics were deleted, "
-        "and anything else published about these events; all of it adds up"
+        "not included: other workers on the same events, an earlier worker of this name whose "
+        "topics were deleted, and anything else published about these events; all of it adds up"
     )
 
 

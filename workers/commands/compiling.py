@@ -52,7 +52,7 @@ from workers.settings.settings import EventsSettings, Settings, settings_of, sha
 logger = logging.getLogger(__name__)
 
 _EVENTS = 64
-_APART = "apart"
+_SECOND = "apart"
 _TICK_MS = 1000
 # Earlier events would be rejected, and what counts events would not be compiled.
 _BEGIN_MS = EARLIEST_MS
@@ -69,20 +69,20 @@ def ensure_compiled(say: Callable[[str], object] = log) -> None:
 def compile_kernels() -> float:
     """Compile every kernel that counting needs; return the seconds taken.
 
-    A second process compiles the share of `_apart` if a core is free and its results can be cached:
-    17 s instead of 31.
+    A second process runs `_compile_share` if a core is free and its results can be cached: 17 s
+    instead of 31.
     """
     begun = time.perf_counter()
-    with _fast_compiler(), _other_process() as wait:
+    with _fast_compiler(), _second_process() as wait:
         quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
-        _of_batches(_Unscanned)
+        _compile_batches(_Unscanned)
         if _with_formats():
-            _of_avro()
+            _compile_avro()
         wait()
         # There is no second process, or it failed.
-        _apart()
-        _of_batches()
-        _of_replay()
+        _compile_share()
+        _compile_batches()
+        _compile_replay()
     compiled.mark_all_compiled()
     return time.perf_counter() - begun
 
@@ -117,11 +117,11 @@ def _fast_compiler() -> Iterator[None]:
 
 
 @contextmanager
-def _other_process() -> Iterator[Callable[[], object]]:
+def _second_process() -> Iterator[Callable[[], object]]:
     if not compiled.can_cache() or cores() < 2:
         yield lambda: None
         return
-    command = [sys.executable, "-m", "workers.commands.compiling", _APART]
+    command = [sys.executable, "-m", "workers.commands.compiling", _SECOND]
     quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     with subprocess.Popen(command, **quiet) as other:
         try:
@@ -130,7 +130,7 @@ def _other_process() -> Iterator[Callable[[], object]]:
             other.kill()
 
 
-def _apart() -> None:
+def _compile_share() -> None:
     """Compile the second process's share: scanning records, feeding sketches, drawing noise."""
     data = b"".join(_events())
     ends = np.cumsum([len(event) for event in _events()])
@@ -140,9 +140,9 @@ def _apart() -> None:
     # A sketch fed more items than it has counters, including an item that takes all rounds.
     labels = [b"a", b"b", b"c"]
     Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
-    _of_noise()
+    _compile_noise()
     if _with_formats():
-        _of_protobuf()
+        _compile_protobuf()
 
 
 def _with_formats() -> bool:
@@ -170,7 +170,7 @@ def _events() -> list[bytes]:
     return events
 
 
-def _of_noise() -> None:
+def _compile_noise() -> None:
     one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
     fixed_words, first = readonly_contiguous(words), readonly_contiguous(words[0])
     number_blocks.xor(fixed_words, words, words)
@@ -185,7 +185,7 @@ def _of_noise() -> None:
     number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
 
 
-def _of_batches(form: Callable[[Node], Format] = Json) -> None:
+def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     # Not imported by `replay` of a file once everything is compiled.
     from aiokafka import TopicPartition
     from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
@@ -227,7 +227,7 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
                     section.contributions()
 
 
-def _of_replay() -> None:
+def _compile_replay() -> None:
     text = b"".join(event + b"\n" for event in _events())
     for unit in ("event", "user"):
         settings = _settings(unit)
@@ -252,7 +252,7 @@ def _longs(rows: int, columns: int) -> NDArray[np.int64]:
     return readonly_contiguous(np.zeros((rows, columns), dtype=np.int64))
 
 
-def _of_avro() -> None:
+def _compile_avro() -> None:
     data, roots = _bytes_and_roots()
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
     columns = _longs(1, avro_scanner.COLUMNS)
@@ -266,7 +266,7 @@ def _of_avro() -> None:
         parse_headers(data, values, named, _longs(0, 2), 0, pairs, pairs.copy(), number)
 
 
-def _of_protobuf() -> None:
+def _compile_protobuf() -> None:
     data, roots = _bytes_and_roots()
     widths = (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
     log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in widths)
@@ -309,9 +309,9 @@ def _settings(unit: str) -> Settings:
 
 
 if __name__ == "__main__":
-    if _APART in sys.argv[1:]:
+    if _SECOND in sys.argv[1:]:
         with _fast_compiler():
-            _apart()
+            _compile_share()
     else:
         print("Compiling the loops that count (once) ...", flush=True)
         print(f"... in {compile_kernels():.1f} s")

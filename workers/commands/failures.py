@@ -24,6 +24,7 @@ def log(text: str) -> None:
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) -> int:
+    """Say in one line what failed, with `debug` also where; return the exit code."""
     if debug and say is log:
         click.echo(traceback_of(error), err=True)
     elif debug:

@@ -130,8 +130,8 @@ class _CommandOwner:
         self._asked_s = now_s
         if now_s - self._since_s > _PATIENCE_S:
             raise KafkaAway(
-                f"Kafka has not answered for {_PATIENCE_S:g} s: "
-                "what was sent back is not sent again; start it again"
+                f"Kafka has not answered for {_PATIENCE_S:g} s: start this command again; it sends "
+                "no reject twice"
             )
 
     def report_progress(self) -> None: ...
@@ -140,8 +140,8 @@ class _CommandOwner:
 
     def confirm(self) -> None:
         raise KafkaAway(
-            "Kafka ended a transaction, or answered too late: what was sent back is not sent again; "
-            "start it again"
+            "Kafka ended a transaction, or answered too late: start this command again; it sends "
+            "no reject twice"
         )
 
 
@@ -271,7 +271,7 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
 
     if retry:
         ensure_compiled()
-        _retried(retry_rejects(settings, connection, wanted), say)
+        _print_retry(retry_rejects(settings, connection, wanted), say)
         say.line()
     counts = defaultdict[str, ReasonCounts](ReasonCounts)
     shown: list[Rejected] = []
@@ -312,7 +312,7 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     return 0
 
 
-def _retried(outcome: RetryCounts, say: Printer) -> None:
+def _print_retry(outcome: RetryCounts, say: Printer) -> None:
     sent = plural(outcome.sent, "record")
     say.line(f"sent back: {sent}, to the topics and partitions they came from", style="bold")
     if outcome.sent:

@@ -41,7 +41,7 @@ _OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
 METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
 
 
-def _opening(
+def _opener(
     source: str | None, since: str | None, until: str | None
 ) -> Callable[[Settings], AbstractContextManager[Source]]:
     if source is not None:
@@ -76,7 +76,7 @@ def replay_events(
     since: str | None,
     until: str | None,
     snapshots: str | None,
-    options: Options | None,
+    options: BacktestOptions | None,
 ) -> int:
     """Replay the events of the file `source`, or (None) those of the topic from `since` to `until`.
 
@@ -89,11 +89,11 @@ def replay_events(
             if Path(source).samefile(snapshots):
                 refusal = "it is the input; choose another file"
                 raise SettingsError(f"--snapshots {snapshots}: {refusal}")
-    opening = _opening(source, since, until)
+    opening = _opener(source, since, until)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
-        backtest = None if options is None else Prepared(options, settings, key, snapshots)
+        backtest = None if options is None else BacktestRun(options, settings, key, snapshots)
         read = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
@@ -103,7 +103,7 @@ def replay_events(
         ):
 
             def show(summary: Summary) -> None:
-                progress.update(_where(summary))
+                progress.update(_progress_text(summary))
 
             if backtest is None:
                 summary = replay(settings, key, events, output.write, show)
@@ -151,8 +151,8 @@ def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
 
-def _where(summary: Summary) -> str:
-    text = counts(summary)
+def _progress_text(summary: Summary) -> str:
+    text = totals(summary)
     if summary.seconds > 0:
         text += f", {summary.events / summary.seconds:,.0f} events/s"
     if summary.total and summary.position:
@@ -161,14 +161,14 @@ def _where(summary: Summary) -> str:
     return text
 
 
-def counts(summary: Summary) -> str:
+def totals(summary: Summary) -> str:
     rejects = sum(summary.rejects.values())
     return f"{summary.events:,} events, {rejects:,} rejected, {summary.snapshots:,} snapshots, {summary.seconds:.1f} s"
 
 
 def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
     mark = " PARTIAL:" if summary.partial else ""
-    yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
+    yield f"replay:{mark} {totals(summary)} (exact: for the operator only)"
     if summary.outside:
         yield f"  {summary.outside:,} events outside the time range, left out"
     if summary.late:
@@ -211,7 +211,7 @@ class Output:
             self._file = sys.stdout.buffer
         elif name is not None:
             path = Path(name)
-            with self._told():
+            with self._explain_errors():
                 # A pipe or a device must not be replaced.
                 if path.is_file() or not path.exists():
                     self._part = path.with_name(path.name + ".part")
@@ -228,12 +228,12 @@ class Output:
             self._part.unlink(missing_ok=True)
 
     def _write(self, snapshot: Snapshot) -> None:
-        with self._told():
+        with self._explain_errors():
             if self._file is not None:
                 self._file.write(snapshot.value + b"\n")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -245,7 +245,7 @@ class Output:
         """Give the file its name; a `partial` one (ticks missing) never replaces an older file."""
         if self._file is None or self._name is None:
             return
-        with self._told():
+        with self._explain_errors():
             self._file.flush()
             self.place = "standard output" if self._name == "-" else self._name
             if self._part is not None:
@@ -258,7 +258,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BacktestOptions:
     config: Path
     report: Path
     vary: Sequence[str]
@@ -267,16 +267,18 @@ class Options:
     force: bool
 
 
-class Prepared:
+class BacktestRun:
+    """The runs of a backtest, and its results; leaving the context ends its processes."""
+
     def __init__(
-        self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
+        self, options: BacktestOptions, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
         if options.vary and snapshots is not None:
             refusal = "--snapshots writes those of one run, so it cannot be used with --vary"
             raise SettingsError(refusal)
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
-        self.settings = self._grid.read_with(settings)
+        self.settings = self._grid.reader_settings(settings)
         prepare(options.report, force=options.force)
         runs = runs_of(self._grid.combinations, options.seeds)
         self._number = len(runs)
@@ -316,12 +318,12 @@ class Prepared:
 
 
 def table(tables: Tables) -> Iterator[str]:
-    for histogram, of in by_histogram(tables).items():
+    for histogram, outcomes in by_histogram(tables).items():
         yield f"{histogram}:"
-        yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
-        if len(of) > ROWS_SHOWN:
-            yield f"  ... (the first {ROWS_SHOWN} of {len(of)}; all are in the report)"
-        for sentence in recommend(of).words:
+        yield from _aligned([_row(outcome) for outcome in outcomes[:ROWS_SHOWN]])
+        if len(outcomes) > ROWS_SHOWN:
+            yield f"  ... (the first {ROWS_SHOWN} of {len(outcomes)}; all are in the report)"
+        for sentence in recommend(outcomes).words:
             yield f"  {sentence}"
 
 

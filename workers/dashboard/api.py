@@ -35,10 +35,10 @@ from workers.dashboard.hub import (
     History,
     Hub,
     Viewer,
-    catalogue,
+    catalog,
     event,
+    joint_guarantee,
     now_ms,
-    together_of,
 )
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
 from workers.dashboard.store.queries import (
@@ -86,24 +86,24 @@ BEAT_S = 5.0
 # A client that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
-VIEWERS = 2_000
-LIMIT = 1_000
+VIEWERS_MAX = 2_000
+SNAPSHOTS_MAX = 1_000
 PAGE_TYPES = {
     "html": "text/html",
     "css": "text/css",
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
-ITEMS = 100
+ITEMS_MAX = 100
 COMPRESS_FROM = 1_024
-ENTRIES = 10_000
-EPOCHS = 1_000
-TIMES = 2**53 - 1
+ENTRIES_MAX = 10_000
+EPOCHS_MAX = 1_000
+INT_MAX = 2**53 - 1
 FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 CHUNK = 256 << 10
 
-COMMON = {"histogram", "key", "item", "from", "to", "limit", "format"}
-TICK = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
+HISTORY_PARAMS = {"histogram", "key", "item", "from", "to", "limit", "format"}
+TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
 
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
@@ -114,38 +114,38 @@ class BadQuery(ValueError):
     """Invalid query string; the client sees the message."""
 
 
-def only_known(query: Mapping[str, str], names: set[str]) -> None:
+def refuse_unknown(query: Mapping[str, str], names: set[str]) -> None:
     for name in query:
         if name not in names:
             raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
 
 
-def one(query: MultiMapping[str], name: str) -> str:
+def param(query: MultiMapping[str], name: str) -> str:
     given = query.getall(name, [])
     if len(given) != 1:
         raise BadQuery(f"{name}: only one" if given else f"{name} is missing")
     return given[0]
 
 
-def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
-    text = one(query, name)
+def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int:
+    text = param(query, name)
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         raise BadQuery(f"{name}: a whole number from {least:,} to {most:,}")
     return int(text)
 
 
-def number_or(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
-    return number(query, name, least, most) if name in query else None
+def optional_int(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
+    return int_param(query, name, least, most) if name in query else None
 
 
 def stream_of(query: MultiMapping[str]) -> Stream:
-    return Stream(one(query, "histogram"), one(query, "key"))
+    return Stream(param(query, "histogram"), param(query, "key"))
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
     named = query.getall("item", [])
-    if len(named) > ITEMS:
-        raise BadQuery(f"item: at most {ITEMS} of them")
+    if len(named) > ITEMS_MAX:
+        raise BadQuery(f"item: at most {ITEMS_MAX} of them")
     return named
 
 
@@ -210,17 +210,17 @@ def application(
     async def list_histograms(request: web.Request) -> web.Response:
         if request.query:
             return refusal(400, "no parameters here")
-        listed = catalogue(hub.history, histograms)
+        listed = catalog(hub.history, histograms)
         found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
-        found["together"] = together_of(hub.history, histograms)
+        found["together"] = joint_guarantee(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
         return json_of({**found, **kept, **(further or {})})
 
-    served = {"/api/histograms": list_histograms, "/api/snapshots": refusing(_snapshots)}
-    served |= {"/api/stream": refusing(_stream), "/healthz": health, "/readyz": ready}
+    served = {"/api/histograms": list_histograms, "/api/snapshots": json_errors(_snapshots)}
+    served |= {"/api/stream": json_errors(_stream), "/healthz": health, "/readyz": ready}
     if store is not None:
         app[STORE] = store
-        served |= {"/api/history": refusing(_over_time), "/api/epochs": refusing(_by_epoch)}
+        served |= {"/api/history": json_errors(_over_time), "/api/epochs": json_errors(_by_epoch)}
     for path, handler in (served | {"/metrics": metrics}).items():
         app.router.add_get(path, handler)
     app.on_shutdown.append(close)
@@ -260,12 +260,12 @@ async def _snapshots(request: web.Request) -> web.Response:
         raise NotStored("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
-    only_known(query, TICK | {"after", "limit"})
+    refuse_unknown(query, TICK_PARAMS | {"after", "limit"})
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
-    after, top = number_or(query, "after", 0, 2**63 - 1), number_or(query, "top", 1, 2**31)
-    limit = number_or(query, "limit", 1, LIMIT) or 100
+    after, top = optional_int(query, "after", 0, 2**63 - 1), optional_int(query, "top", 1, 2**31)
+    limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
     items = frozenset(named) if named else None
     found, more = history.page(stream, after, limit)
     lines = []
@@ -279,7 +279,7 @@ async def _snapshots(request: web.Request) -> web.Response:
 
 async def _stream(request: web.Request) -> web.StreamResponse:
     query = request.query
-    only_known(query, {"histogram", "key", "top"})
+    refuse_unknown(query, {"histogram", "key", "top"})
     if "top" in query and query["top"] not in {str(top) for top in TOPS}:
         raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
     histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
@@ -289,8 +289,8 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     top = int(query["top"]) if "top" in query else None
     wanted = Filter(histograms=histograms, keys=keys, top=top)
     hub = request.app[HUB]
-    if len(hub) >= VIEWERS:
-        full = f"{VIEWERS:,} viewers are connected already"
+    if len(hub) >= VIEWERS_MAX:
+        full = f"{VIEWERS_MAX:,} viewers are connected already"
         return refusal(503, full, **{hdrs.RETRY_AFTER: "10"})
     headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
     response = web.StreamResponse(headers=headers)
@@ -329,16 +329,16 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
 
 async def _over_time(request: web.Request) -> web.StreamResponse:
     query = request.query
-    only_known(query, COMMON | {"step"})
-    limit = number_or(query, "limit", 1, ENTRIES) or 1_000
+    refuse_unknown(query, HISTORY_PARAMS | {"step"})
+    limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
     asked = HistoryQuery(**_common(request), step=_step(query), limit=limit)
     return await _answer(request, asked)
 
 
 async def _by_epoch(request: web.Request) -> web.StreamResponse:
     query = request.query
-    only_known(query, COMMON | {"top"})
-    limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
+    refuse_unknown(query, HISTORY_PARAMS | {"top"})
+    limit, top = optional_int(query, "limit", 1, EPOCHS_MAX), optional_int(query, "top", 1, 2**31)
     common = _common(request)
     top = 100 if top is None and not common["items"] else top
     return await _answer(request, EpochsQuery(**common, top=top, limit=limit or 100))
@@ -346,21 +346,21 @@ async def _by_epoch(request: web.Request) -> web.StreamResponse:
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
-    only_known(query, TICK)
+    refuse_unknown(query, TICK_PARAMS)
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
     asked = TickQuery(
         stream=stream_of(query),
-        at=number(query, "at", 0, TIMES) if by_time else None,
-        epoch=None if by_time else number(query, "epoch", 1, TIMES),
-        tick=None if by_time else number(query, "tick", 1, TIMES),
-        id=one(query, "id") if "id" in query else None,
+        at=int_param(query, "at", 0, INT_MAX) if by_time else None,
+        epoch=None if by_time else int_param(query, "epoch", 1, INT_MAX),
+        tick=None if by_time else int_param(query, "tick", 1, INT_MAX),
+        id=param(query, "id") if "id" in query else None,
         items=items_of(query),
-        top=number_or(query, "top", 1, 2**31),
+        top=optional_int(query, "top", 1, 2**31),
     )
     held = memory.page(asked.stream, None, memory.ticks)[0]
-    found = next((snapshot for snapshot in reversed(held) if _is(snapshot, asked)), None)
+    found = next((snapshot for snapshot in reversed(held) if _matches(snapshot, asked)), None)
     if found is not None:
         line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
         return answer(b'{"snapshots":[%s],"more":false}' % line)
@@ -378,7 +378,9 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
 
 
-def refusing(handler: Handler) -> Handler:
+def json_errors(handler: Handler) -> Handler:
+    """Return a handler that answers errors of queries as JSON."""
+
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
@@ -393,8 +395,7 @@ def refusing(handler: Handler) -> Handler:
 
 
 def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.Response:
-    """Return an empty history for a stream in memory only; raise `NotStored` else, or for a
-    file."""
+    """Return an empty JSON history for a stream only in memory; else raise `NotStored`."""
     memory = request.app[HUB].history
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
@@ -412,7 +413,7 @@ def _nothing_yet(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web
 
 async def _answer(request: web.Request, asked: HistoryQuery | EpochsQuery) -> web.StreamResponse:
     store = request.app[STORE]
-    wanted = one(request.query, "format") if "format" in request.query else "json"
+    wanted = param(request.query, "format") if "format" in request.query else "json"
 
     def as_json(cursor: Any) -> bytes:
         if isinstance(asked, HistoryQuery):
@@ -459,7 +460,7 @@ def _common(request: web.Request) -> dict[str, Any]:
     query, stream = request.query, stream_of(request.query)
     if stream.histogram not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
-    since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
+    since, until = optional_int(query, "from", 0, INT_MAX), optional_int(query, "to", 0, INT_MAX)
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
     return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
@@ -468,19 +469,17 @@ def _common(request: web.Request) -> dict[str, Any]:
 def _step(query: MultiMapping[str]) -> int | None:
     if "step" not in query:
         return None
-    text = one(query, "step")
+    text = param(query, "step")
     try:
         step = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
     except ValueError:
         step = 0
-    if not 1 <= step <= TIMES:
-        raise BadQuery(
-            "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
-        )
+    if not 1 <= step <= INT_MAX:
+        raise BadQuery("step: a whole number of ms from 1, or a duration such as 10s, 5m, 1h or 1d")
     return step
 
 
-def _is(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
+def _matches(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
     if asked.id is not None and snapshot.id != asked.id:
         return False
     if asked.at is not None:

@@ -31,7 +31,7 @@ BATCH = 2_000
 # A batch is delivered when it is full or this old, which bounds a snapshot's delay.
 POLL_S = 0.1
 # At a partition's end, with transaction markers; searched for its newest time and tick width.
-TAIL = 100
+TAIL_RECORDS = 100
 # Per partition, if the broker cannot look up offsets by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
@@ -61,14 +61,14 @@ class Feed:
         self._unread: set[Place] = set()
         self._cause: KafkaError | None = None
         self._silence: KafkaError | None = None
-        self._strange = 0
+        self._invalid = 0
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     async def run(self) -> None:
         options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
         fetching = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32_768}
-        consumer = self._connection.consumer(**options, **fetching, error_cb=self._note)
+        consumer = self._connection.consumer(**options, **fetching, error_cb=self._record_error)
         try:
             await self._follow(consumer)
         finally:
@@ -88,7 +88,7 @@ class Feed:
                     missing = await self._call(lambda: self._assign(consumer))
                     topics_at = time.monotonic() + (RETRY_S if missing else TOPICS_S)
                     check_at = time.monotonic() + CHECK_S
-                    self._tell(missing)
+                    self._report_reading(missing)
                 elif time.monotonic() >= check_at:
                     await self._call(lambda: self._check(consumer))
                     check_at = time.monotonic() + CHECK_S
@@ -99,12 +99,12 @@ class Feed:
                 self._hub.publish(snapshots)
                 if error is not None:
                     raise KafkaException(error)
-                self._tell(missing)
+                self._report_reading(missing)
             except KafkaException as failed:
                 if not self._assigned:
-                    # Calls only `_note`: nothing is assigned.
+                    # Calls only `_record_error`: nothing is assigned.
                     await self._call(lambda: consumer.poll(0))
-                self._complain(failed.args[0])
+                self._report_error(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
 
@@ -114,11 +114,9 @@ class Feed:
         new = [place for place in found if place not in self._assigned]
         if new:
             self._unread.update(new)
-            starts = self._starts(new)
+            starts = self._start_offsets(new)
             self._assigned.update(starts)
-            consumer.incremental_assign(
-                [TopicPartition(*place, at) for place, at in starts.items()]
-            )
+            consumer.incremental_assign([TopicPartition(*tp, at) for tp, at in starts.items()])
         present = {topic for topic, _ in found}
         return [topic for topic in self._topics if topic not in present]
 
@@ -145,21 +143,21 @@ class Feed:
         try:
             return self._pages.receive(self._topics[topic], message.value())
         except InvalidSnapshot as error:
-            self._strange += 1
-            if self._strange.bit_count() == 1:  # the first, second, fourth, ...
+            self._invalid += 1
+            if self._invalid.bit_count() == 1:  # the first, second, fourth, ...
                 place = f"{topic}[{partition}] offset {message.offset()}"
-                logger.warning("%s: %s; skipped, %d so far", place, error, self._strange)
+                logger.warning("%s: %s; skipped, %d so far", place, error, self._invalid)
             return None
 
-    def _starts(self, places: list[Place]) -> dict[Place, int]:
+    def _start_offsets(self, places: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
-        options = {"enable.partition.eof": True, "error_cb": self._note}
+        options = {"enable.partition.eof": True, "error_cb": self._record_error}
         with closing(self._connection.consumer(**options)) as with_end:
             bounds = {
                 place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
                 for place in places
             }
-            since = self._since(with_end, bounds)
+            since = self._start_times(with_end, bounds)
             wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
             answers = with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
         found = {(one.topic, one.partition): one.offset for one in answers}
@@ -170,7 +168,7 @@ class Feed:
             starts[place] = max(offset if offset < high else low, high - HISTORY_RECORDS, low)
         return starts
 
-    def _since(
+    def _start_times(
         self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]
     ) -> dict[Place, int]:
         """Return each partition's history start time, estimated from its last records."""
@@ -178,7 +176,7 @@ class Feed:
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
             return since
-        tails = {place: max(low, high - TAIL) for place, (low, high) in bounds.items()}
+        tails = {place: max(low, high - TAIL_RECORDS) for place, (low, high) in bounds.items()}
         consumer.assign([TopicPartition(*place, tails[place]) for place in open_ends])
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
@@ -199,31 +197,31 @@ class Feed:
         consumer.unassign()
         return since
 
-    def _tell(self, missing: list[str]) -> None:
+    def _report_reading(self, missing: list[str]) -> None:
         self._hub.outage.end()
         self._silence = None
         reading = "reading" if self._unread else "live"
-        self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
+        self._set_state({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 
-    def _say(self, state: Mapping[str, object]) -> None:
+    def _set_state(self, state: Mapping[str, object]) -> None:
         before, after = self._hub.state["kafka"], state["kafka"]
         # Outages are logged separately.
         if self._hub.set_state(state) and "away" not in (before, after):
             logger.info("Kafka: %s", after)
 
-    def _complain(self, error: KafkaError) -> None:
+    def _report_error(self, error: KafkaError) -> None:
         """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
         # Only the callback gets the reason for a broker's silence.
         cause, self._cause = self._cause or error, None
         if cause.code() in _REFUSALS:
-            self._say({"kafka": "refused"})
+            self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
         else:
             said = cause if cause.code() == KafkaError._SSL else self._silence or cause
             self._hub.outage.begin(" ".join(said.str().split()))
-            self._say({"kafka": "away"})
+            self._set_state({"kafka": "away"})
 
-    def _note(self, error: KafkaError) -> None:
+    def _record_error(self, error: KafkaError) -> None:
         """Record an error from librdkafka's callback, which runs within our calls in the thread."""
         if error.code() in (*_REFUSALS, KafkaError._SSL):
             self._cause = error

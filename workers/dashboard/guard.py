@@ -58,7 +58,7 @@ def guard(host: str, token: str | None) -> Middleware:
         if local_only and _name(request.headers.get(hdrs.HOST, "")) not in names:
             why = "without a token this dashboard answers to localhost only (the Host header names another)"
             return refusal(403, why)
-        if digest is not None and request.path.startswith(PROTECTED) and not _may(request, digest):
+        if digest and request.path.startswith(PROTECTED) and not _has_token(request, digest):
             why = "a token is needed: Authorization: Bearer ..."
             return refusal(401, why, **{hdrs.WWW_AUTHENTICATE: "Bearer"})
         try:
@@ -95,7 +95,7 @@ def set_headers(response: web.StreamResponse) -> None:
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
 
-def _may(request: web.Request, digest: bytes) -> bool:
+def _has_token(request: web.Request, digest: bytes) -> bool:
     """Return whether the request has the token; the comparison takes constant time."""
     scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()

@@ -17,13 +17,13 @@ import orjson
 
 from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
 from workers.mechanisms.accounting import Guarantee
-from workers.privacy.total import Charge, compose, spans_of, stated
+from workers.privacy.total import Charge, compose, spans_of, stated_cost
 from workers.runtime.availability import Outage
 
 TICKS = 120
 MAX_BYTES = 256 << 20
 # Eviction shrinks to this share of MAX_BYTES, so that it runs rarely.
-ROOM = 0.9
+EVICT_TO = 0.9
 
 
 class History:
@@ -74,8 +74,7 @@ class History:
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return the oldest `limit` snapshots after `after` (None: the newest); whether more
-        exist."""
+        """Return the first `limit` after time `after` (None: the newest), and if more exist."""
         kept = list(self._of.get(stream, ()))
         if after is None:
             return kept[-limit:], False
@@ -84,7 +83,7 @@ class History:
 
     def _shrink(self) -> None:
         """Evict from the largest streams, but keep the newest snapshot of every stream."""
-        while self.bytes > self._max_bytes * ROOM:
+        while self.bytes > self._max_bytes * EVICT_TO:
             longer = (stream for stream, kept in self._of.items() if len(kept) > 1)
             stream = max(longer, key=self._bytes.__getitem__, default=None)
             if stream is None:
@@ -156,7 +155,7 @@ class Hub:
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
         self.outage = Outage()
-        self.kept: Mapping[str, object] | None = None
+        self.history_state: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
         self._events: dict[Stream, dict[int | None, bytes]] = {}
         self._streams = 0
@@ -173,28 +172,27 @@ class Hub:
                     viewer.put(stream, self._event(stream, viewer.wanted.top))
         if changed and (streams := len(self.history.streams())) != self._streams:
             self._streams = streams
-            self._tell("streams", {"streams": streams})
+            self._broadcast("streams", {"streams": streams})
 
     def set_state(self, state: Mapping[str, object]) -> bool:
         """Send the state of the Kafka connection to all viewers; return whether it changed."""
         changed = state != self.state
         if changed:
             self.state = dict(state)
-            self._tell("state", self.state)
+            self._broadcast("state", self.state)
         return changed
 
-    def set_kept(self, state: Mapping[str, object]) -> None:
-        if state != self.kept:
-            self.kept = dict(state)
-            self._tell("history", self.kept)
+    def set_history_state(self, state: Mapping[str, object]) -> None:
+        if state != self.history_state:
+            self.history_state = dict(state)
+            self._broadcast("history", self.history_state)
 
     def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
-        """Add a viewer; it gets the newest snapshots, on reconnect only those after
-        `last_event`."""
+        """Add a viewer; it first gets the newest snapshots, or those after `last_event`."""
         viewer = Viewer(wanted)
         viewer.put("state", event("state", {**self.state, "now": now_ms()}))
-        if self.kept is not None:
-            viewer.put("history", event("history", {**self.kept, "now": now_ms()}))
+        if self.history_state is not None:
+            viewer.put("history", event("history", {**self.history_state, "now": now_ms()}))
         for snapshot in self.history.all_newest(self._number(last_event)):
             if wanted.holds(snapshot.stream):
                 viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))
@@ -208,7 +206,7 @@ class Hub:
         for viewer in self._viewers:
             viewer.close()
 
-    def _tell(self, name: str, data: Mapping[str, object]) -> None:
+    def _broadcast(self, name: str, data: Mapping[str, object]) -> None:
         line = event(name, {**data, "now": now_ms()})
         for viewer in self._viewers:
             viewer.put(name, line)
@@ -240,9 +238,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def catalogue(
-    history: History, known: Collection[tuple[str, int | None]]
-) -> list[dict[str, object]]:
+def catalog(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
     """Return every histogram with its stream keys and the metadata of its newest snapshot."""
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     for stream in history.streams():
@@ -260,7 +256,7 @@ def catalogue(
 LARGEST = 1e9
 
 
-def together_of(
+def joint_guarantee(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> dict[str, object] | None:
     """Return docs/api.md's total and loss table; None before anything was published.
@@ -286,7 +282,7 @@ def together_of(
 @lru_cache(maxsize=16)
 def _total(published: tuple[tuple[str, Guarantee, int | None], ...]) -> dict[str, object]:
     charges = [
-        Charge(stated(mechanism, promise.rho, promise.epsilon, promise.delta), epoch_ms)
+        Charge(stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta), epoch_ms)
         for mechanism, promise, epoch_ms in published
     ]
     found = compose([charge.cost for charge in charges])

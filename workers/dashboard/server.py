@@ -30,6 +30,8 @@ WATCH_S = 0.5
 
 
 class Dashboard:
+    """A dashboard's web server, and the feed and store behind it."""
+
     def __init__(
         self,
         settings: DashboardSettings,
@@ -82,7 +84,7 @@ class Dashboard:
     async def _watch(self) -> None:
         """Forward the store's state to viewers, which the store's thread must not touch."""
         while True:
-            self.hub.set_kept(self.store.state)
+            self.hub.set_history_state(self.store.state)
             await asyncio.sleep(WATCH_S)
 
     def _listen(self) -> socket.socket:

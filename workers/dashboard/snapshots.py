@@ -12,7 +12,7 @@ from workers.pipeline.snapshots import LISTS, join_pages
 from workers.runtime.errors import QuietcountError
 
 # Most incomplete ticks; the oldest is dropped for a new one.
-UNFINISHED = 1_000
+UNFINISHED_MAX = 1_000
 
 # Integers that a browser reads exactly.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
@@ -70,6 +70,8 @@ class SeenSnapshot(Head, frozen=True):
 
 
 class Pages:
+    """Incomplete snapshots, whose pages may arrive in any order."""
+
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
@@ -90,7 +92,7 @@ class Pages:
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
-        if place not in self._waiting and len(self._waiting) >= UNFINISHED:
+        if place not in self._waiting and len(self._waiting) >= UNFINISHED_MAX:
             self._waiting.pop(next(iter(self._waiting)))
         pages = self._waiting.setdefault(place, {})
         pages[frame.page] = page

@@ -116,20 +116,20 @@ REMEDY = "a smaller epsilon or rho"
 
 
 def check_sampler_delta(
-    delta: float, epsilon: float, true: float, share: float, otherwise: str = REMEDY
+    delta: float, epsilon: float, required: float, share: float, remedy: str = REMEDY
 ) -> None:
-    """Raise `ValueError` if the samplers' share of delta is below the required `true`."""
-    if true <= delta * share:
+    """Raise `ValueError` if the samplers' share of delta is below what is `required`."""
+    if required <= delta * share:
         return
-    least = true / share
+    least = required / share
     # Rounded up: the suggested value must suffice.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found, mend = f"{enough:.1e}", "a larger delta, or "
     if not least <= _LARGEST_DELTA:  # or not a number
         found, mend = "no delta is enough", ""
     raise ValueError(
-        f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
-        f"{mend}{otherwise}"
+        f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} "
+        f"({found}): {mend}{remedy}"
     )
 
 

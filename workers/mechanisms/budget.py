@@ -47,7 +47,7 @@ class Budgeted(Mechanism):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for the content of one event, over all ticks of an epoch together.
-    Constructors calibrate the noise to `_budget` and end with `_promise`.
+    Constructors calibrate the noise to `_budget` and end with `_set_cost`.
     """
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
@@ -58,17 +58,11 @@ class Budgeted(Mechanism):
     def delta_discovery(self) -> float:
         return dict(self._budget.failures).get("discovery", 0.0)
 
-    def _promise(
-        self,
-        spent: float,
-        tv: float,
-        *,
-        times: int = 1,
-        tests_tv: float = 0.0,
-        otherwise: str = REMEDY,
+    def _set_cost(
+        self, rho: float, tv: float, *, times: int = 1, tests_tv: float = 0.0, remedy: str = REMEDY
     ) -> None:
         """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
         own = self._budget
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
-        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
-        self._cost = replace(own, rho=min(own.rho, spent))  # `spent` is rounded up
+        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, remedy)
+        self._cost = replace(own, rho=min(own.rho, rho))  # `rho` is rounded up

@@ -59,7 +59,7 @@ class State:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        # For noise shared by a stream key: one tag each, of no item's label. The caller keeps it.
+        # A tag for each stream key, for noise that its items share; the caller sets it.
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
@@ -152,7 +152,7 @@ class Mechanism(Frozen):
     def noise(self, stream: NoiseStream) -> Noise:
         raise NotImplementedError
 
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
         if labels:
             keys = np.full(len(labels), key, dtype=np.int32)
@@ -183,7 +183,7 @@ class Mechanism(Frozen):
 T = TypeVar("T")
 
 
-def own(kind: type[T], value: object) -> T:
+def expect_type(kind: type[T], value: object) -> T:
     """Return a mechanism's own state or noise; raise `TypeError` if it is another mechanism's."""
     if not isinstance(value, kind):
         raise TypeError(f"{value!r}: must be this mechanism's own {kind.__name__}")

@@ -18,7 +18,7 @@ from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.runtime.frozen import check_frozen
 
-_BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
+_BUILDERS: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
     {
         KnownBaseConfig: KnownBase,
         UnkBaseConfig: UnkBase,
@@ -41,7 +41,7 @@ _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = Map
 )
 
 MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(
-    {str(kind.__struct_config__.tag): kind for kind in _BUILT_BY}
+    {str(kind.__struct_config__.tag): kind for kind in _BUILDERS}
 )
 
 # Mechanisms whose cost is a sum over the items touched.
@@ -60,7 +60,7 @@ def protects_users(config: HistogramConfig) -> bool:
     return algorithm in PER_ITEM
 
 
-def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
+def event_level(config: HistogramConfig, unit: str) -> HistogramConfig:
     """Return the event-level configuration that gives `unit` the protection it gives an event."""
     if unit == "event" or config.max_items_per_user is None:
         return config
@@ -69,6 +69,6 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
     """Build the frozen, thread-safe mechanism; `ValueError` names an unaffordable setting."""
-    mechanism = _BUILT_BY[type(config)](in_events(config, unit), unit)
+    mechanism = _BUILDERS[type(config)](event_level(config, unit), unit)
     check_frozen(mechanism, mechanism.kind)
     return mechanism

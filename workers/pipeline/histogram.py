@@ -196,7 +196,7 @@ class Histogram:
         That is the event's own tick; with a stated start tick 1 of its epoch, which depends only on
         the configuration, unless it is more than LEADING_TICKS_MAX ticks back.
         """
-        tick = max(1, self.grid.holding(time_ms))
+        tick = max(1, self.grid.tick_at(time_ms))
         _, t = self.grid.split(tick)
         return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
 
@@ -388,4 +388,4 @@ class Histogram:
     def _register_key(self, i: int) -> None:
         state, name, labels = self._state, self._keys[i], self.mechanism.domain()
         state.key_tags = np.concatenate((state.key_tags, self._key.tags(name, [KEY_LABEL])))
-        self.mechanism.meet_key(state, i, self._key.tags(name, labels), labels)
+        self.mechanism.prepare_key(state, i, self._key.tags(name, labels), labels)

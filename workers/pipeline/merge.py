@@ -311,7 +311,7 @@ class Merge:
             return
         for histogram in users:
             grid = histogram.grid
-            if histogram.next is None and grid.end(max(1, grid.holding(first))) <= complete:
+            if histogram.next is None and grid.end(max(1, grid.tick_at(first))) <= complete:
                 histogram.start_at(histogram.first_tick(first))
         starts = [h.next for h in users if h.next is not None]
         if len(starts) == len(users):
@@ -396,7 +396,7 @@ class Merge:
                 self._retire(histogram.name, life, items, begin_ms)
             begin = begin_ms if replaces else self.complete_ms
             if begin is not None:
-                histogram.start_at(max(1, histogram.grid.holding(begin)))
+                histogram.start_at(max(1, histogram.grid.tick_at(begin)))
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
             if name not in names:  # nothing of it was published

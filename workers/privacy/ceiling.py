@@ -36,7 +36,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import EVER, Charge, charge_of, converting, epsilon_at, sharing
+from workers.privacy.total import EVER, Charge, by_key, charge_of, conversion_delta, epsilon_at
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
@@ -48,7 +48,7 @@ def charges_of(
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
 ) -> list[Charge]:
-    """Return one owner partition's charges, with the epochs in `beginning` by histogram.
+    """Return one owner partition's charges; `beginning` has further epochs, by histogram.
 
     Without `settings`, any stream key may be served. Raise StateRefused as in `grid_of`.
     """
@@ -96,7 +96,7 @@ def generations_of(
         yield StoredGeneration(life, running, grid, charge)
 
 
-def merged(charges: Iterable[Charge]) -> list[Charge]:
+def merge(charges: Iterable[Charge]) -> list[Charge]:
     """Merge the charges of all owner partitions by `identity`: an epoch costs once."""
     found: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
@@ -136,7 +136,7 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     if isinstance(life.reserved, int):
         found += [grid.split(life.first)[0], life.reserved]
     if found and isinstance(life.until, int):
-        found.append(grid.split(max(life.first, grid.holding(life.until - 1)))[0])
+        found.append(grid.split(max(life.first, grid.tick_at(life.until - 1)))[0])
     return found
 
 
@@ -167,6 +167,8 @@ class FullestWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
+    """The most epsilon, at `delta`, that one `unit` may lose in a period (None: an epoch)."""
+
     unit: str
     epsilon: float
     delta: float
@@ -205,15 +207,15 @@ class Ceiling:
         return max((epsilon for epsilon in epsilons if epsilon is not None), default=0.0)
 
     def fullest(
-        self, charges: Sequence[Charge], begin: int, end: int, *, named: bool = False
+        self, charges: Sequence[Charge], begin: int, end: int, *, locate: bool = False
     ) -> FullestWindow:
         """Return the window with the largest loss among those that touch [begin, end).
 
-        Unless it must be `named`, an upper bound within the ceiling is enough.
+        Without `locate`, an upper bound within the ceiling is enough.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
-        if not named and self.period_ms is not None and self.holds(bound.epsilon):
+        if not locate and self.period_ms is not None and self.holds(bound.epsilon):
             return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
@@ -235,6 +237,7 @@ def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
 def parts_of(
     charges: Sequence[Charge], counts: Sequence[int], unit: str
 ) -> Iterator[tuple[Charge, PrivacyCost]]:
+    """Yield the charges that a window touches, with what one event or user pays for them."""
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.cost, times=1 if unit == "event" else count)
@@ -256,7 +259,7 @@ def _choices(charges: Sequence[Charge]) -> Iterator[Sequence[int]]:
 def _served(charges: Sequence[Charge], among: Sequence[int]) -> Iterator[frozenset[int]]:
     """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
     groups = {
-        frozenset(among[i] for i in serving) for _, serving in sharing([charges[i] for i in among])
+        frozenset(among[i] for i in serving) for _, serving in by_key([charges[i] for i in among])
     }
     for one in groups:
         if not any(one < other for other in groups):
@@ -458,7 +461,7 @@ def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
     rho, epsilon = cost.rho * factor, cost.epsilon * factor
-    if not cost.pure and (left := converting([cost])) > 0:
+    if not cost.pure and (left := conversion_delta([cost])) > 0:
         epsilon = epsilon_of(rho, left)
     return replace(cost, rho=rho, epsilon=epsilon)
 

@@ -18,7 +18,7 @@ from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.topics import partition_counts
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_newest
-from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
+from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merge, parts_of, topics_of
 from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
 from workers.settings.settings import Settings, TopicNames, internal_topics
@@ -34,7 +34,7 @@ class OtherWorkers:
         self._lock = threading.Lock()
         # A worker's events never change during the lifetime of its topics.
         self._elsewhere: set[str] = set()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def charges(self) -> list[Charge]:
         """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
@@ -43,13 +43,13 @@ class OtherWorkers:
             found: list[Charge] = []
             for worker, states in self._states(there).items():
                 topics = self.settings.events.topics
-                if not any(overlap(topics_of(state), topics, there) for state in states):
+                if not any(topics_overlap(topics_of(state), topics, there) for state in states):
                     if states:
                         self._elsewhere.add(worker)
                     continue
-                if self._untold(worker):
+                if self._first_warning(worker):
                     logger.warning(
-                        "worker %s counts the same events: what it charges counts under this ceiling",
+                        "worker %s counts the same events: its charges count under this ceiling",
                         worker,
                     )
                 found += [charge for state in states for charge in charges_of(worker, state)]
@@ -75,18 +75,17 @@ class OtherWorkers:
             return list(read_newest(self.connection, places).values())
         except StateRefused as error:
             raise StateRefused(
-                f"what worker {worker} has charged is not known ({error}): upgrade, or if it does not count the same "
-                "events, name it in privacy.uncounted_workers"
+                f"the charges of worker {worker} are unknown ({error}): upgrade, or name it in "
+                "privacy.uncounted_workers if it does not count the same events"
             ) from error
         except KafkaException as error:
-            if _gone(error):
+            if _is_missing(error):
                 return []
             if forbidden(error) is None:
                 raise
-            if self._untold(worker):
+            if self._first_warning(worker):
                 logger.warning(
-                    "what worker %s has charged may not be read here, so it does not count under this ceiling",
-                    worker,
+                    "no right to read the charges of worker %s, so they do not count here", worker
                 )
             return []
 
@@ -99,33 +98,33 @@ class OtherWorkers:
             ):
                 yield worker
 
-    def _untold(self, worker: str) -> bool:
-        told = worker in self._told
-        self._told.add(worker)
+    def _first_warning(self, worker: str) -> bool:
+        told = worker in self._warned
+        self._warned.add(worker)
         return not told
 
 
-def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
+def topics_overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
     """Return whether two sets of names and patterns share a topic; `there` are topics to match."""
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
         return True
 
-    def means(entries: Iterable[str], topic: str) -> bool:
+    def covers(entries: Iterable[str], topic: str) -> bool:
         patterns = (TopicNames.of(entry) for entry in entries if entry.startswith("^"))
         return topic in entries or any(pattern.matches(topic) for pattern in patterns)
 
     names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
-    return any(means(counted, name) and means(wanted, name) for name in names)
+    return any(covers(counted, name) and covers(wanted, name) for name in names)
 
 
-def _gone(error: KafkaException) -> bool:
+def _is_missing(error: KafkaException) -> bool:
     unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
     return error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, *unknown)
 
 
 # Most charges that a message names.
-_NAMED = 4
+_CHARGES_NAMED = 4
 
 
 class CeilingGuard:
@@ -137,24 +136,25 @@ class CeilingGuard:
         state = self._settings.release_state_topic
         self._partitions = [(state, partition) for partition in range(owners)]
         self._charges: list[Charge] = []
-        self._looked = False
+        self._refreshed = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the current charges of all other partitions and workers.
 
         Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
         if others are unreadable.
         """
         # Must precede reading the state, which by then includes the charges of published epochs.
-        published = None if self._looked else self._published()
+        published = None if self._refreshed else self._published()
         tails = read_newest(self._connection, self._partitions)
         if published is not None and not tails:
             raise CeilingReached(
-                f"{self._ceiling}: topic {published} holds snapshots, and {self._settings.release_state_topic} says of "
-                "none what they cost: it was deleted or emptied. Restore it, or delete all topics of this worker, "
-                "after the last period in which they were published"
+                f"{self._ceiling}: topic {published} holds snapshots, but "
+                f"{self._settings.release_state_topic} has no charge for them: it was deleted or "
+                "emptied. Restore it, or delete all topics of this worker, after the last period "
+                "in which they were published"
             )
-        self._looked, own = True, self._settings.worker.name
+        self._refreshed, own = True, self._settings.worker.name
         others = [tails[where] for where in tails if where[1] != self._owner]
         charges = (charges_of(own, state, self._settings) for state in others)
         self._charges = [*chain.from_iterable(charges), *self._others.charges()]
@@ -162,10 +162,10 @@ class CeilingGuard:
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the periods of the epochs in `beginning`, by histogram, on top of `progress`.
 
-        Raise CeilingReached if, with the charges from the last `look`, one exceeds the ceiling.
+        Raise CeilingReached if, with the charges from the last `refresh`, one exceeds the ceiling.
         """
         own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
-        charges = merged([*own, *self._charges])
+        charges = merge([*own, *self._charges])
         generations = {config.name: config.generation for config in self._settings.histograms}
         for name, epoch in beginning.items():
             wanted = (name, generations[name])
@@ -179,8 +179,8 @@ class CeilingGuard:
                 unit = self._ceiling.unit
                 raise CeilingReached(
                     f"{self._ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "
-                    f"{self._sum(held, charges)}, with {named(charges, held, unit)}. No tick of it is published, and its "
-                    "contributions wait: raise the ceiling, take back what was added, or begin later (docs/budget.md)"
+                    f"{self._sum(held, charges)}, with {describe_charges(charges, held, unit)}. No tick of it is published, and its "
+                    "contributions wait: raise the ceiling, undo the change, or begin later (docs/budget.md)"
                 )
 
     def _sum(self, held: FullestWindow, charges: Sequence[Charge]) -> str:
@@ -203,10 +203,10 @@ class CeilingGuard:
         return None
 
 
-def named(charges: Sequence[Charge], held: FullestWindow, unit: str) -> str:
+def describe_charges(charges: Sequence[Charge], held: FullestWindow, unit: str) -> str:
     found = [
         f"{charge}{f' ({cost.times:,} epochs)' if cost.times > 1 else ''}"
         for charge, cost in parts_of(charges, held.counts, unit)
     ]
-    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more
+    more = f" and {len(found) - _CHARGES_NAMED:,} more" if len(found) > _CHARGES_NAMED else ""
+    return ", ".join(found[:_CHARGES_NAMED]) + more

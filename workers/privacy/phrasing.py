@@ -35,6 +35,7 @@ _NAMED_BELOW = math.log(1e18)
 
 
 def grade(epsilon: float | None, delta: float) -> Grade:
+    """Return how much a guarantee is worth; the module gives the limits and their sources."""
     if epsilon is None or not delta < 1 or math.isinf(epsilon):
         return "none"
     if epsilon > EPSILON_VOID or delta >= DELTA_VOID:
@@ -49,15 +50,15 @@ def is_void(epsilon: float | None, delta: float) -> bool:
 
 
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
-    """Return the end of a sentence about what someone who sees everything learns of `whether`."""
+    """Return the end of "Someone who sees everything ...": how surely they learn `whether`."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
     if delta <= DELTA_WARNED:
         return f"{_learned(epsilon, whether, 's')}."
     large = "next to nothing is promised" if delta >= DELTA_VOID else "the promise is weak"
     return (
-        f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, as delta is above "
-        f"0.00001. Otherwise they {_learned(epsilon, whether, '')}."
+        f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, "
+        f"as delta is above 0.00001. Otherwise they {_learned(epsilon, whether, '')}."
     )
 
 
@@ -75,7 +76,7 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
     """Return the guarantee in figures, as two sentences; none without a guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
-    right, guess = times_right(epsilon, delta), "may be right nearly every time"
+    right, guess = guesses_right(epsilon, delta), "may be right nearly every time"
     if right is not None:
         guess = f"is right at most {right} times in 100"
     return [
@@ -86,6 +87,7 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
 
 
 def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
+    """Yield warnings about a guarantee whose epsilon or delta is large."""
     if epsilon is None or grade(epsilon, delta) == "none":
         yield f"delta is 1 or more: nothing is promised to any {unit}"
         return
@@ -94,8 +96,8 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
         if epsilon > EPSILON_VOID:
             what, sure = "next to nothing is promised", "sure"
         yield (
-            f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all snapshots may be "
-            f"{sure} whether any one {unit} was counted"
+            f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all "
+            f"snapshots may be {sure} whether any one {unit} was counted"
         )
     if delta > DELTA_WARNED:
         lost = f"nothing at all may be promised to {one_in(delta)} {unit}s"
@@ -121,7 +123,7 @@ def one_in(delta: float) -> str:
     return f"1 in {named}"
 
 
-def times_right(epsilon: float, delta: float) -> str | None:
+def guesses_right(epsilon: float, delta: float) -> str | None:
     """Return the most correct guesses in 100, as text; None if nearly all."""
     wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
     places = 1 if wrong >= 1 else 2

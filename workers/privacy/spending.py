@@ -41,7 +41,7 @@ from workers.privacy.ceiling import (
     charges_of,
     fullest_of,
     generations_of,
-    merged,
+    merge,
     parts_of,
 )
 from workers.privacy.plan.model import Record, Share, Span
@@ -49,9 +49,9 @@ from workers.privacy.total import (
     EVER,
     Charge,
     Composed,
+    by_key,
     compose,
     epsilon_at,
-    sharing,
     spans_of,
     worst_group,
 )
@@ -129,7 +129,7 @@ class NextEpoch(Record, frozen=True, kw_only=True):
     fits: bool
 
 
-class Left(Record, frozen=True, kw_only=True):
+class RemainingBudget(Record, frozen=True, kw_only=True):
     """The ceiling, and the `rho_left` that still fits into the fullest period.
 
     `begins`, `ends`, `epsilon` describe that period, among those that touch the newest epochs.
@@ -156,7 +156,7 @@ class Budget(Record, frozen=True, kw_only=True):
     not_in_total: tuple[Counted, ...]
     not_begun: tuple[str, ...]
     person: tuple[Span, ...] = ()
-    ceiling: Left | None = None
+    ceiling: RemainingBudget | None = None
 
 
 class AllBudgets(Record, frozen=True, kw_only=True):
@@ -207,9 +207,8 @@ class Entry:
     def charged(self) -> PrivacyCost:
         """The cost of all epochs for a user, of one for an event, which falls in one."""
         begun = len(self.epochs)
-        return replace(
-            self.charge.cost, times=min(begun, 1) if self.life.unit == "event" else begun
-        )
+        times = min(begun, 1) if self.life.unit == "event" else begun
+        return replace(self.charge.cost, times=times)
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
@@ -226,9 +225,8 @@ def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> 
             if life.first is not None and life.next is not None and life.next > life.first:
                 entry.pieces.append(Piece(owner, life, running, life.first, life.next - 1))
             if running:
-                entry.status = (
-                    "running" if wanted.get(entry.name) == life.generation else "left out"
-                )
+                current = wanted.get(entry.name) == life.generation
+                entry.status = "running" if current else "left out"
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
         found.values(),
@@ -266,7 +264,7 @@ def total_of(
     return _total(unit, groups[worst], found, key), ()
 
 
-def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
+def person_loss(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
     """Return one person's loss from the generations that have not ended, or else from all."""
     published = [entry for entry in entries if entry.pieces]
     if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
@@ -314,7 +312,7 @@ def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int
         yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
         return
     seen: set[tuple[int, frozenset[int]]] = set()
-    for key, serving in sharing(charges):
+    for key, serving in by_key(charges):
         for owner in range(owners) if key is None else (owner_of(key, owners),):
             if (owner, serving) not in seen:
                 seen.add((owner, serving))
@@ -360,21 +358,21 @@ def _total(
 _HALVINGS = 60
 
 
-def left_of(
+def remaining_budget(
     settings: Settings, states: Sequence[ReleaseProgress | None], others: Sequence[Charge] = ()
-) -> Left | None:
+) -> RemainingBudget | None:
     """Return the unspent part of the ceiling, if any; `others` are other workers' charges."""
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
     known = [state for state in states if state is not None]
     worker = settings.worker.name
-    charges = merged([*chain(*(charges_of(worker, one, settings) for one in known)), *others])
+    charges = merge([*chain(*(charges_of(worker, one, settings) for one in known)), *others])
     nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
-    newest = [ceiling.fullest(charges, *one.span(one.last), named=True) for one in charges]
+    newest = [ceiling.fullest(charges, *one.span(one.last), locate=True) for one in charges]
     held = fullest_of(newest or [nothing])
     paid = list(parts_of(charges, held.counts, ceiling.unit))
-    return Left(
+    return RemainingBudget(
         max_epsilon=ceiling.epsilon,
         max_delta=ceiling.delta,
         period=settings.privacy.period,
@@ -382,9 +380,7 @@ def left_of(
         ends=_finite(held.end),
         epsilon=held.epsilon,
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
-        parts=tuple(
-            _counted(charge, cost, worker=charge.worker != worker) for charge, cost in paid
-        ),
+        parts=tuple(_counted(one, cost, worker=one.worker != worker) for one, cost in paid),
         next=tuple(_next(ceiling, settings, known, others)),
         other_workers=tuple(sorted({charge.worker for charge in others})),
     )
@@ -406,16 +402,13 @@ def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
 
 
 def _next(
-    ceiling: Ceiling,
-    settings: Settings,
-    states: Sequence[ReleaseProgress],
-    others: Sequence[Charge],
+    ceiling: Ceiling, settings: Settings, known: Sequence[ReleaseProgress], others: Sequence[Charge]
 ) -> Iterator[NextEpoch]:
     for config in settings.histograms:
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
         )
-        lives = [one.histograms[config.name] for one in states if config.name in one.histograms]
+        lives = [one.histograms[config.name] for one in known if config.name in one.histograms]
         running = (life.next for life in lives if life.generation == config.generation)
         ticks = [tick for tick in running if tick is not None]
         if not ticks:
@@ -423,11 +416,11 @@ def _next(
             continue
         epoch = grid.split(max(ticks))[0]
         worker, beginning = settings.worker.name, {config.name: epoch}
-        own = (charges_of(worker, state, settings, beginning) for state in states)
-        charges = merged([*chain(*own), *others])
+        own = (charges_of(worker, state, settings, beginning) for state in known)
+        charges = merge([*chain(*own), *others])
         key = (worker, config.name, config.generation)
         charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == key)
-        held = ceiling.fullest(charges, *charge.span(epoch), named=True)
+        held = ceiling.fullest(charges, *charge.span(epoch), locate=True)
         yield NextEpoch(
             histogram=config.name,
             epoch=epoch,
@@ -450,7 +443,7 @@ def budget_of(
     states: Sequence[ReleaseProgress | None] | None,
     others: Sequence[Charge] = (),
 ) -> Budget:
-    """Return a worker's spending; `states` is from `read_states`, `others` as in `left_of`."""
+    """Return a worker's spending; `states` are from `read_states`, `others` charges of others."""
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
@@ -470,17 +463,16 @@ def budget_of(
         ),
         total=total,
         not_in_total=outside,
-        not_begun=tuple(
-            name for name, generation in wanted.items() if (name, generation) not in begun
-        ),
-        person=person_of(entries, settings, len(states or ())),
-        ceiling=left_of(settings, states or (), others),
+        not_begun=tuple(name for name, number in wanted.items() if (name, number) not in begun),
+        person=person_loss(entries, settings, len(states or ())),
+        ceiling=remaining_budget(settings, states or (), others),
     )
 
 
 def budget_of_all(
     all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]],
 ) -> AllBudgets:
+    """Return the budgets of workers on the same events: (settings, states, other charges)."""
     entries = {one.worker.name: entries_of(states or (), one) for one, states, _ in all_}
     owners = {one.worker.name: len(states or ()) for one, states, _ in all_}
     total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)

@@ -1,9 +1,9 @@
 """Accuracy bounds from each mechanism's own theorem: as printed in the paper, and as proved here.
 
-`promises` returns the main bound first. "counts" bounds the noise on published counts, "hidden" the
-true count of an unpublished item, "selection" how wrong a choice may be, "answer" the error of an
-order statistic, each the worst over labels and ticks. Neighbours, costs and noise are those of
-`workers.mechanisms`; nothing here changes a release, so floats suffice.
+`error_bounds` returns the main bound first. "counts" bounds the noise on published counts, "hidden"
+the true count of an unpublished item, "selection" how wrong a choice may be, "answer" the error of
+an order statistic, all of them the worst over labels and ticks. Neighbours, costs and noise are
+those of `workers.mechanisms`; nothing here changes a release, so floats suffice.
 
 `printed` is the paper's algorithm with the paper's accounting and constants at the same budget (for
 epsilon: its conversion rho + 2 sqrt(rho ln(1/delta))); `ours` is proved for the noise, thresholds
@@ -121,7 +121,7 @@ from workers.mechanisms.registry import build
 from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import Noise, Printed, Promise
+from workers.privacy.plan.model import Bound, Noise, Printed
 from workers.privacy.plan.noise import DigitCurve, counter_of, curve_of, laplace_q, variances
 
 _NORMAL = NormalDist()
@@ -187,7 +187,7 @@ def subset_bound(variance: float, terms: int, values: float, beta: float) -> flo
 def most_blocks(ticks: int, radix: int) -> int:
     """Return the most blocks added at any t <= ticks: the largest sum of base-r digits."""
     digits = DigitCurve(radix, [1.0] * digits_of(ticks, radix))
-    return int(digits.variance(digits.loudest(ticks)[:1])[0])
+    return int(digits.variance(digits.noisiest(ticks)[:1])[0])
 
 
 def tree_variance(tau_squared: float, ticks: int, radix: int) -> float:
@@ -209,7 +209,7 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
         return mechanism.sd(ticks) ** 2
     if counter["kind"] == "tree":
         worst = curve_of(counter)
-        return float(worst.variance(worst.loudest(ticks)[:1])[0])
+        return float(worst.variance(worst.noisiest(ticks)[:1])[0])
     total, *levels = variances(counter)
     if not levels:
         return total
@@ -247,7 +247,7 @@ def bottom_of(public: Mapping[str, Any]) -> int:
     return int(bottom["above"]) if bottom else 0
 
 
-def one_shot(mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]:
+def one_shot_bounds(mechanism: OneShot, beta: float, data: Data) -> tuple[Bound, ...]:
     config = mechanism.config
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
@@ -262,7 +262,7 @@ def one_shot(mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]
     if name in LAPLACE:
         noise = laplace_bound(spread, values, beta)
     bounds = f"error of every count shown, over {releases:,} ticks"
-    counts = Promise("counts", bounds, assumes, beta, own, noise, source)
+    counts = Bound("counts", bounds, assumes, beta, own, noise, source)
     if name == "known_gauss":
         return (counts,)
     if isinstance(algorithm, Picking):
@@ -271,16 +271,16 @@ def one_shot(mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]
         if known := name == "known_gumbel":
             bounds = "by how much a hidden item exceeds a shown one, at every tick"
         kind = "selection" if known else "hidden"
-        return counts, Promise(kind, bounds, "", beta, ours, printed, further)
+        return counts, Bound(kind, bounds, "", beta, ours, printed, further)
     bounds = "true count of an item not shown, at every tick"
     if name in LIMITED:
         bounds, own = _above(p), _largest(algorithm, values, beta, difference=True)
         noise = _paper_sum(name, spread, 2, values, beta)
     printed, ours = paper_height(name, p, spread, delta) + noise, (algorithm.threshold or 0) + own
-    return counts, Promise("hidden", bounds, assumes, beta, ours, printed, further)
+    return counts, Bound("hidden", bounds, assumes, beta, ours, printed, further)
 
 
-def pay(mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
+def pay_bound(mechanism: PayWhatYouGet, beta: float, data: Data) -> Bound:
     """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
     config, p = mechanism.config, mechanism.config.parameters()
     answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
@@ -292,10 +292,10 @@ def pay(mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
     printed = height + _picking(paper, p, picks, answers, beta)
     bounds = _above(p) + " by an answer that is not complete"
     source = "Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1"
-    return Promise("hidden", bounds, "", beta, ours, printed, source)
+    return Bound("hidden", bounds, "", beta, ours, printed, source)
 
 
-def blocks(mechanism: Meta, beta: float, data: Data) -> Promise:
+def meta_bound(mechanism: Meta, beta: float, data: Data) -> Bound:
     """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
     config = mechanism.config
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
@@ -322,13 +322,13 @@ def blocks(mechanism: Meta, beta: float, data: Data) -> Promise:
         ours = _sum_error(algorithm, used, copies, labels * releases, beta)
     bounds = f"error of every count, over {releases:,} ticks"
     source = "Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1]
-    return Promise("counts", bounds, assumes, beta, ours, printed, source)
+    return Bound("counts", bounds, assumes, beta, ours, printed, source)
 
 
-def sketch(mechanism: MisraGries, beta: float, data: Data) -> Promise:
+def sketch_bound(mechanism: MisraGries, beta: float, data: Data) -> Bound:
     """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
     if isinstance(mechanism, PureMisraGries):
-        return _pure_sketch(mechanism, beta, data)
+        return _pure_sketch_bound(mechanism, beta, data)
     config, tree = mechanism.config, mechanism.tree
     k, releases = config.size, ticks_of(config, data)
     worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
@@ -354,10 +354,10 @@ def sketch(mechanism: MisraGries, beta: float, data: Data) -> Promise:
     ours = max(low, subset_bound(variance, used, values, beta))
     bounds = f"error of every count, over {releases:,} ticks"
     assumes = f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
-    return Promise("counts", bounds, assumes, beta, ours, lost + printed, source)
+    return Bound("counts", bounds, assumes, beta, ours, lost + printed, source)
 
 
-def _pure_sketch(mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
+def _pure_sketch_bound(mechanism: PureMisraGries, beta: float, data: Data) -> Bound:
     """Bound the error of Misra-Gries over a declared domain.
 
     Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
@@ -375,7 +375,7 @@ def _pure_sketch(mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
     printed = lost + worst * 2 * laplace_bound(scale, values, beta)
     ours = lost + used * 2 * largest / (config.size + 1) + 0.5
     source = "Lebeda, Tetek: Section 6 in each block"
-    return Promise("counts", bounds, assumes, beta, ours, printed, source)
+    return Bound("counts", bounds, assumes, beta, ours, printed, source)
 
 
 _D1 = "Cardoso, Rogers: Lemma D.1"
@@ -476,7 +476,7 @@ _SOURCES = {
 }
 
 
-def answer(mechanism: OrderStatistics, data: Data) -> Promise:
+def answer_bound(mechanism: OrderStatistics, data: Data) -> Bound:
     config = mechanism.config
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     printed: float | None
@@ -494,7 +494,7 @@ def answer(mechanism: OrderStatistics, data: Data) -> Promise:
     assumes, source = f"no watched value passes {value:,}", _SOURCES[config.mechanism]
     segments = range(1, last_segment(mechanism, value) + 1)
     ours = max(_error(mechanism, segment, value) for segment in segments)
-    return Promise("answer", bounds, assumes, config.beta, ours, printed, source)
+    return Bound("answer", bounds, assumes, config.beta, ours, printed, source)
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
@@ -575,14 +575,14 @@ BETA = 0.05
 """Probability of failure where none is given."""
 
 
-def promises(
+def error_bounds(
     config: HistogramConfig,
     *,
     beta: float = BETA,
     data: Data | None = None,
     mechanism: Mechanism | None = None,
     unit: str = "event",
-) -> tuple[Promise, ...]:
+) -> tuple[Bound, ...]:
     """Return every accuracy bound of a configuration, the main one first.
 
     Order statistics fail with `config.beta`, others with `beta`. Raise ValueError for a beta
@@ -594,23 +594,23 @@ def promises(
     built = build(config, unit) if mechanism is None else mechanism
     match built:
         case KnownBase() | UnkBase():
-            return _running(built, beta, given)
+            return _running_bounds(built, beta, given)
         case SparseGumb():
-            return _sparse(built, beta, given)
+            return _sparse_bounds(built, beta, given)
         case OneShot():
-            return one_shot(built, beta, given)
+            return one_shot_bounds(built, beta, given)
         case Meta():
-            return (blocks(built, beta, given),)
+            return (meta_bound(built, beta, given),)
         case MisraGries():
-            return (sketch(built, beta, given),)
+            return (sketch_bound(built, beta, given),)
         case PayWhatYouGet():
-            return (pay(built, beta, given),)
+            return (pay_bound(built, beta, given),)
         case OrderStatistics():
-            return (answer(built, given),)
+            return (answer_bound(built, given),)
     raise ValueError(f"mechanism = {built.kind}: no theorem is known for it")
 
 
-def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[Promise, ...]:
+def _running_bounds(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[Bound, ...]:
     config, known = mechanism.config, isinstance(mechanism, KnownBase)
     ticks, labels = ticks_of(config, data), len(mechanism.domain()) or data.items
     radix = config.radix or best_radix(ticks)
@@ -621,16 +621,16 @@ def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[P
     bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     if isinstance(mechanism, KnownBase):
         source = "Cardoso, Rogers: Theorem 2"
-        return (Promise("counts", bounds, "", beta, ours, printed, source),)
+        return (Bound("counts", bounds, "", beta, ours, printed, source),)
     assumes, source = f"at most {labels:,} labels occur", "Cardoso, Rogers: Theorem 2, Lemma F.3"
-    counts = Promise("counts", bounds, assumes, beta, ours, printed, source)
+    counts = Bound("counts", bounds, assumes, beta, ours, printed, source)
     share = discovery_delta(mechanism) / config.max_items
     paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
     printed += paper_threshold
     ours += _worst_threshold(mechanism, worst, ticks)
     bounds = "true count of an item not shown, at every tick that may show new items"
     source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
-    return counts, Promise("hidden", bounds, assumes, beta, ours, printed, source)
+    return counts, Bound("hidden", bounds, assumes, beta, ours, printed, source)
 
 
 def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
@@ -650,7 +650,7 @@ def _rounding(config: HistogramConfig) -> float:
     return 0.0 if config.counter == "tree" else 0.5
 
 
-def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ...]:
+def _sparse_bounds(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Bound, ...]:
     config, d = mechanism.config, len(mechanism.domain())
     ticks, k, s = ticks_of(config, data), config.top_k, config.switches
     radix = config.radix or best_radix(ticks)
@@ -661,7 +661,7 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
     ours = normal_bound(worst, d * ticks, beta) + rounding
     printed = normal_bound(variance, d * ticks, beta)
-    counts = Promise("counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4")
+    counts = Bound("counts", bounds, "", beta, ours, printed, "Cardoso, Rogers: Theorems 2 and 4")
     # Four parts: counters, threshold noise, test noise if it may be negative, choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
     unit = math.sqrt(s) * tau
@@ -684,7 +684,7 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
         "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
     )
     source = "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)"
-    return counts, Promise("selection", bounds, "", beta, ours, printed, source)
+    return counts, Bound("selection", bounds, "", beta, ours, printed, source)
 
 
 CONVERSION = "rho + 2 sqrt(rho ln(1/delta))"

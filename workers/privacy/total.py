@@ -1,7 +1,7 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
-adds its histogram, stream keys and epochs; `sharing` decides which charges one event pays. Streams
+adds its histogram, stream keys and epochs; `by_key` decides which charges one event pays. Streams
 may react to published results, so all of this is adaptive composition. A cost's `failures` are the
 named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
@@ -59,13 +59,13 @@ class Composed(Record, frozen=True, kw_only=True):
     epsilon_of_the_sum: float
 
 
-def delta_together(costs: Iterable[PrivacyCost]) -> float:
+def total_delta(costs: Iterable[PrivacyCost]) -> float:
     return _sum((cost.delta, cost.times) for cost in costs)
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Composed:
     """Return the joint guarantee of costs at `delta`, by default and at least their deltas' sum."""
-    least = delta_together(costs)
+    least = total_delta(costs)
     at = least if delta is None else delta
     if at < least:
         raise ValueError(f"delta = {at}: at least the sum of the parts' deltas, {least}")
@@ -81,9 +81,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
         rho=_sum((cost.rho, cost.times) for cost in costs),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
-        deltas=tuple(
-            Share(name=name, delta=min(_sum(each), 1.0)) for name, each in failures.items()
-        ),
+        deltas=tuple(Share(name=name, delta=min(_sum(p), 1.0)) for name, p in failures.items()),
         epsilon_of_the_sum=summed,
     )
 
@@ -96,7 +94,7 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
     if not costs:
         return 0.0
     ways = _conversions(costs, delta)
-    if delta_together(costs) <= delta:
+    if total_delta(costs) <= delta:
         ways.append(_sum((cost.epsilon, cost.times) for cost in costs))
     return min(ways, default=None)
 
@@ -106,7 +104,7 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     ways = _composed(costs, delta)
     pure, others = [one for one in costs if one.pure], [one for one in costs if not one.pure]
     if pure and others:
-        left = float(Fraction(delta) - Fraction(delta_together(pure)))
+        left = float(Fraction(delta) - Fraction(total_delta(pure)))
         own = [(cost.epsilon, cost.times) for cost in pure]
         ways += [_sum([(way, 1), *own]) for way in _composed(others, left)]
     return ways
@@ -158,7 +156,7 @@ def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None,
     return min(sound) if sound else (None, 1.0)
 
 
-def converting(costs: Sequence[PrivacyCost]) -> float:
+def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
     """Return the part of the configured deltas that converts rho."""
     spent = sum((Fraction(p) for cost in costs for _, p in cost.failures), Fraction(0))
     return float(sum((Fraction(cost.delta) for cost in costs), Fraction(0)) - spent)
@@ -171,11 +169,11 @@ def group_failure(probability: float, rho: float, events: int) -> float:
     for i in range(1, events):
         if total >= 1 or probability == 0:
             break
-        total += Fraction(_grown(probability, i * i * rho))
+        total += Fraction(_shifted(probability, i * i * rho))
     return float_up(min(total, Fraction(1)))
 
 
-def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
+def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
     """Return the cost that a snapshot states, with the parts of delta.
 
     The delta beyond what the conversion needs counts as failures: the mechanism's own figure, or
@@ -184,10 +182,10 @@ def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyC
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     numerical = delta * NUMERICAL_SHARE
-    converting = delta_of(rho, epsilon) * (1 - 1e-8)
-    if converting >= delta - numerical:
+    conversion = delta_of(rho, epsilon) * (1 - 1e-8)
+    if conversion >= delta - numerical:
         return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
-    rest = float_up(Fraction(delta) - Fraction(converting))
+    rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
@@ -210,7 +208,7 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     """Return (epsilon, delta) of zCDP composition, converted once; (inf, 1) if impossible."""
     if not costs:
         return 0.0, 0.0
-    left = converting(costs)
+    left = conversion_delta(costs)
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
@@ -236,7 +234,7 @@ def _samplers(one: float, all_of_them: float) -> float:
     return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))
 
 
-def _grown(probability: float, rho: float) -> float:
+def _shifted(probability: float, rho: float) -> float:
     """Bound p after a shift that costs rho: the best integer order, rounded up."""
     unlikely = -math.log(probability)
     best = math.sqrt(unlikely / rho) if rho > 0 else math.inf
@@ -319,7 +317,7 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     )
 
 
-def sharing(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
+def by_key(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
     """Yield every stream key (None: any undeclared one) and the indices of the charges serving it.
 
     An event has one stream key, so it pays no others. All charges must use the same key field.
@@ -357,7 +355,7 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
     delta = max(deltas)
     if events > 1 and len(groups) > 1:
         # A mixture converts one group's part of delta, and its failures are at most the largest.
-        converted = [converting(group) for group in groups]
+        converted = [conversion_delta(group) for group in groups]
         failures = max(one - part for one, part in zip(deltas, converted, strict=True))
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     if delta >= 1 or None in epsilons:
@@ -365,7 +363,7 @@ def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float |
     return max(epsilons), delta
 
 
-def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
+def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
     """Return the loss table, rounded up, without spans that add no epochs to the one before."""
     shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
     headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
@@ -376,11 +374,11 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
     return headings, rows
 
 
-def explained(unit: str) -> str:
+def loss_caption(unit: str) -> str:
     whose = "events in every epoch" if unit == "event" else "user ids who appears in every epoch"
     return (
-        f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or delta 0.01 or more, "
-        "so almost nothing, or nothing, is promised"
+        f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
+        "delta 0.01 or more, so almost nothing, or nothing, is promised"
     )
 
 
@@ -400,25 +398,26 @@ def _cell(loss: Loss) -> str:
 def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
     if charges[0].unit != "event" or len({charge.key for charge in charges}) > 1:
-        return _together(charges, None)
+        return _joint_total(charges, None)
     # Name a set of charges after the first declared key that it serves.
-    unknown, *declared = sharing(charges)
+    unknown, *declared = by_key(charges)
     keys: dict[frozenset[int], str | None] = {}
     for key, serving in (*declared, unknown):
         if serving:
             keys.setdefault(serving, key)
     groups = [[charges[i] for i in sorted(serving)] for serving in keys]
     if len(groups) == 1:
-        return _together(charges, None)
+        return _joint_total(charges, None)
     worst, found = worst_group([[charge.cost for charge in group] for group in groups])
     person = spans_of(*groups)
     most = person[0].losses[0]
-    total = _together(groups[worst], list(keys.values())[worst], found)
+    total = _joint_total(groups[worst], list(keys.values())[worst], found)
     warnings = tuple(cautions(most.epsilon, most.delta, total.unit))
     return structs.replace(total, person=person, warnings=warnings)
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
+    """Yield the warnings about every histogram, and about all of them together."""
     charges = [charge_of(config, mechanism) for config, mechanism in histograms]
     for one in charges:
         for warning in cautions(one.cost.epsilon, one.cost.delta, one.unit):
@@ -433,7 +432,7 @@ def worst_group(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]
 
     So the guarantee holds for every group.
     """
-    delta = max(map(delta_together, groups))
+    delta = max(map(total_delta, groups))
     found = [compose(group, delta) for group in groups]
 
     def size(i: int) -> tuple[float, float]:
@@ -444,7 +443,9 @@ def worst_group(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]
     return worst, found[worst]
 
 
-def _together(charges: Sequence[Charge], key: str | None, found: Composed | None = None) -> Total:
+def _joint_total(
+    charges: Sequence[Charge], key: str | None, found: Composed | None = None
+) -> Total:
     found, unit = found or compose([one.cost for one in charges]), charges[0].unit
     left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
     convertible = found.epsilon is not None and left > 0

@@ -15,14 +15,14 @@ from types import FrameType
 from typing import Any, ClassVar
 
 SAME_PRESS_S = 1.0
-HEEDED: dict[signal.Signals, Any] = {
+HANDLED_SIGNALS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
 }
 
 
 class Interrupts:
-    """Context in which Ctrl-C raises KeyboardInterrupt, except within `held`; contexts nest.
+    """Context in which Ctrl-C raises KeyboardInterrupt, except within `deferred`; contexts nest.
 
     `pressed` is the first signal, or None; after a second (`insisted`), callers do nothing more.
     """
@@ -30,7 +30,7 @@ class Interrupts:
     _active: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
-        self._held = self._pending = False
+        self._deferring = self._pending = False
         self._first = 0.0
         self._installed: list[signal.Signals] = []
         self.pressed: signal.Signals | None = None
@@ -43,7 +43,7 @@ class Interrupts:
         if Interrupts._active is not None:
             return Interrupts._active
         Interrupts._active = self
-        for number, usual in HEEDED.items():
+        for number, usual in HANDLED_SIGNALS.items():
             if signal.getsignal(number) is usual:
                 self._installed.append(number)
                 signal.signal(number, self._press)
@@ -52,25 +52,25 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if Interrupts._active is self:
             for number in self._installed:
-                signal.signal(number, HEEDED[number])
+                signal.signal(number, HANDLED_SIGNALS[number])
             Interrupts._active = None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold signals back until the step in this block is done."""
-        before, self._held = self._held, True
+    def deferred(self) -> Iterator[None]:
+        """Defer signals until the step in this block is done."""
+        before, self._deferring = self._deferring, True
         try:
             yield
         finally:
-            self._held = before
+            self._deferring = before
         self.check()
 
-    def hold(self) -> None:
+    def defer_rest(self) -> None:
         """Make the rest of the context one step, so that results are written."""
-        self._held, self._pending = True, False
+        self._deferring, self._pending = True, False
 
     def check(self) -> None:
-        """Raise a held signal, at a point within a step where the step may end."""
+        """Raise a deferred signal; called where a step may end early."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt
@@ -79,7 +79,7 @@ class Interrupts:
         now = monotonic()
         if self.pressed is None:
             self.pressed, self._first = signal.Signals(number), now
-            if not self._held:
+            if not self._deferring:
                 raise KeyboardInterrupt
             self._pending = True
         elif now - self._first >= SAME_PRESS_S:

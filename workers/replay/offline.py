@@ -46,11 +46,11 @@ class ReplayMerge(Merge):
         super()._begin(lane, users, complete)
         for histogram in users:
             at, grid = histogram.next, histogram.grid
-            if at is not None and (gap := grid.holding(complete) - at) > BACKLOG_TICKS_MAX:
+            if at is not None and (gap := grid.tick_at(complete) - at) > BACKLOG_TICKS_MAX:
                 raise StateRefused(
-                    f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(grid.start(at))} "
-                    f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
-                    "tick wider"
+                    f"histogram {histogram.name!r}: {gap:,} ticks are to be published after "
+                    f"{when(grid.start(at))} at once, more than {BACKLOG_TICKS_MAX:,}: are all "
+                    "times of the events right? If they are, set start later or tick wider"
                 )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
@@ -198,7 +198,7 @@ class Offline:
         if last is not None:
             for partition, intake in enumerate(self._intakes):
                 intake.advance_to(last)
-                self._commit(partition, told=True)
+                self._commit(partition, force=True)
             self._merge.end_of_input(self._until)
             self._release()
         self.summary.seconds = time.perf_counter() - self._begun
@@ -218,10 +218,10 @@ class Offline:
             summary.first_ms = min([int(times.min()), *known])
             summary.last_ms = max([int(times.max()), *known])
 
-    def _commit(self, partition: int, *, told: bool = False) -> bool:
-        """Pass a partition's counts to the merge; return whether it closed a tick."""
+    def _commit(self, partition: int, *, force: bool = False) -> bool:
+        """Pass counts to the merge if a tick closed, or if `force`; return whether it did."""
         intake = self._intakes[partition]
-        if not told and not intake.has_closed_tick():
+        if not force and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there
@@ -269,25 +269,25 @@ def replay(
     """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
     Ctrl-C waits for whole batches, and the rest of an `Interrupts` context around this call becomes
-    one step (`Interrupts.hold`). `progress` is called after every batch, `after_tick` after every
-    tick of a lane: only there may KeyboardInterrupt leave a batch (None: between released ticks).
-    `histograms` are fresh (None: those of `settings`); `merge` as in `Offline`.
+    one step (`Interrupts.defer_rest`). `progress` is called after every batch, `after_tick` after
+    every tick of a lane: only there may KeyboardInterrupt leave a batch (None: between released
+    ticks). `histograms` are fresh (None: those of `settings`); `merge` as in `Offline`.
     """
     histograms = histograms or fresh_histograms(settings, key)
-    with Interrupts() as interrupts, few_collections():
+    with Interrupts() as interrupts, infrequent_gc():
         hook: Any = {"after_tick": after_tick} if after_tick else {"may_stop": interrupts.check}
         offline = Offline(settings, key, histograms, source, write=write, merge=merge, **hook)
         summary = offline.summary
         try:
             try:
                 for batch in source.batches():
-                    with interrupts.held():
+                    with interrupts.deferred():
                         offline.add(batch)
                         progress(summary)
-                with interrupts.held():
+                with interrupts.deferred():
                     offline.finish()
             finally:
-                interrupts.hold()
+                interrupts.defer_rest()
         except KeyboardInterrupt:
             if interrupts.insisted:
                 raise
@@ -296,7 +296,7 @@ def replay(
 
 
 @contextmanager
-def few_collections() -> Iterator[None]:
+def infrequent_gc() -> Iterator[None]:
     """Run the cyclic collector less often, as in the worker: short-lived lists have no cycles."""
     keep_freed_memory()
     before = gc.get_threshold()

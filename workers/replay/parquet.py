@@ -16,7 +16,7 @@ object per text. It takes files with only these columns:
 `ParquetObjects` handles all else (paths, counts, conditions, buckets, numeric keys): a row becomes
 the object that its JSON would be, which `events.project` reads. Nothing in a file may stop its
 reading: a value that Python cannot hold, such as text that is not UTF-8 or a date of the year
-10,000, becomes ODD, which no field of an event accepts.
+10,000, becomes UNREADABLE, which no field of an event accepts.
 
 Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.timestamp_unit` is.
 """
@@ -45,7 +45,7 @@ from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View, as_label, parse
 from workers.pipeline.factory import declared_keys
-from workers.replay.source import EventBatch, FileSource, ahead, shape_of_files
+from workers.replay.source import EventBatch, FileSource, prefetch, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 
@@ -172,10 +172,10 @@ def spans_of(array: Any) -> Spans:
     wrong = np.zeros(n, dtype=np.int8)
     wrong[places[:, 1] - places[:, 0] > LABEL_BYTES_MAX] = TOO_LONG
     try:
-        binary.cast(pa.large_string())  # looks whether it is UTF-8
+        binary.cast(pa.large_string())  # fails unless it is UTF-8
     except pa.ArrowInvalid:
         for row in np.flatnonzero(wrong == 0).tolist():
-            if _text(data[places[row, 0] : places[row, 1]].tobytes()) is ODD:
+            if _text(data[places[row, 0] : places[row, 1]].tobytes()) is UNREADABLE:
                 wrong[row] = NOT_UTF8
     if binary.null_count:
         wrong[missing(binary)] = NULL
@@ -279,13 +279,13 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     return np.maximum(values, WRONG) if (values < WRONG).any() else values
 
 
-ODD = ()
+UNREADABLE = ()
 _EPOCH = date(1970, 1, 1)
 Converter = Callable[[Any], Any]
 
 
 def objects_of(array: Any) -> list[Any]:
-    """Return the values of an array: dict, list, str, int, float, Decimal, bool, None, or ODD.
+    """Return an array's values: dict, list, str, int, float, Decimal, bool, None, or UNREADABLE.
 
     Dates are in ISO 8601. The keys of a map are texts; the last value of a duplicate key wins.
     """
@@ -321,7 +321,7 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
         def entries(pairs: list[tuple[Any, Any]]) -> Any:
             names = [key(name) for name, _ in pairs]
             if not all(isinstance(name, str | int) for name in names):
-                return ODD
+                return UNREADABLE
             values = (item(value) for _, value in pairs)
             return dict(zip(map(as_label, names), values, strict=True))
 
@@ -335,7 +335,7 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
         return pa.int64(), lambda value: _day(value // 86_400_000)
     if of.is_temporal(kind):
         raw = pa.int32() if of.is_time32(kind) else pa.int64()
-        return kind if of.is_interval(kind) else raw, lambda _: ODD
+        return kind if of.is_interval(kind) else raw, lambda _: UNREADABLE
     if holds_texts(kind):
         return pa.large_binary(), _text
     return pa.float64() if of.is_float16(kind) else kind, _number
@@ -345,21 +345,21 @@ def _text(value: bytes) -> Any:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return ODD
+        return UNREADABLE
 
 
 def _day(days: int) -> Any:
     try:
         return (_EPOCH + timedelta(days)).isoformat()
     except OverflowError:
-        return ODD
+        return UNREADABLE
 
 
 def _number(value: Any) -> Any:
-    return value if isinstance(value, int | float | Decimal) else ODD
+    return value if isinstance(value, int | float | Decimal) else UNREADABLE
 
 
-class _Asked(NamedTuple):
+class _FieldCheck(NamedTuple):
     """Path in the settings; `fits` returns whether a type can hold its values."""
 
     setting: str
@@ -379,27 +379,27 @@ class _Asked(NamedTuple):
             raise SettingsError(f"{shown}: {kind} is there; it must be {self.allowed}")
 
 
-def _asked(shape: Shape) -> Iterator[_Asked]:
+def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
     for view in shape.views.values():
         if isinstance(view.key, Path):
-            yield _Asked("key", view.key, "text, whole numbers or booleans", is_label)
+            yield _FieldCheck("key", view.key, "text, whole numbers or booleans", is_label)
         yield _items(view)
         if view.count is not None:
-            yield _Asked("count", view.count, "whole numbers", pa.types.is_integer)
+            yield _FieldCheck("count", view.count, "whole numbers", pa.types.is_integer)
         for condition in view.where:
-            yield _Asked("where", parse(condition.field), "anything", lambda _: True)
+            yield _FieldCheck("where", parse(condition.field), "anything", lambda _: True)
     if shape.time is not None:
         unit = shape.unit
-        yield _Asked("timestamp", shape.time, _TIMES[unit], lambda kind: is_time(kind, unit))
+        yield _FieldCheck("timestamp", shape.time, _TIMES[unit], lambda kind: is_time(kind, unit))
     if isinstance(shape.user, Path):
-        yield _Asked("user", shape.user, "text or whole numbers", is_user)
+        yield _FieldCheck("user", shape.user, "text or whole numbers", is_user)
 
 
-def _items(view: View) -> _Asked:
+def _items(view: View) -> _FieldCheck:
     one = is_label if view.edges is None else is_number
     word = "text, whole numbers or booleans" if view.edges is None else "numbers"
     if view.items.list_at is not None or view.count is not None:
-        return _Asked("items", view.items, word, one)
+        return _FieldCheck("items", view.items, word, one)
 
     def fits(kind: Any) -> bool:
         if pa.types.is_map(kind):
@@ -408,7 +408,7 @@ def _items(view: View) -> _Asked:
 
     more = "" if view.edges is not None else ", or a map of them to whole numbers"
     allowed = f"{word}, a list of them{more}; in a list of structures say which: q[].label"
-    return _Asked("items", view.items, allowed, fits)
+    return _FieldCheck("items", view.items, allowed, fits)
 
 
 _TIMES = {unit: f"a timestamp, or whole numbers in {unit}" for unit in ("ms", "us", "ns")}
@@ -483,7 +483,7 @@ class _ParquetSource(FileSource):
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
-            for rows in ahead(self._rows()):
+            for rows in prefetch(self._rows()):
                 events, rejected = self._events(rows)
                 number, read = read + 1, read + rows.num_rows
                 yield self._batch(number, events, rejected, read)
@@ -508,7 +508,7 @@ class ParquetObjects(_ParquetSource):
     def __init__(self, settings: Settings, name: str, file: IO[bytes], metadata: Any) -> None:
         super().__init__(settings, name, metadata.num_rows)
         shape, schema = shape_of_files(settings), metadata.schema.to_arrow_schema()
-        asked = list(_asked(shape))
+        asked = list(_field_checks(shape))
         for each in asked:
             each.check(schema, name)
         self._open(file, (each.path.steps[0] for each in asked))

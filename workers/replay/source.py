@@ -25,7 +25,7 @@ T = TypeVar("T")
 Field = TypeVar("Field", Path | str, Path | str | None)
 
 
-def ahead(pieces: Iterator[T]) -> Generator[T]:
+def prefetch(pieces: Iterator[T]) -> Generator[T]:
     """Prefetch from an iterator, which nothing else may use, in a background thread.
 
     `pieces` must not modify a piece after yielding it, nor block indefinitely, as a pipe can: an

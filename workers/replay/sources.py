@@ -23,7 +23,7 @@ from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
 from workers.pipeline.factory import declared_keys, reader_of
-from workers.replay.source import EventBatch, FileSource, Source, ahead, shape_of_files
+from workers.replay.source import EventBatch, FileSource, Source, prefetch, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -115,7 +115,7 @@ class JsonLines(FileSource):
     def batches(self) -> Iterator[EventBatch]:
         number = 1
         # A pipe's writer may never write again.
-        pieces = self._pieces() if self.total is None else ahead(self._pieces())
+        pieces = self._pieces() if self.total is None else prefetch(self._pieces())
         for lines, (spans, reasons, read), position in pieces:
             found, rejected = self._reader.encode(spans, reasons)
             # An empty line is neither an event nor an error.
@@ -174,10 +174,10 @@ class JsonLines(FileSource):
             raise SettingsError(f"{self.name}: {error.strerror}") from error
 
 
-def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
-    """Return the lines of a text that ends with a newline; read twice if far above `foreseen`."""
+def lines_of(text: NDArray[np.uint8], expected: int = 1) -> Records:
+    """Return the lines of a text that ends with a newline; read twice if far above `expected`."""
     text = readonly_contiguous(text)
-    places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
+    places = np.empty((expected + expected // 8 + 1, 2), dtype=np.int64)
     n = find_lines(text, places)
     if n > len(places):
         places = np.empty((n, 2), dtype=np.int64)

@@ -54,6 +54,8 @@ class _Partition:
 
 
 class TopicSource(Source):
+    """Events topics between two offsets of every partition, in an optional range of time."""
+
     word = "offset"
 
     def __init__(

@@ -57,7 +57,7 @@ def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str
 def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
     found = fields(*({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60)))
     assert len(found._met) == PATHS_MAX
-    assert json.dumps(repr(found)) == f'"Fields({PATHS_MAX})"'
+    assert json.dumps(repr(found)) == f'"PathCounts({PATHS_MAX})"'
 
 
 def test_a_name_longer_than_a_path_is_skipped() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from workers.cli import execute
-from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, Running
+from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, RunningCounts
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS, _in_order, find_flights, flights
 from workers.mechanisms.config.ticks import TickGrid
 
@@ -96,10 +96,10 @@ def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_ep
     exact = ExactCounts(GRID)
     for time_ms in (100, 109, 110, 129, 130):  # ticks 1, 1, 2, 3 and, in the next epoch, 4
         exact.add(time_ms, [("JFK", "LAX"), ("LGA", "ORD")])
-    running = Running(exact, "JFK")
+    running = RunningCounts(exact, "JFK")
     assert [running.advance(tick)["LAX"] for tick in (1, 2, 3, 4)] == [2, 3, 4, 1]
-    assert Running(exact, "JFK").advance(3) == {"LAX": 4}
-    assert Running(exact, "EWR").advance(3) == {}
+    assert RunningCounts(exact, "JFK").advance(3) == {"LAX": 4}
+    assert RunningCounts(exact, "EWR").advance(3) == {}
 
 
 def test_a_board_pairs_each_private_count_with_the_exact_one_and_counts_what_is_hidden() -> None:

@@ -21,7 +21,7 @@ from tests.commands.init.topics import (
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import CannotGuess
-from workers.commands.init.items import Range, around, range_of
+from workers.commands.init.items import Range, range_between, range_of
 from workers.commands.init.tick_choice import choose_tick, config_of
 from workers.commands.init.times import grace_of
 from workers.commands.init.writing import worker_name
@@ -186,10 +186,10 @@ def test_ranges_are_round_and_hold_the_numbers(numbers: list[float], found: str 
 
 
 def test_a_range_that_was_given_is_kept() -> None:
-    assert around(0, 7.5) == Range(Decimal(0), Decimal("7.5"), 20)
-    assert around(3, 3) is None
+    assert range_between(0, 7.5) == Range(Decimal(0), Decimal("7.5"), 20)
+    assert range_between(3, 3) is None
     sample = sample_of((None, {"value": float(i % 10)}) for i in range(100))
-    text, draft = written(sample, {"range_": around(-5, 5)})
+    text, draft = written(sample, {"range_": range_between(-5, 5)})
     assert draft.items.range is not None and draft.items.range.edges[0] == -5
     assert "buckets = { from = -5, to = 5, count = 20 }" in text
     assert "It holds no value of any event" in topics.comments(text)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.commands.init.names import UserKind, who
+from workers.commands.init.names import UserKind, user_kind
 from workers.mechanisms.config.views import parse
 
 NAMES: dict[UserKind | None, str] = {
@@ -28,4 +28,4 @@ CASES = [(name, kind) for kind, names in NAMES.items() for name in names.split()
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
 def test_the_noun_of_a_name_decides_what_it_identifies(name: str, kind: UserKind | None) -> None:
     assert len(CASES) > 60
-    assert who(parse(name)) is kind
+    assert user_kind(parse(name)) is kind

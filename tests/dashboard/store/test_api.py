@@ -211,7 +211,7 @@ async def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) ->
 async def test_a_file_that_would_be_too_large_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "ROWS", 1_000)
+    monkeypatch.setattr(queries, "ROWS_MAX", 1_000)
 
     async with client(file) as (http, _):
         answer = await http.get(FILE)

@@ -128,7 +128,7 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
     monkeypatch.setattr(following, "BATCH", 50)  # so there are at least twelve
     if where == "second piece":
         monkeypatch.setattr(following, "PIECE_BYTES", 5_000)
-    original = Writer._move if where == "positions" else Writer._insert
+    original = Writer._set_position if where == "positions" else Writer._insert
 
     def failing(self: Writer, *given: Any) -> None:
         calls.append(None)

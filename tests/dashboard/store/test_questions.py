@@ -14,7 +14,7 @@ from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, at_ticks, ope
 from workers.dashboard.snapshots import Stream
 from workers.dashboard.store import queries
 from workers.dashboard.store.queries import EpochsQuery, HistoryQuery, NotStored, Range, TickQuery
-from workers.dashboard.store.writing import Writer, settle, thin
+from workers.dashboard.store.writing import Writer, compact, thin
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,10 @@ def kept(
         half = len(both) // 2
         store(writer, both[:half])
         if request.param != "as it came":
-            settle(database, 1, 1)
+            compact(database, 1, 1)
         store(writer, both[half:])
         if request.param == "sorted":
-            settle(database, 1, 1)
+            compact(database, 1, 1)
         yield database, writer
 
 
@@ -182,7 +182,7 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
         for part in (LIFE[:1_200], LIFE[1_200:]):
             store(writer, part)
             if settled:
-                settle(database, 1, 1)
+                compact(database, 1, 1)
             thin(database, writer.ends, {"ticks": keep[0], "quarters": keep[1]})
         left = making.thinned(LIFE, *keep)
         found = ask(database, items=LABELS)

@@ -14,7 +14,13 @@ from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
 from tests.mechanisms.small import KEY, STREAM
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.one_shot import algorithms
-from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, Parameters, limited
+from workers.mechanisms.one_shot.algorithms import (
+    Bottom,
+    Cell,
+    OneShotNoise,
+    Parameters,
+    top_candidates,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +135,7 @@ def test_one_event_changes_few_of_the_kbar_largest(data: st.DataObject) -> None:
     tops, bars = [], []
     for h in (counts, more):
         cell = cell_of(h)
-        top, bar = limited(cell, cell.largest(np.flatnonzero(cell.counts), kbar + 1), kbar)
+        top, bar = top_candidates(cell, cell.largest(np.flatnonzero(cell.counts), kbar + 1), kbar)
         tops.append(set(top.tolist()))
         bars.append(bar)
         present = [i for i in range(len(h)) if h[i]]

@@ -16,8 +16,8 @@ from workers.mechanisms.running.discovery import (
     Discovery,
     _normal_tail,
     _tails,
-    constants_of,
     make_discovery,
+    smoothing_constants,
 )
 from workers.runtime.errors import HorizonExceeded
 
@@ -74,7 +74,7 @@ def test_the_figures_of_a_tick_are_those_of_the_counters_terms(
         noise, terms = discovery._noise_of(t, 1), counter.terms(t)
         assert noise.variance[0] == pytest.approx(float(counter.variance(t)), rel=1e-9)
         assert noise.square[0] == pytest.approx(float(sum(c * c for c, _ in terms)), rel=1e-9)
-        constants = [constants_of(*s2.as_integer_ratio()) for _, s2 in terms]
+        constants = [smoothing_constants(*s2.as_integer_ratio()) for _, s2 in terms]
         expected = [sum(column) for column in zip(*constants, strict=True)][1:]
         assert noise.log_theta[0] == pytest.approx(expected, rel=1e-9)
 

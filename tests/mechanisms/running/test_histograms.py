@@ -51,7 +51,7 @@ def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> N
     """Items outside the domain are never released; those inside always are."""
     mechanism = known(["x", "y"])
     state = mechanism.init()
-    mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
     parts = [counted({b"x": 3, b"q": 99}), counted({b"x": 2})]
     assert shown(mechanism, state, 1, Silent(), parts) == {b"x": 5, b"y": 0}
     assert shown(mechanism, state, 2, Silent(), [counted({b"y": 1})]) == {b"x": 5, b"y": 1}

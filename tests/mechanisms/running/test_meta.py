@@ -30,7 +30,7 @@ def meta(algorithm: Name, **changes: object) -> Meta:
 def met(mechanism: Meta) -> MetaState:
     state = mechanism.init()
     state.key_tags = KEY.tags("k", [b"\xff"])
-    mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
     return state
 
 

@@ -39,7 +39,7 @@ def begun(mechanism: SparseGumb, name: str = "k") -> SparseState:
     state = mechanism.init()
     assert isinstance(state, SparseState)
     state.key_tags = KEY.tags(name, [b"\xff"])
-    mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
     return state
 
 
@@ -138,7 +138,7 @@ def test_stream_keys_are_independent_of_each_other() -> None:
     mechanism = made(rho=4.0, eta=0)
     both = begun(mechanism, "k")
     both.key_tags = np.concatenate((both.key_tags, KEY.tags("l", [b"\xff"])))
-    mechanism.meet_key(both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain())
+    mechanism.prepare_key(both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain())
     alone = begun(mechanism, "k")
     for t in range(1, 20):
         adds = [counted({LABELS[t % 4]: 9})]

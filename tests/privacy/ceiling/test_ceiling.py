@@ -19,8 +19,8 @@ from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
-from workers.privacy.ceiling import Ceiling, charges_of, check_ceiling, merged, most_epochs
-from workers.privacy.ceiling_guard import overlap
+from workers.privacy.ceiling import Ceiling, charges_of, check_ceiling, merge, most_epochs
+from workers.privacy.ceiling_guard import topics_overlap
 from workers.privacy.total import EVER, Charge, compose, epsilon_at
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings, TopicNames
@@ -207,8 +207,8 @@ def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> 
         charges_of("w", state([lived]))
         for lived in ((config, 5, 12), (config, 31, 35), (daily(max_items=2), 5, 12))
     )
-    assert [(one.first, one.last) for one in merged([*first, *second])] == [(1, 4)]
-    assert len(merged([*first, *third])) == 2
+    assert [(one.first, one.last) for one in merge([*first, *second])] == [(1, 4)]
+    assert len(merge([*first, *third])) == 2
     assert charge(0).span(1) == (-EVER, EVER)
 
 
@@ -234,7 +234,7 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
     counted: set[str], events: Any, there: tuple[str, ...], same: bool
 ) -> None:
     """Only the parts that name a topic are compared: two workers never split its partitions."""
-    assert overlap(counted, TopicNames.of(events), there) is same
+    assert topics_overlap(counted, TopicNames.of(events), there) is same
 
 
 # ---- settings ------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def test_a_restored_state_is_charged_up_to_where_it_was_ended(
     scene.publish(2.5)
     recreate(scene.site, state, [])
     [said, _] = scene.stages.go(day(2.5))
-    assert f"items holds snapshots, and {state} says of none what they cost" in said
+    assert f"items holds snapshots, but {state} has no charge for them" in said
     recreate(scene.site, state, copy)
     scene.now_has(of_user(generation=2))
     assert "(2 epochs)" in scene.refuses(6)
@@ -287,17 +287,17 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     here, there = scene.stages.take_over(0, one), scene.stages.take_over(1, other)
     scene.stages.contribute(day(2), scene.events(2))
     refused: list[str] = []
-    look = CeilingGuard.look
+    refresh = CeilingGuard.refresh
 
     def meanwhile(guard: CeilingGuard) -> None:
         # The first has reserved its epoch, and has not looked yet.
-        monkeypatch.setattr(CeilingGuard, "look", look)
+        monkeypatch.setattr(CeilingGuard, "refresh", refresh)
         with pytest.raises(CeilingReached) as caught:
             scene.stages.release(there)
         refused.append(str(caught.value))
-        look(guard)
+        refresh(guard)
 
-    monkeypatch.setattr(CeilingGuard, "look", meanwhile)
+    monkeypatch.setattr(CeilingGuard, "refresh", meanwhile)
     with pytest.raises(CeilingReached) as caught:
         scene.stages.release(here)
     assert "items generation 1" in refused[0] and "other generation 1" in str(caught.value)

@@ -50,10 +50,10 @@ def test_worst_tick_and_mean_are_those_of_a_full_scan(
     variances = found.variance(ticks)
     for t in {1, horizon, horizon // 2 + 1, horizon // 3 + 1}:
         assert math.sqrt(variances[t - 1]) == pytest.approx(counter.sd(t), rel=1e-9)
-    loudest = found.loudest(horizon)
-    assert loudest.min() >= 1 and loudest.max() <= horizon
+    noisiest = found.noisiest(horizon)
+    assert noisiest.min() >= 1 and noisiest.max() <= horizon
     # Beyond 4,096 ticks at most 2^-12 of one level's variance may be missed.
-    assert variances[loudest[0] - 1] >= variances.max() * (1 - 2**-12)
+    assert variances[noisiest[0] - 1] >= variances.max() * (1 - 2**-12)
     assert found.mean(horizon) == pytest.approx(variances.mean(), rel=1e-9)
 
 
@@ -63,7 +63,7 @@ def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
     for kind, figures in expected.items():
         found = curve_of(make_counter(kind, None, 0.5).public())
         for exponent, figure in zip((10, 16, 20, 30), figures, strict=True):
-            worst = found.variance(found.loudest(1 << exponent)[:1])[0]
+            worst = found.variance(found.noisiest(1 << exponent)[:1])[0]
             assert math.sqrt(worst) == pytest.approx(figure, abs=0.1)
 
 
@@ -72,7 +72,7 @@ def test_a_curve_of_other_variances_has_another_worst_tick() -> None:
     ticks = np.arange(1, 129)
     for heavy in range(8):
         found = HaarCurve([1.0 if level == heavy else 0.001 for level in range(8)])
-        assert found.loudest(128)[0] == ticks[found.variance(ticks).argmax()]
+        assert found.noisiest(128)[0] == ticks[found.variance(ticks).argmax()]
 
 
 @pytest.mark.parametrize("horizon", [1, 7, 500, 4096])

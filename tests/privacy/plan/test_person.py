@@ -24,9 +24,9 @@ from workers.privacy.total import (
     delta_of,
     group_failure,
     group_loss,
-    rows_of,
+    loss_table,
     spans_of,
-    stated,
+    stated_cost,
     total_of,
     warnings_of,
 )
@@ -182,7 +182,7 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: HistogramConfig) -> N
     A mechanism that splits its delta differently would be understated on the page.
     """
     cost = charge_of(made, build(made)).cost
-    seen = stated(made.mechanism, cost.rho, cost.epsilon, cost.delta)
+    seen = stated_cost(made.mechanism, cost.rho, cost.epsilon, cost.delta)
     failures, least = (sum(part for _, part in one.failures) for one in (seen, cost))
     assert failures >= least * (1 - 1e-9)
     for events in EVENTS:
@@ -215,10 +215,10 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
     losses = spans[2].losses
     epsilon, delta = group_loss([unk(0.1, 1e-9, 30), unk(0.1, 1e-9, 5)], 2)
     assert (losses[1].events, losses[1].epsilon, losses[1].delta) == (2, epsilon, delta)
-    headings, rows = rows_of(spans, "event")
+    headings, rows = loss_table(spans, "event")
     assert headings == ["events", "an epoch", "30 days: 30 epochs", "a year: 365 epochs"]
     assert [row[0] for row in rows] == ["1", "2", "5", "10", "50"]
-    assert rows_of(spans_of([Charge(part, None)]), "user")[0] == ["user ids", "an epoch"]
+    assert loss_table(spans_of([Charge(part, None)]), "user")[0] == ["user ids", "an epoch"]
 
 
 def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
@@ -249,7 +249,7 @@ def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
 def test_void_is_written_where_next_to_nothing_is_promised() -> None:
     """A figure such as epsilon 40 would read like protection."""
     spans = spans_of([Charge(unk(1.0, 1e-9), DAY_MS)])
-    _, rows = rows_of(spans, "event")
+    _, rows = loss_table(spans, "event")
     assert rows[0][1] == "1, 1e-09" and rows[-1][-1] == "void"
     for span in spans:
         for loss in span.losses:

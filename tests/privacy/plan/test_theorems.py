@@ -14,8 +14,8 @@ from tests.privacy.test_identity_of_fields import OWN
 from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.privacy.plan.model import Promise
-from workers.privacy.theorems import Data, most_blocks, paper_rho, promises, worst_variance
+from workers.privacy.plan.model import Bound
+from workers.privacy.theorems import Data, error_bounds, most_blocks, paper_rho, worst_variance
 
 SHORT = cases(128)
 # A union over many noises, or several bounds in a row, leaves more slack between promise and
@@ -24,7 +24,7 @@ LOOSE = ("meta", "misra_gries", "sparse_gumb", "bounded_max", "two_level")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def paper(promise: Promise) -> float:
+def paper(promise: Bound) -> float:
     assert promise.printed is not None
     return promise.printed
 
@@ -76,7 +76,7 @@ LENGTHS += [(name, "unbounded") for name in OWN if name not in BOUNDED_ONLY]
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
     """2^30 ticks must not be iterated, and one tick is a valid horizon."""
     made = config(mechanism, horizon=horizon, start=START, **OWN[mechanism])
-    for promise in promises(made):
+    for promise in error_bounds(made):
         assert 0 < promise.ours < math.inf and 0 < paper(promise) < math.inf
 
 
@@ -116,7 +116,7 @@ def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
     counter: dict[str, Any] = {"counter": "tree", "radix": 4, "horizon": 64}
     made = config("known_base", rho=0.5, max_items=2, max_count=3, domain=labels(8), **counter)
     bound = math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
-    assert promises(made)[0].printed == pytest.approx(bound)
+    assert error_bounds(made)[0].printed == pytest.approx(bound)
 
 
 def test_printed_thresholds_are_theorem_7() -> None:
@@ -125,7 +125,7 @@ def test_printed_thresholds_are_theorem_7() -> None:
     """
     made = config("positive_laplace", horizon=10, rho=0.5, max_items=4)
     threshold, noise = 1 + 2 * math.log(4 / (2 * 5e-7)), 2 * math.log(100 * 10 / 0.05)
-    hidden = promises(made, data=Data(items=100))[1]
+    hidden = error_bounds(made, data=Data(items=100))[1]
     assert hidden.printed == pytest.approx(threshold + noise)
 
 
@@ -143,7 +143,7 @@ def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
     for mechanism, name in assumed.items():
         made = config(mechanism, horizon=256, **OWN[mechanism])
         data = (Data(**{name: number}) for number in (2_000, 2_000_000))
-        small, large = (promises(made, data=one)[0] for one in data)
+        small, large = (error_bounds(made, data=one)[0] for one in data)
         assert small.ours < large.ours and paper(small) < paper(large)
         assert small.assumes != large.assumes
 
@@ -153,20 +153,22 @@ def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
     for mechanism, values in OWN.items():
         if "beta" not in MECHANISMS[mechanism].__struct_fields__:
             made = config(mechanism, horizon=256, **values)
-            for often, rarely in zip(promises(made), promises(made, beta=1e-6), strict=True):
+            for often, rarely in zip(
+                error_bounds(made), error_bounds(made, beta=1e-6), strict=True
+            ):
                 assert often.ours < rarely.ours and paper(often) < paper(rarely)
 
 
 def test_users_are_promised_what_their_items_cost() -> None:
     """With a user as the unit, D0 is the user's items, so noise and promise grow with them."""
     made = config("known_base", horizon=64, domain=labels(8), max_items_per_user=9)
-    assert promises(made, unit="user")[0].ours > 2 * promises(made)[0].ours
+    assert error_bounds(made, unit="user")[0].ours > 2 * error_bounds(made)[0].ours
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
 def test_a_probability_of_failure_lies_inside_0_to_1(beta: float) -> None:
     with pytest.raises(ValueError, match="beta"):
-        promises(config("known_base", horizon=64, domain=("a",)), beta=beta)
+        error_bounds(config("known_base", horizon=64, domain=("a",)), beta=beta)
 
 
 def test_data_below_one_are_refused() -> None:

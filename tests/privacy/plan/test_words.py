@@ -10,10 +10,10 @@ from workers.privacy.phrasing import (
     cautions,
     factor,
     grade,
+    guesses_right,
     is_void,
     measures,
     one_in,
-    times_right,
     verdict,
 )
 
@@ -55,7 +55,7 @@ def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
         said = Fraction(above) / number(below)
         assert Fraction(delta) * (1 - Fraction(1, 10**8)) <= said <= Fraction(delta) * 11, delta
     for epsilon, delta in GRID:
-        right = times_right(epsilon, min(delta, 0.9999))
+        right = guesses_right(epsilon, min(delta, 0.9999))
         bound = 1 - (1 - min(delta, 0.9999)) / (1 + math.exp(min(epsilon, 700.0)))
         assert right is None or bound * 100 <= float(right) * (1 + 1e-9)
         assert right is not None or bound > 0.9999
@@ -98,7 +98,7 @@ def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
         assert promised == (epsilon > 20 or delta >= 0.01) == is_void(epsilon, delta)
         if not weak:
             # "Little": right at most three times in four. "Not sure": wrong once in 200 at least.
-            assert float(times_right(epsilon, delta) or 100) <= (75 if epsilon <= 1 else 99.5)
+            assert float(guesses_right(epsilon, delta) or 100) <= (75 if epsilon <= 1 else 99.5)
         assert f"{factor(epsilon)} times" in figures and f"chance of {one_in(delta)}." in figures
         assert re.search(r"nearly every time|at most \d+(\.\d+)? times in 100", figures)
 

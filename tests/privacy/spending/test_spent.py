@@ -26,7 +26,7 @@ from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
-from workers.privacy.ceiling import charges_of, merged
+from workers.privacy.ceiling import charges_of, merge
 from workers.privacy.plan.model import Record
 from workers.privacy.spending import AllBudgets, Budget, budget_of, entries_of
 from workers.settings.settings import (
@@ -262,7 +262,7 @@ def test_a_retired_generation_may_have_served_every_key_whatever_the_settings_gi
     given = settings(first, second)
     found = budget_of(given, states).total
     assert found is not None and [part.histogram for part in found.parts] == ["a", "b"]
-    charges = merged(chain.from_iterable(charges_of("w", one, given) for one in states))
+    charges = merge(chain.from_iterable(charges_of("w", one, given) for one in states))
     served = {charge.histogram: charge.keys for charge in charges}
     assert served == {"a": None, "b": frozenset({"k2"})}
 

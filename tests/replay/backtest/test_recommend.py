@@ -98,7 +98,7 @@ def test_what_another_beats_in_both_is_not_on_the_front() -> None:
 def test_a_table_without_anything_useful_says_so() -> None:
     found = recommend([outcome(1, 0.1, 0.0), outcome(2, 0.2, 0.3)])
     text = said(found)
-    assert found.chosen is None and "No combination is of use" in text and "30%" in text
+    assert found.chosen is None and "No combination meets the goal" in text and "30%" in text
 
 
 def test_answers_to_queries_are_compared_by_their_error() -> None:

@@ -15,7 +15,13 @@ from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest import results
 from workers.replay.backtest.results import BoardRow
-from workers.replay.report.runs import counted_of, holds, measured, numeric_of, quantile_table
+from workers.replay.report.runs import (
+    buckets_of,
+    interval_holds,
+    measured,
+    numeric_of,
+    quantile_table,
+)
 from workers.settings.settings import load
 
 EXAMPLE = ROOT / "examples" / "latencies.toml"
@@ -29,7 +35,7 @@ def row(label: str, exact: int, released: int | None) -> BoardRow:
 
 
 def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
-    found = counted_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
+    found = buckets_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
     assert (found.exact.tolist(), found.sd) == ([2, 0, 9, 1], 5.0)
     assert found.published.tolist() == [-1, 0, 11, 3]
 
@@ -49,7 +55,7 @@ def test_an_open_interval_holds_what_lies_beyond(
     truth: float | None, low: float | None, high: float | None, expected: bool
 ) -> None:
     exact = {"value": truth, "bucket": ">=50" if truth is None else "[0,10)"}
-    assert holds(NUMERIC, exact, {"low": low, "high": high}) is expected
+    assert interval_holds(NUMERIC, exact, {"low": low, "high": high}) is expected
 
 
 @pytest.fixture(scope="module")

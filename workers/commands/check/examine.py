@@ -59,7 +59,7 @@ class PathCounts:
         self._records = 0
 
     def __repr__(self) -> str:
-        return f"Fields({len(self._met)})"
+        return f"PathCounts({len(self._met)})"
 
     def add(self, record: object) -> None:
         self._records += 1
@@ -73,7 +73,7 @@ class PathCounts:
 
     def nearest(self, wanted: Path) -> Nearest:
         """Return the paths most like `wanted`, with the share of the records that have them."""
-        scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
+        scores = {text: _similarity(wanted, text) for text in self._met if text != str(wanted)}
         good = [text for text, score in scores.items() if score >= _NEAR]
         near = sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
         return Nearest(str(wanted), {text: self._met[text] / self._records for text in near})
@@ -88,7 +88,7 @@ def wanted_paths(shape: Shape) -> list[Path]:
     return [place for place in places if isinstance(place, Path)]
 
 
-def _likeness(wanted: Path, text: str) -> float:
+def _similarity(wanted: Path, text: str) -> float:
     whole = _ratio(str(wanted), text)
     last = _ratio(wanted.steps[-1], parse(text).steps[-1])
     return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
@@ -164,12 +164,12 @@ def expected(
         largest=max(a_tick.values(), default=0.0),
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
-        passing=tuple(_passing(config, mechanism, a_tick, tick) for tick in decided),
+        passing=tuple(_threshold_estimate(config, mechanism, a_tick, tick) for tick in decided),
         declared=declared,
     )
 
 
-def _passing(
+def _threshold_estimate(
     config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
 ) -> ThresholdEstimate:
     kind, threshold = noise.KINDS[mechanism.kind], mechanism.threshold(tick) or 0
@@ -290,11 +290,12 @@ class Findings:
 
 
 def examine(settings: Settings, sample: Sample) -> Findings:
+    """Read a sample as the worker would, and collect the findings."""
     reader, fields = reader_of(settings, sample.shape), PathCounts()
     formats = RecordFormats(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
-    whys: dict[str, RejectReason] = {}
+    reasons: dict[str, RejectReason] = {}
     accepted_events: list[Events] = []
     for part in sample.parts:
         partition, partitions = part.source.partition, part.source.topic.partitions
@@ -312,7 +313,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     rejects += behind_rejects(found, np.flatnonzero(late))
                     found = found.select(np.flatnonzero(~late))
             for reject in rejects:
-                why = whys.setdefault(reject.reason, RejectReason(reason=reject.reason))
+                why = reasons.setdefault(reject.reason, RejectReason(reason=reject.reason))
                 why.number += 1
                 record = _decoded(source, part, reject.index)
                 why.fields.add(record)
@@ -324,23 +325,23 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             accepted_events.append(found)
     wanted = wanted_paths(sample.shape)
     absent = {path: fields.nearest(path) for path in wanted if not fields.has(path)}
-    for why in whys.values():
-        named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
+    for why in reasons.values():
+        named = (path for path in wanted if _quotes(why.reason, path) and not why.fields.has(path))
         why.absent = next(map(why.fields.nearest, named), None)
     times_by_part = [events.times[events.in_any_view] for events in accepted_events]
     weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
-    times = _joined(times_by_part)
+    times = _concatenated(times_by_part)
     records, accepted = len(sample), len(times)
     return Findings(
         records=records,
         accepted=accepted,
-        skipped=records - accepted - sum(why.number for why in whys.values()),
-        why=tuple(sorted(whys.values(), key=lambda why: -why.number)),
+        skipped=records - accepted - sum(why.number for why in reasons.values()),
+        why=tuple(sorted(reasons.values(), key=lambda why: -why.number)),
         first_ms=int(times.min()) if accepted else None,
         last_ms=int(times.max()) if accepted else None,
-        time_hint=_doubts(settings, times),
+        time_hint=_time_doubt(settings, times),
         histograms=tuple(
-            _of_histogram(settings, config, weighted, absent) for config in settings.histograms
+            _findings(settings, config, weighted, absent) for config in settings.histograms
         ),
     )
 
@@ -372,7 +373,7 @@ def _example(part: Part, i: int, decoded: object) -> str:
     return "no value" if value is None else repr(value)[2:-1]
 
 
-def _names(reason: str, path: Path) -> bool:
+def _quotes(reason: str, path: Path) -> bool:
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
 
@@ -388,7 +389,7 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
     return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
 
 
-def _doubts(settings: Settings, times: Longs) -> str:
+def _time_doubt(settings: Settings, times: Longs) -> str:
     unit = settings.events.timestamp_unit
     if not len(times) or settings.events.timestamp is None or unit == "iso":
         return ""
@@ -420,7 +421,7 @@ class _Sums:
     of_users: dict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
 
 
-def _of_histogram(
+def _findings(
     settings: Settings,
     config: HistogramConfig,
     weighted: Sequence[tuple[Events, float]],
@@ -429,7 +430,7 @@ def _of_histogram(
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
-    items = _joined(sums.items)
+    items = _concatenated(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
     own = wanted_paths(Shape({"": settings.shape.views[config.view]}))
     unit, estimate = settings.privacy.unit, None
@@ -445,8 +446,8 @@ def _of_histogram(
         early=sums.early,
         labels=len(sums.labels),
         items=_spread(items, config.max_items),
-        amounts=_spread(_joined(sums.amounts), config.max_count),
-        of_users=_of_users(sums, config) if unit == "user" else None,
+        amounts=_spread(_concatenated(sums.amounts), config.max_count),
+        of_users=_user_contributions(sums, config) if unit == "user" else None,
         absent=tuple(absent[path] for path in own if path in absent),
         expected=estimate,
     )
@@ -457,17 +458,17 @@ def _weights(times_by_part: Sequence[Longs]) -> list[float]:
 
     A partition's sample without a time span uses the span of all.
     """
-    whole_s = _span_s(_joined(times_by_part))
-    otherwise = 1 / whole_s if whole_s else 0.0
+    whole_s = _span_s(_concatenated(times_by_part))
+    fallback = 1 / whole_s if whole_s else 0.0
     spans = [(len(times), _span_s(times)) for times in times_by_part]
-    return [(n - 1) / n / span_s if span_s else otherwise for n, span_s in spans]
+    return [(n - 1) / n / span_s if span_s else fallback for n, span_s in spans]
 
 
 def _span_s(times: Longs) -> float:
     return (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
 
 
-def _joined(arrays: Sequence[Longs]) -> Longs:
+def _concatenated(arrays: Sequence[Longs]) -> Longs:
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
@@ -529,7 +530,7 @@ def _add_contributions(
         users[event][pairs[code]] += amount
 
 
-def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
+def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributions:
     users = sums.of_users.values()
     pairs = np.array([len(found) for found in users], dtype=np.int64)
     amounts = np.array([n for found in users for n in found.values()], dtype=np.int64)

@@ -30,7 +30,7 @@ class ExactCounts:
         self._ticks: defaultdict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
-        tick = self.grid.holding(time_ms)
+        tick = self.grid.tick_at(time_ms)
         with self._lock:
             self._ticks[tick].update(events)
 
@@ -45,7 +45,7 @@ class ExactCounts:
                 del self._ticks[tick]
 
 
-class Running:
+class RunningCounts:
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact, self._origin = exact, origin
         self._epoch = 0
@@ -115,7 +115,7 @@ class Boards:
 
     def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
         self._exact = exact
-        self._running = {at: Running(exact, at[1]) for at in product(histograms, keys)}
+        self._running = {at: RunningCounts(exact, at[1]) for at in product(histograms, keys)}
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
         self._lock = threading.Lock()
@@ -134,7 +134,7 @@ class Boards:
         """Return the new board; None while pages are missing, and for a tick already seen."""
         at = (snapshot["histogram"], snapshot["key"])
         running = self._running[at]
-        number = self._exact.grid.holding(snapshot["start"])
+        number = self._exact.grid.tick_at(snapshot["start"])
         if number < running.next:
             return None
         pages = self._pages.setdefault(at, [])

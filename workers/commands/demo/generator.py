@@ -93,6 +93,8 @@ BEHIND_S = 0.5
 
 
 class Generator(threading.Thread):
+    """Thread that sends flights and counts them; `error` is set if it failed."""
+
     def __init__(
         self,
         producer: Producer,
@@ -103,7 +105,7 @@ class Generator(threading.Thread):
         exact: ExactCounts,
         ahead: int | None,
     ) -> None:
-        """Send `rate` events per second, at most `ahead` of them before `go`; None: no limit.
+        """Send `rate` events per second, at most `ahead` before `lift_limit` (None: no limit).
 
         `year` returns the flights from the first of January on, and is called again when they end.
         """
@@ -115,7 +117,7 @@ class Generator(threading.Thread):
         self.simulated = ""
         self.error: Exception | None = None
 
-    def go(self) -> None:
+    def lift_limit(self) -> None:
         """Lift the limit on events: the worker is reading."""
         self._ahead = None
 
@@ -165,11 +167,11 @@ class Generator(threading.Thread):
         place: Any = {"partition": self.sent % self._partitions, "timestamp": clock_ms}
         while True:
             try:
-                self._producer.produce(self._topic, value, on_delivery=self._told, **place)
+                self._producer.produce(self._topic, value, on_delivery=self._on_delivery, **place)
                 break
             except BufferError:
                 self._producer.poll(0.1)
         self.sent += 1
 
-    def _told(self, error: KafkaError | None, _message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
         self.failed += error is not None

@@ -142,7 +142,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Context in which signals are only recorded: a signal handler takes no lock."""
+    """Context in which signals are only recorded: a signal handler must not take a lock."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._started = time.monotonic()
@@ -207,7 +207,7 @@ class Session:
         self._samples: deque[tuple[float, int]] = deque()
         self._first_s: float | None = None
         self._year = 1
-        self._told = 0
+        self._printed_ticks = 0
 
     def run(self, stop: Stop) -> int:
         path = find_flights()
@@ -261,7 +261,7 @@ class Session:
                 for line in child.last_lines():
                     print(f"  {line}", file=sys.stderr)
                 return ended if ended in (EXIT_EXPECTED, EXIT_FENCED) else EXIT_FAULT
-            self._summarise(settings, stop)
+            self._summarize(settings, stop)
             return 0
 
     def _connect(self, stack: ExitStack) -> Connection:
@@ -290,12 +290,12 @@ class Session:
                     heard = time.monotonic()
                     if self._first_s is None:
                         self._first_s = stop.elapsed_s
-                        self._generator.go()
+                        self._generator.lift_limit()
                 scene = self._scene(stop)
                 if live is not None:
                     live.update(render(scene, self._console), refresh=True)
                 else:
-                    self._tell()
+                    self._print_tick()
                 if self._generator.error is not None:
                     break
                 silent = time.monotonic() - heard > SILENCE_S
@@ -350,14 +350,14 @@ class Session:
             page=self._page,
         )
 
-    def _tell(self) -> None:
+    def _print_tick(self) -> None:
         if self._generator.years > self._year:
             self._year = self._generator.years
             self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")
         boards = self._boards.newest
-        if not self._boards.complete() or self._boards.ticks <= self._told:
+        if not self._boards.complete() or self._boards.ticks <= self._printed_ticks:
             return
-        self._told = self._boards.ticks
+        self._printed_ticks = self._boards.ticks
         discovered, declared = self._names
         first = boards[discovered, ORIGINS[0]]
         age = max(0, time.time_ns() // 1_000_000 - first.end_ms) / 1000
@@ -372,7 +372,7 @@ class Session:
         best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
-    def _summarise(self, settings: Settings, stop: Stop) -> None:
+    def _summarize(self, settings: Settings, stop: Stop) -> None:
         boards, generator = self._boards, self._generator
         self._print("")
         events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"

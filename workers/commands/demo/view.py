@@ -202,16 +202,16 @@ def _small_table(scene: Scene, width: int) -> Panel:
     return _panel(table, len(ORIGINS) * 2 + TABLE_EXTRA, title)
 
 
-def _colours(text: str) -> list[tuple[int, int, int]]:
+def _colors(text: str) -> list[tuple[int, int, int]]:
     return [(red, green, blue) for red, green, blue in map(bytes.fromhex, text.split())]
 
 
-_BACKGROUND, _FOREGROUND = _colours("10141c d6deeb")
+_BACKGROUND, _FOREGROUND = _colors("10141c d6deeb")
 _THEME = TerminalTheme(
     _BACKGROUND,
     _FOREGROUND,
-    _colours("2a303c ff6b6b 7ed385 f0c86e 6ea0fa be8cf0 40b8c8 d6deeb"),
-    _colours("7c889c ff8282 96e69b fad782 8cb4ff cda5fa 78dce6 f0f4fa"),
+    _colors("2a303c ff6b6b 7ed385 f0c86e 6ea0fa be8cf0 40b8c8 d6deeb"),
+    _colors("7c889c ff8282 96e69b fad782 8cb4ff cda5fa 78dce6 f0f4fa"),
 )
 #: rich's own SVG format loads a font from the network; this one uses local fonts.
 _SVG = Path(__file__).with_name("terminal.svg")

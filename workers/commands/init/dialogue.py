@@ -20,7 +20,7 @@ from workers.commands.failures import log
 from workers.commands.init.draft import Draft, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import CannotGuess, decode_sample
-from workers.commands.init.items import Range, around
+from workers.commands.init.items import Range, range_between
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
 from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
@@ -91,7 +91,7 @@ def write_settings(
         asking = ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(*_answers(guess, keys, users, buckets, asking=asking))
+        draft = guess.draft(*_answers(guess, keys, users, buckets, ask=asking))
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
@@ -140,7 +140,7 @@ def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
 
 def _range(text: str) -> Range:
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
-    found = around(float(match[1]), float(match[2])) if match else None
+    found = range_between(float(match[1]), float(match[2])) if match else None
     if found is None:
         form = "FROM:TO, two numbers, the first below the second, such as 0:100"
         raise SettingsError(f"--range {text}: {form}")
@@ -148,14 +148,9 @@ def _range(text: str) -> Range:
 
 
 def _answers(
-    guess: SampleGuesses,
-    keys: str | None,
-    users: bool | None,
-    range_: Range | None,
-    *,
-    asking: bool,
+    guess: SampleGuesses, keys: str | None, users: bool | None, range_: Range | None, *, ask: bool
 ) -> tuple[str, bool, Range | None]:
-    if asking and keys is None and guess.keys:
+    if ask and keys is None and guess.keys:
         named = guess.keys[0]
         click.echo(
             f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
@@ -168,7 +163,7 @@ def _answers(
         keys = click.prompt("May the names be published?", type=choices, default="none")
     keys = keys or "none"
     found_users = guess.users(guess.keys[0] if guess.keys and keys != "none" else None)
-    if asking and users is None and found_users:
+    if ask and users is None and found_users:
         user = found_users[0]
         placed = f"The records are placed by {user.setting}, which may name a user: {user.reason}."
         if user.partitioner is None:
@@ -179,7 +174,7 @@ def _answers(
         click.echo(f"\n{placed}")
         click.echo(f"This would protect {user.means}.")
         users = click.confirm("Protect all events of one user, not single events?", default=False)
-    if asking and range_ is None and guess.items.range is not None:
+    if ask and range_ is None and guess.items.range is not None:
         found = guess.items.range
         click.echo(
             f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; "

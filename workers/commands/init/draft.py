@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
 
-from workers.commands.init.fields import ConditionGuess, field_label, survey, where_of
+from workers.commands.init.fields import ConditionGuess, field_label, guess_condition, survey
 from workers.commands.init.formats import CannotGuess, DecodedSample
 from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
@@ -79,35 +79,35 @@ class SampleGuesses:
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         self._sample, self._decoded = sample, decoded
         self._places = sorted(decoded.objects)
-        self._look(now_ms)
+        self._survey(now_ms)
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
-        having = self._having(self.items)
+        having = self._records_with(self.items)
         if len(having) < _SOME * len(self._places):
-            self.where = where_of(self.fields, having)
+            self.where = guess_condition(self.fields, having)
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
             column, values = self.where.field.column, set(self.where.values)
             numbered = enumerate(self._places)
             self._places = [place for n, place in numbered if field_label(column.get(n)) in values]
-            self._look(now_ms)
+            self._survey(now_ms)
         # The likeliest time that can be read beside the items.
         views = views_of(self.items)
         shapes = ((time, Shape(views, time.field.path)) for time in self._times)
         self.other_times = [time for time, shape in shapes if not list(complaints(shape))]
         self.time = self.other_times.pop(0) if self.other_times else None
 
-    def _look(self, now_ms: int) -> None:
+    def _survey(self, now_ms: int) -> None:
         records = [self._sample.records[place] for place in self._places]
         self.objects = [self._decoded.objects[place] for place in self._places]
         self._partitions = [record.partition for record in records]
         self._logged = [record.time_ms for record in records]
-        self._record_keys = [_key(record.key) for record in records]
+        self._record_keys = [_text_key(record.key) for record in records]
         self.fields = survey(self.objects)
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
-        self.items, *self.other_items = self._counted()
+        self.items, *self.other_items = self._item_candidates()
 
-    def _counted(self) -> list[ItemCandidate]:
+    def _item_candidates(self) -> list[ItemCandidate]:
         times = {time.field.path.steps for time in self._times}
         good: list[ItemCandidate] = []
         for items in items_of(self.fields)[:_TRIED]:
@@ -116,7 +116,7 @@ class SampleGuesses:
             without_count = [] if items.count is None else [replace(items, count=None)]
             for tried in (items, *without_count):
                 fits = not list(complaints(Shape(views_of(tried))))
-                if fits and self._having(tried):
+                if fits and self._records_with(tried):
                     good.append(tried)
                     break
         if not good:
@@ -126,7 +126,7 @@ class SampleGuesses:
             )
         return good
 
-    def _having(self, items: ItemCandidate) -> set[int]:
+    def _records_with(self, items: ItemCandidate) -> set[int]:
         projection = Projection(Shape(views_of(items), empty=True))
         events = enumerate(map(projection.event, self.objects))
         views = ((place, event.views[0]) for place, event in events if not isinstance(event, str))
@@ -194,7 +194,7 @@ class SampleGuesses:
         for place, _, view in seen:
             name = view.key
             if key is not None and key.setting == RECORD_KEY:
-                name = _key(self._sample.records[place].key) or ""
+                name = _text_key(self._sample.records[place].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
         few_items = fmean(number <= max_items for number in per_event)
@@ -265,7 +265,7 @@ def _round_up(number: int) -> int:
     return int(next(step for step in steps if step >= number))
 
 
-def _key(key: bytes | None) -> str | None:
+def _text_key(key: bytes | None) -> str | None:
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:

@@ -29,6 +29,7 @@ def percent(share: float) -> str:
 
 
 def about(number: float) -> str:
+    """Return a number as text, rounded to two digits."""
     if number <= 0 or not math.isfinite(number):
         return "0"
     rounded = round(number, 1 - math.floor(math.log10(number)))
@@ -100,8 +101,8 @@ class Field:
     def number_of_values(self) -> int:
         return self.kinds.total()
 
-    def says(self, *tables: frozenset[str]) -> bool:
-        """Return whether its own name, without its containers, has a word of these tables."""
+    def name_has(self, *tables: frozenset[str]) -> bool:
+        """Return whether the field's own name, not its containers', has a word of these tables."""
         return not frozenset().union(*tables).isdisjoint(names.words(self.path.steps[-1]))
 
     @property
@@ -310,11 +311,11 @@ class ConditionGuess:
     others: int
 
 
-def where_of(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess | None:
+def guess_condition(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess | None:
     """Return the condition that separates records with items (`having`) from the others, if any."""
     having, found = set(having), []
     for field in fields:
-        if not (field.everywhere and field.labels) or names.who(field.path) is not None:
+        if not (field.everywhere and field.labels) or names.user_kind(field.path) is not None:
             continue
         if not 2 <= field.distinct <= _TYPES_MAX:
             continue
@@ -330,6 +331,6 @@ def where_of(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess
 
     def order(where: ConditionGuess) -> tuple[bool, int, str]:
         path = where.field.path
-        return not where.field.says(names.TYPE), len(path.steps), str(path)
+        return not where.field.name_has(names.TYPE), len(path.steps), str(path)
 
     return min(found, key=order, default=None)

@@ -50,7 +50,7 @@ class Range:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """Raises ValueError: they are too many, or too close to each other."""
+        """Return the edges; raise ValueError if they are too many, or too close to each other."""
         ends = {"from": float(self.first), "to": float(self.last)}
         return parse_buckets({**ends, "count": self.count, "scale": self.scale}).edges
 
@@ -70,7 +70,7 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     return _checked(_linear(low, high))
 
 
-def around(low: float, high: float) -> Range | None:
+def range_between(low: float, high: float) -> Range | None:
     """Return buckets for a chosen range, keeping its bounds; None if there are none."""
     if low >= high or not _is_usual(low, high):
         return None
@@ -174,17 +174,17 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
         few = _is_few(field.distinct, field.number_of_values)
         if not (field.everywhere and field.labels and few) or is_personal(field):
             continue
-        named = field.says(names.KEY)
-        if not named and field.says(names.MEASURE, names.COUNT, names.SOURCE):
+        named = field.name_has(names.KEY)
+        if not named and field.name_has(names.MEASURE, names.COUNT, names.SOURCE):
             continue
-        if not (named or field.text or field.says(names.ID)):
+        if not (named or field.text or field.name_has(names.ID)):
             continue
         score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
         found.append(_candidate(field, score))
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = _is_few(len(values), values.total())
-    if there >= NEARLY_ALL and few and not _same(fields, record_keys):
+    if there >= NEARLY_ALL and few and not _same_as_key(fields, record_keys):
         values_there = _values_there(len(values), there)
         reason, score = f"the record key: {values_there}", 15.0 - len(values) / 5
         found.append(Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score))
@@ -192,38 +192,35 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
 
 
 def users_of(
-    fields: Sequence[Field],
-    record_keys: Sequence[str | None],
-    partitions: Sequence[int],
-    number: int,
+    fields: Sequence[Field], record_keys: Sequence[str | None], partitions: Sequence[int], n: int
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
-    `record_keys` is None for a record without a text key; `number` is the topic's of partitions.
+    `record_keys` is None for a record without a text key; `n` is the topic's number of partitions.
     """
-    same = {str(field.path) for field in _same(fields, record_keys)}
+    same = {str(field.path) for field in _same_as_key(fields, record_keys)}
     found = []
     for field in fields:
-        who, is_key = names.who(field.path), str(field.path) in same
+        who, is_key = names.user_kind(field.path), str(field.path) in same
         if not (field.everywhere and (field.text or field.whole)) or field.distinct < _USERS_MIN:
             continue
         if who is UserKind.EVENT or not (who or is_key):
             continue
         unique = field.distinct > _UNIQUE * field.number_of_values
-        if who is None and (unique or field.says(names.KEY, names.ITEM)):
+        if who is None and (unique or field.name_has(names.KEY, names.ITEM)):
             continue  # records are often keyed by their subject, which is not a user
         values = ((place, field_label(value)) for place, value in field.column.items())
         users = {place: user for place, user in values if user is not None}
-        partitioner = _partitioner(users, partitions, number)
+        partitioner = _partitioner(users, partitions, n)
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None)
         # An identifier stays when an address or a name changes.
-        score += 3.0 * field.says(names.ID) - 3.0 * field.says(names.CHANGING)
+        score += 3.0 * field.name_has(names.ID) - 3.0 * field.name_has(names.CHANGING)
         score -= len(field.path.steps) / 10
         beside = ", the same as the record key" if is_key else ""
         found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
     counts = Counter(keys.values())
-    partitioner = _partitioner(keys, partitions, number)
+    partitioner = _partitioner(keys, partitions, n)
     repeated = _USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
     everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
     if everywhere and repeated and not same and partitioner is not None:
@@ -251,13 +248,13 @@ def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Can
 
 
 def is_personal(field: Field) -> bool:
-    if names.who(field.path) is not None:
+    if names.user_kind(field.path) is not None:
         return True
     addresses = sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
     return field.text and 2 * addresses > field.distinct
 
 
-def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
+def _same_as_key(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
     """Return the fields that have the record key's value in nearly every record."""
     least = NEARLY_ALL * len(record_keys)
 
@@ -323,7 +320,7 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {plural(field.distinct, 'different value')}"
-            yield ItemCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
+            yield ItemCandidate(field=field, score=80.0 + _name_score(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
@@ -331,12 +328,12 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
 
 
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemCandidate]:
-    is_label = field.says(names.ITEM, names.ITEM_OF_LIST, names.ID)
+    is_label = field.name_has(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
-    if field.says(names.COUNT) or _unique(field):
+    if field.name_has(names.COUNT) or _unique(field):
         return
-    score = 85.0 + 8.0 * field.says(names.ITEM) + 4.0 * field.says(names.ITEM_OF_LIST)
+    score = 85.0 + 8.0 * field.name_has(names.ITEM) + 4.0 * field.name_has(names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     beside = (
         other
@@ -346,40 +343,40 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and other.whole
         and min(other.numbers) >= 0
         and other.number_of_values >= field.number_of_values
-        and other.says(names.COUNT)
+        and other.name_has(names.COUNT)
     )
     reason = f"in each element of a list, {where}, with {plural(field.distinct, 'different value')}"
     yield ItemCandidate(field=field, count=next(beside, None), score=score, reason=reason)
 
 
 def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
-    measure = field.says(names.MEASURE)
+    measure = field.name_has(names.MEASURE)
     most = max(_FEW, _REPEATED * field.number_of_values)
     repeated = 1 < field.distinct <= most and not _unique(field)
     if field.labels and repeated and not (field.whole and measure):
         score = 50.0 if field.text else 35.0
         score = 15.0 if not field.text and not field.whole else score
-        score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
+        score += _name_score(field) + min(3.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
         a = "a text" if field.text else "a whole number" if field.whole else "a value"
         reason = f"{a}, {where}, with {plural(field.distinct, 'different value')}"
         yield ItemCandidate(field=field, score=score, reason=reason)
-    if not field.numeric or _counts_up(field) or field.says(names.PLACE, names.ID):
+    if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
         return
     found = range_of(field.numbers)
     if found is not None:
-        whole_name = field.whole and (field.says(names.ITEM) or not measure)
+        whole_name = field.whole and (field.name_has(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
         reason = f"a number, {where}: in buckets"
         yield ItemCandidate(field=field, range=found, score=score, reason=reason)
 
 
-def _named(field: Field) -> float:
-    if field.says(names.SOURCE):
+def _name_score(field: Field) -> float:
+    if field.name_has(names.SOURCE):
         return -25.0
-    if field.says(names.ITEM):
+    if field.name_has(names.ITEM):
         return 20.0
-    return -10.0 if field.says(names.KEY, names.TYPE) else 0.0
+    return -10.0 if field.name_has(names.KEY, names.TYPE) else 0.0
 
 
 def _unique(field: Field) -> bool:

@@ -17,24 +17,24 @@ TIME = _table(
     "ts time timestamp date datetime at created occurred when instant clock happened logged"
 )
 OTHER_TIME = _table(
-    "expires expiry expiration due until birth birthday birthdate dob valid end ends ended scheduled deadline "
-    "renewal next"
+    "expires expiry expiration due until birth birthday birthdate dob valid end ends ended "
+    "scheduled deadline renewal next"
 )
 ITEM = _table(
-    "sku product products item items article articles isbn asin ean gtin upc page pages path url uri route "
-    "endpoint screen dest destination title song track video film movie query term keyword tag tags category "
-    "categories topic action dish book genre symbol ticker skill service feature game command lang language error "
-    "code"
+    "sku product products item items article articles isbn asin ean gtin upc page pages path url "
+    "uri route endpoint screen dest destination title song track video film movie query term "
+    "keyword tag tags category categories topic action dish book genre symbol ticker skill service "
+    "feature game command lang language error code"
 )
 COUNT = _table("qty quantity count counts number num pieces units n times copies")
 KEY = _table(
-    "shop store tenant region country site origin market branch channel city department group platform warehouse "
-    "merchant brand area zone county state hub type kind"
+    "shop store tenant region country site origin market branch channel city department group "
+    "platform warehouse merchant brand area zone county state hub type kind"
 )
 TYPE = _table("type kind event action op operation status category name")
 SOURCE = _table(
-    "sensor device host hostname machine station server node instance vehicle tailnum meter probe unit thing pod "
-    "trace span request message order flight agent referrer referer ua browser"
+    "sensor device host hostname machine station server node instance vehicle tailnum meter probe "
+    "unit thing pod trace span request message order flight agent referrer referer ua browser"
 )
 MEASURE = _table(
     "value reading measurement temperature temp latency duration elapsed ms seconds secs millis price total "
@@ -94,7 +94,7 @@ _ENDS = sorted(
 )
 
 
-def who(path: Path) -> UserKind | None:
+def user_kind(path: Path) -> UserKind | None:
     """Return the entity that a field's name identifies, if any.
 
     The noun decides: the last word, other than words for an identifier, in the last segment of the

@@ -38,6 +38,7 @@ class TickChoice(NamedTuple):
 
 
 def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
+    """Choose the shortest tick whose most common item is above the noise, else the longest."""
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:

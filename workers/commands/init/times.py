@@ -67,11 +67,11 @@ def _time(
     else:
         return None
     ascending = in_order(times, partitions)
-    named = field.says(names.TIME)
+    named = field.name_has(names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
         return None  # a number that happens to be in that range
     apart = sorted(abs(at - logged[place]) for place, at in times.items())
-    score = 3.0 * named - 4.0 * field.says(names.OTHER_TIME) + 2.0 * (unit == "iso")
+    score = 3.0 * named - 4.0 * field.name_has(names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) - 0.1 * len(field.path.steps)
     score += apart[len(apart) // 2] <= _NEAR_MS
     return TimeCandidate(field=field, unit=unit, times=times, ascending=ascending, score=score)

@@ -39,7 +39,7 @@ def settings_text(
 
     `client` and `registry` (empty if not needed) are TOML values by name.
     """
-    lines, key_file = _File(), output.with_suffix(".key")
+    lines, key_file = _SettingsLines(), output.with_suffix(".key")
     name = histogram_name(draft)
     worker = worker_name(topic, name, draft.sample.topics)
     _head(lines, draft, topic, output, now)
@@ -65,7 +65,7 @@ def settings_text(
     return "\n".join(lines) + "\n"
 
 
-def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -> None:
+def _head(lines: _SettingsLines, draft: Draft, topic: str, output: Path, now: datetime) -> None:
     sample, number = draft.sample, len(draft.sample.records)
     key_file, found, them = output.with_suffix(".key"), "", "them"
     if draft.decoded < number:
@@ -105,7 +105,7 @@ def _head(lines: _File, draft: Draft, topic: str, output: Path, now: datetime) -
     )
 
 
-def _events(lines: _File, draft: Draft, topic: str) -> None:
+def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
     lines.section("events")
     sample, items, where = draft.sample, draft.items, draft.where
     size = f"{plural(sample.total, 'record')} in {plural(sample.partitions, 'partition')}"
@@ -138,7 +138,7 @@ def _events(lines: _File, draft: Draft, topic: str) -> None:
     lines.text("grace", *draft.grace)
 
 
-def _key(lines: _File, draft: Draft) -> None:
+def _key(lines: _SettingsLines, draft: Draft) -> None:
     key, others = draft.key, draft.other_keys
     if key is None:
         reason = (
@@ -158,7 +158,7 @@ def _key(lines: _File, draft: Draft) -> None:
     lines.others("key", [*(other.setting for other in others), all_events])
 
 
-def _time(lines: _File, draft: Draft) -> None:
+def _time(lines: _SettingsLines, draft: Draft) -> None:
     if draft.time is None:
         lines.note(
             "timestamp is left out: no field is a time in nearly every event, "
@@ -172,7 +172,7 @@ def _time(lines: _File, draft: Draft) -> None:
     lines.others("timestamp", [str(time.field.path) for time in draft.other_times])
 
 
-def _user(lines: _File, draft: Draft) -> None:
+def _user(lines: _SettingsLines, draft: Draft) -> None:
     user = draft.user
     if user is not None:
         lines.note(f'{CHOOSE}: with this field, "user" protects {user.means}.')
@@ -192,7 +192,7 @@ def _user(lines: _File, draft: Draft) -> None:
         lines.text("# user", candidate.setting, why)
 
 
-def _unit(lines: _File, draft: Draft) -> None:
+def _unit(lines: _SettingsLines, draft: Draft) -> None:
     user = draft.user
     if user is None:
         how = "for users, events must name them"
@@ -208,7 +208,7 @@ def _unit(lines: _File, draft: Draft) -> None:
         lines.set("rekey", "true", f"{why}, and counts these")
 
 
-def _histogram(lines: _File, draft: Draft, choice: TickChoice, name: str) -> None:
+def _histogram(lines: _SettingsLines, draft: Draft, choice: TickChoice, name: str) -> None:
     lines.section("[histogram]")
     items, (events, counts) = draft.items, draft.within
     unit = "event" if draft.user is None else "user"
@@ -280,7 +280,7 @@ def _toml_list(texts: Iterable[str]) -> str:
     return f"[{', '.join(map(toml, texts))}]"
 
 
-class _File(list[str]):
+class _SettingsLines(list[str]):
     def section(self, name: str) -> None:
         self += ["", f"[{name}]"]
 

@@ -95,7 +95,7 @@ class Follower:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._unread.discard(place)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._lose(place)
+                self._restart(place)
                 moved.discard(place)
             else:
                 failed = error
@@ -160,7 +160,7 @@ class Follower:
             )
         return _Partition(topic_id, low, high, start)
 
-    def _lose(self, place: Place) -> None:
+    def _restart(self, place: Place) -> None:
         """Restart a partition whose unread records were removed."""
         self._consumer.incremental_unassign([TopicPartition(*place)])
         del self._partitions[place]

@@ -180,7 +180,7 @@ def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -
     return first_ms if found is None else int(found[0])
 
 
-ROWS = 20_000_000
+ROWS_MAX = 20_000_000
 Format = Literal["csv", "parquet"]
 _OPTIONS = {"csv": "format csv, header true", "parquet": "format parquet, compression zstd"}
 _NUMBERS = itertools.count()
@@ -195,7 +195,7 @@ def history_file(
 ) -> BinaryIO:
     """Return an open file with the answer, written next to the history at `path`.
 
-    Raises `NotStored`, `AnswerTooLarge` (more than `ROWS` rows) or duckdb.Error.
+    Raises `NotStored`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
     """
     where = locate(cursor, asked.stream)
     complete = is_complete(cursor, where, asked, reading)
@@ -208,9 +208,9 @@ def history_file(
     rows = "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
     totals = f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
     total, low, high = first(cursor, totals) or (0, None, None)
-    if total > ROWS:
+    if total > ROWS_MAX:
         raise AnswerTooLarge(
-            f"the file would have {total:,} rows: at most {ROWS:,}; take a shorter time, a longer step or fewer items"
+            f"the file would have {total:,} rows: at most {ROWS_MAX:,}; take a shorter time, a longer step or fewer items"
         )
     narrow = "false" if low is None else f"place between {low} and {high}"
     of_tick = f"(select place, item, n from {counts} where {narrow})"
@@ -242,7 +242,7 @@ def history_file(
         written.unlink(missing_ok=True)
 
 
-CELLS = 1_000_000
+COUNTS_MAX = 1_000_000
 
 
 class _Head(NamedTuple):
@@ -307,15 +307,15 @@ def _heads(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[_
 
 
 def history(cursor: Database, asked: HistoryQuery, reading: float | None) -> bytes:
-    """Answer /api/history; raise `NotStored`, or `AnswerTooLarge` for more than `CELLS` counts."""
+    """Answer /api/history; raise `NotStored`, or `AnswerTooLarge` above `COUNTS_MAX` counts."""
     where = locate(cursor, asked.stream)
     heads = _heads(
         cursor, f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"
     )
     heads, more = heads[: asked.limit], len(heads) > asked.limit
-    if len(heads) * len(asked.items) > CELLS:
+    if len(heads) * len(asked.items) > COUNTS_MAX:
         raise AnswerTooLarge(
-            f"{len(heads):,} entries of {len(asked.items)} items: at most {CELLS:,} counts; take a longer step"
+            f"{len(heads):,} entries of {len(asked.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
         )
     counts = _matrix(cursor, where, heads, asked) if asked.items else [None] * len(heads)
     series = series_of(cursor, (head.series for head in heads))
@@ -453,11 +453,11 @@ def _snapshots(
         best = f"qualify {rank} <= {asked.top} or place in (select place from whole)"
     rows = cursor.execute(
         f"select place, label, n from {counts} semi join chosen using (place) join labels using (item) "
-        f"where {narrow} and {picked} {best} order by place, n desc, label limit {CELLS + 1}"
+        f"where {narrow} and {picked} {best} order by place, n desc, label limit {COUNTS_MAX + 1}"
     ).fetchall()
-    if len(rows) > CELLS:
+    if len(rows) > COUNTS_MAX:
         raise AnswerTooLarge(
-            f"more than {CELLS:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`"
+            f"more than {COUNTS_MAX:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`"
         )
     items: dict[int, list[tuple[str, int]]] = {head.place: [] for head in heads}
     for place, label, count in rows:

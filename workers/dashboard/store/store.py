@@ -23,7 +23,7 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import Database, VersionMismatch, Writer, connect, settle, thin
+from workers.dashboard.store.writing import Database, SchemaMismatch, Writer, compact, connect, thin
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 
@@ -41,7 +41,7 @@ FILES = 2
 FILE_S = 120.0
 # Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
-LOOK_S = 5.0
+COMPACT_S = 5.0
 
 OTHER = "its file is of another version, or of another program"
 # DuckDB's messages for such a file.
@@ -73,11 +73,11 @@ class Store:
         self._connection, self._topics, self._keep_ms = connection, dict(topics), dict(keep_ms)
         self._path, self._own = path, path is None
         self._database: Database | None = None
-        self._asked: set[Database] = set()
+        self._cursors: set[Database] = set()
         self._idle = threading.Condition()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
-        self._questions = ThreadPoolExecutor(THREADS, thread_name_prefix="history-question")
+        self._queries = ThreadPoolExecutor(THREADS, thread_name_prefix="history-question")
         self._files = ThreadPoolExecutor(FILES, thread_name_prefix="history-file")
         self._asking = self._sending = 0
         self._thinned: dict[str, int] = {}
@@ -100,52 +100,52 @@ class Store:
         if self._thread.ident is not None:
             # It may be waiting for a broker; then it writes nothing and ends with the process.
             self._thread.join(CLOSING_S)
-        self._questions.shutdown(wait=False, cancel_futures=True)
+        self._queries.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
         if self._own and self._path is not None:
             shutil.rmtree(self._path.parent, ignore_errors=True)
 
-    async def ask(self, question: Query[T]) -> T:
+    async def ask(self, query: Query[T]) -> T:
         """Run a query on a read cursor; QueryFailed: no history, too many queries, or too slow."""
         if self._asking >= THREADS + WAITING:
             raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
         self._asking += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._questions, self._answer, question, ANSWER_S
+                self._queries, self._answer, query, ANSWER_S
             )
         finally:
             self._asking -= 1
 
     @asynccontextmanager
-    async def make_file(self, question: Query[BinaryIO]) -> AsyncIterator[BinaryIO]:
+    async def make_file(self, query: Query[BinaryIO]) -> AsyncIterator[BinaryIO]:
         """Run a long query, like `ask`, and hold its slot until the file is sent."""
         if self._sending >= FILES:
             raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
         self._sending += 1
         try:
             made = asyncio.get_running_loop().run_in_executor(
-                self._files, self._answer, question, FILE_S
+                self._files, self._answer, query, FILE_S
             )
             with contextlib.closing(await made) as file:
                 yield file
         finally:
             self._sending -= 1
 
-    def _answer(self, question: Query[T], within_s: float) -> T:
+    def _answer(self, query: Query[T], within_s: float) -> T:
         with self._cursor() as cursor:
             timer = threading.Timer(within_s, cursor.interrupt)
             timer.start()
             try:
                 cursor.begin()  # a consistent view, despite concurrent writes
-                return question(cursor)
+                return query(cursor)
             except duckdb.Error as error:
                 if isinstance(error, duckdb.InterruptException):
                     why = f"it took longer than {within_s:.0f} s"
                 elif isinstance(error, duckdb.OutOfMemoryException):
                     why = "it takes too much memory"
                 else:
-                    logger.warning("history: a question failed: %s", _said(error))
+                    logger.warning("history: a question failed: %s", _loggable(error))
                     raise QueryFailed("the history could not be read") from None
                 raise QueryFailed(f"{why}: ask for a shorter time or a longer step") from None
             finally:
@@ -158,12 +158,12 @@ class Store:
                 why = self.state.get("why", "it is being opened")
                 raise QueryFailed(f"there is no history: {why}")
             cursor = self._database.cursor()
-            self._asked.add(cursor)
+            self._cursors.add(cursor)
         try:
             yield cursor
         finally:
             with self._idle:
-                self._asked.discard(cursor)
+                self._cursors.discard(cursor)
                 self._idle.notify_all()
             with contextlib.suppress(duckdb.Error):
                 cursor.close()
@@ -171,16 +171,16 @@ class Store:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._keep()
-            except VersionMismatch:
-                self._off(OTHER, "move it away, or name another one")
+                self._fill()
+            except SchemaMismatch:
+                self._disable(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
-                self._off(_why(error), _said(error))
+                self._disable(_why(error), _loggable(error))
             except Exception as error:  # noqa: BLE001 (last resort: the dashboard goes on)
-                self._off("internal error", describe(error))
+                self._disable("internal error", describe(error))
             self._stopped.wait(REOPEN_S)
 
-    def _keep(self) -> None:
+    def _fill(self) -> None:
         """Open the file and fill it until the end; propagate the file's errors."""
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
@@ -193,7 +193,7 @@ class Store:
                 self._database = database
             if self.state["state"] == "off":
                 logger.info("history: kept in %s", "a file of its own" if self._own else self._path)
-            self._say({"state": "waiting"})
+            self._report({"state": "waiting"})
             self._follow(database, writer, follower)
         finally:
             if follower is not None:
@@ -203,47 +203,47 @@ class Store:
                 database.close()
 
     def _follow(self, database: Database, writer: Writer, follower: Follower) -> None:
-        look_at = 0.0
+        compact_at = 0.0
         while not self._stopped.is_set():
             try:
                 follower.step()
             except KafkaException:
-                self._say({"state": "waiting"})
+                self._report({"state": "waiting"})
                 self._stopped.wait(RETRY_S)
                 continue
             was, self.reading = self.reading, follower.read
             live = self.reading is None
-            self._say({"state": "live"} if live else {"state": "reading", "read": self.reading})
-            if time.monotonic() >= look_at or (was is not None and self.reading is None):
-                settle(database)
+            self._report({"state": "live"} if live else {"state": "reading", "read": self.reading})
+            if time.monotonic() >= compact_at or (was is not None and self.reading is None):
+                compact(database)
                 newest = max(writer.ends.values(), default=0)
                 for level, keep in self._keep_ms.items():
                     if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
                         thin(database, writer.ends, {level: keep})
                         self._thinned[level] = newest
-                look_at = time.monotonic() + LOOK_S
+                compact_at = time.monotonic() + COMPACT_S
 
     def _release(self) -> None:
         """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
-            for cursor in self._asked:
+            for cursor in self._cursors:
                 with contextlib.suppress(duckdb.Error):
                     cursor.interrupt()
-            self._idle.wait_for(lambda: not self._asked)
+            self._idle.wait_for(lambda: not self._cursors)
 
-    def _off(self, why: str, said: str) -> None:
+    def _disable(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
             line = "history: off: %s (%s); the dashboard continues without it and retries"
             logger.error(line, why, said)
-        self._say({"state": "off", "why": why})
+        self._report({"state": "off", "why": why})
 
-    def _say(self, state: Mapping[str, object]) -> None:
+    def _report(self, state: Mapping[str, object]) -> None:
         if state != self.state:
             self.state = MappingProxyType(dict(state))
 
 
-def _said(error: BaseException) -> str:
+def _loggable(error: BaseException) -> str:
     """Return a loggable description of an error; other types than these may quote a label."""
     if isinstance(error, OSError):
         return describe(error)

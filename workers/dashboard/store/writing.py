@@ -65,12 +65,12 @@ create table kept (stream integer not null, level varchar not null, place bigint
 """
 
 
-class VersionMismatch(Exception):
+class SchemaMismatch(Exception):
     """The file was written by another version of this program."""
 
 
 def connect(path: Path) -> Database:
-    """Open or create a file; raise duckdb.Error if that fails, VersionMismatch for old tables."""
+    """Open or create a file; raise duckdb.Error if that fails, SchemaMismatch for old tables."""
     spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
     # Never load extensions, whatever a query needs.
     extensions = {f"auto{verb}_known_extensions": "false" for verb in ("install", "load")}
@@ -89,7 +89,7 @@ def _prepare(database: Database) -> None:
     if tables:
         versions = "select version from meta"
         if ("meta",) not in tables or database.execute(versions).fetchall() != [(VERSION,)]:
-            raise VersionMismatch
+            raise SchemaMismatch
         return
     database.begin()
     database.execute(_TABLES)
@@ -104,11 +104,9 @@ def _prepare(database: Database) -> None:
     database.commit()
 
 
-def first(
-    database: Database, question: str, values: Sequence[object] = ()
-) -> tuple[Any, ...] | None:
+def first(database: Database, query: str, values: Sequence[object] = ()) -> tuple[Any, ...] | None:
     """Return a result's first row after reading all of it, so that another query may follow."""
-    rows = database.execute(question, list(values)).fetchall()
+    rows = database.execute(query, list(values)).fetchall()
     return rows[0] if rows else None
 
 
@@ -118,7 +116,7 @@ HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 
 
-def settle(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
+def compact(database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
     """Sort the new rows of every table that has at least `counts` or `heads` of them."""
     for level in LEVELS:
         for kind, least in (("counts", counts), ("heads", heads)):
@@ -142,9 +140,9 @@ def thin(database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]
         with _transaction(database):
             database.register("since", {"histogram": object_column(list(ends)), "ms": since})
             database.execute(
-                "create or replace temp table first as select stream, "
-                "coalesce(min(place) filter (end_ms > ms), max(place)) as place "
-                f"from {level}_heads_all join streams using (stream) join since using (histogram) group by stream"
+                "create or replace temp table first as select stream, coalesce(min(place) filter "
+                f"(end_ms > ms), max(place)) as place from {level}_heads_all join streams using "
+                "(stream) join since using (histogram) group by stream"
             )
             database.unregister("since")
             database.execute(
@@ -248,8 +246,8 @@ class Writer:
     def note_gap(self, histogram: str, part: int) -> None:
         """Record that unread records of a partition were removed."""
         self._db.execute(
-            "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams using (stream) "
-            "where histogram = ? and part = ?",
+            "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams "
+            "using (stream) where histogram = ? and part = ?",
             [histogram, part, histogram, part],
         )
         self._open_gaps = True
@@ -267,7 +265,7 @@ class Writer:
         with _transaction(self._db):
             self._insert(rows)
             for (topic, part), position in positions.items():
-                self._move(topic, part, position)
+                self._set_position(topic, part, position)
         for cache in (self._series, self._ticks, self._items):
             if len(cache) > CACHED:
                 cache.clear()
@@ -394,7 +392,7 @@ class Writer:
                 )
             self._db.unregister("promoted")
 
-    def _move(self, topic: str, part: int, position: Position) -> None:
+    def _set_position(self, topic: str, part: int, position: Position) -> None:
         self._db.execute("delete from positions where topic = ? and part = ?", [topic, part])
         values = [topic, part, position.topic_id, position.next]
         self._db.execute("insert into positions values (?, ?, ?, ?)", values)

@@ -14,7 +14,7 @@ class TickGrid:
     start_ms: int  # start of global tick 1
     horizon: int | None  # ticks in an epoch, None for one epoch without end
 
-    def holding(self, time_ms: int) -> int:
+    def tick_at(self, time_ms: int) -> int:
         """Return the global tick containing a time; below 1 before the start."""
         return (time_ms - self.start_ms) // self.tick_ms + 1
 

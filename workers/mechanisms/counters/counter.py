@@ -94,7 +94,7 @@ class OnCounters(CounterMechanism):
         # Suggest a change to the larger part of `sampler_delta`.
         of_counts = (1 + math.exp(self._budget.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
-        self._promise(spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
+        self._set_cost(spent, tv, times=config.max_items, tests_tv=tests_tv, remedy=remedy)
 
     def noise(self, stream: NoiseStream) -> Noise:
         return self._counter.columns(stream)

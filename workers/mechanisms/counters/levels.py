@@ -37,9 +37,9 @@ from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen
 
 LONGEST_HORIZON = 1 << 40
-_TOGETHER = 16
+_TICKS_AT_ONCE = 16
 _UNIT = Fraction(1, 1 << 128)
-_LEFT_OUT = Fraction(1, 1 << 180)
+_OMITTED_MASS = Fraction(1, 1 << 180)
 
 
 class NoiseColumns(Noise, Protocol):
@@ -51,8 +51,8 @@ class NoiseColumns(Noise, Protocol):
 
 def tick_block(t: int, last_tick: int) -> range:
     """Return the ticks to compute with t: a threshold takes 150 us alone, 40 us in a batch."""
-    first = t - t % _TOGETHER
-    return range(max(first, 1), min(first + _TOGETHER, last_tick + 1))
+    first = t - t % _TICKS_AT_ONCE
+    return range(max(first, 1), min(first + _TICKS_AT_ONCE, last_tick + 1))
 
 
 def check_tick(kind: str, tick: int, last_tick: int) -> None:
@@ -164,8 +164,8 @@ class LevelCounter(Counter):
         self._reach = tuple(map(reach, self._sigma_squared))
         self.rho_item = float_up(sum((1 / (2 * s2) for s2 in self._sigma_squared), Fraction(0)))
         self.cells_per_event = len(weights)
-        self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
-        self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
+        self.tv = float_up(sum(((x + 2) * _UNIT + _OMITTED_MASS for x in self._reach), Fraction(0)))
+        self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _OMITTED_MASS))
 
     def variance(self, t: int) -> Fraction:
         numerators, common = self._over_one

@@ -55,7 +55,7 @@ class TreeCounter(LevelCounter):
     def __init__(self, horizon: int | None, rho_item: float, radix: int | None = None) -> None:
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
-        self.radix = radix or usual_radix(horizon)
+        self.radix = radix or default_radix(horizon)
         self._tree = Tree(levels.last_tick_of(horizon), self.radix)
         super().__init__(horizon, rho_item)
         largest = min((self.radix - 1) * sum(self._reach), self._last_tick * max(self._reach))
@@ -76,7 +76,7 @@ class TreeCounter(LevelCounter):
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
         levels.check_tick(self.kind, t, self._last_tick)
-        return dict.fromkeys(self._tree.named(t), 1)
+        return dict.fromkeys(self._tree.cells_at(t), 1)
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._tree.levels, "radix": self.radix} | super()._shape()
@@ -95,7 +95,7 @@ class TreeCounter(LevelCounter):
 
 
 class TreeColumns(LevelColumns):
-    """Level noise of t with lower digits 0; a tick adds one block, at its lowest non-0 digit."""
+    """By level, the noise of t cut at that digit; a tick adds a block, at its lowest digit > 0."""
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
@@ -170,7 +170,7 @@ class Tree(Frozen):
             above = last
         return found
 
-    def named(self, t: int) -> set[tuple[int, int]]:
+    def cells_at(self, t: int) -> set[tuple[int, int]]:
         """Return (level, number) of the blocks that make up 1..t."""
         found = self.blocks(t)
         return {(level, block) for level, first, last in found for block in range(first, last)}
@@ -179,14 +179,14 @@ class Tree(Frozen):
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
         return sum(last - first for _, first, last in self.blocks(t))
 
-    def over(self, t: int) -> int:
+    def top_level(self, t: int) -> int:
         """Return the highest level with a block complete at t."""
         level = 0
         while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
             level += 1
         return level
 
-    def open(self, t: int) -> list[int]:
+    def open_levels(self, t: int) -> list[int]:
         """Return the levels where a later tick uses the block that holds tick t."""
         found = []
         for level in range(self.levels):
@@ -198,7 +198,7 @@ class Tree(Frozen):
         return found
 
 
-def usual_radix(horizon: int | None) -> int:
+def default_radix(horizon: int | None) -> int:
     return UNBOUNDED_RADIX if horizon is None else best_radix(levels.last_tick_of(horizon))
 
 

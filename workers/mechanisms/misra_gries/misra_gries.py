@@ -64,7 +64,7 @@ from workers.mechanisms.budget import Budgeted, split
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, rows_by_key, tick_rows
-from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, own, short_hash
+from workers.mechanisms.mechanism import Items, Mechanism, Noise, State, expect_type, short_hash
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -123,7 +123,7 @@ def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
     return np.concatenate((larger, equal))
 
 
-def whole(parts: Longs, size: int) -> Longs:
+def rounded(parts: Longs, size: int) -> Longs:
     """Return the counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
     return (2 * parts + size + 1) // (2 * size + 2)
 
@@ -166,7 +166,7 @@ class CellNoise:
         return "CellNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> Longs:
-        level = self._tree.over(t)
+        level = self._tree.top_level(t)
         cell = USE << 56 | level, t // self._tree.radix**level - 1
         return self._table.values(self._stream, cell, tags)
 
@@ -208,7 +208,7 @@ class MisraGries(Budgeted):
         table = gaussian.integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
         rho = float_up(total / (2 * self.sigma_squared))
-        self._promise(rho, table.tv, times=levels * concerned)
+        self._set_cost(rho, table.tv, times=levels * concerned)
         self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
         delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
@@ -254,13 +254,13 @@ class MisraGries(Budgeted):
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
         self._check(t)
-        state, level, levels = own(SketchState, state), self.tree.over(t), self.tree.open(t)
+        state, levels = expect_type(SketchState, state), self.tree.open_levels(t)
         tick = tick_rows(contributions)
         for key, rows in rows_by_key(tick.keys):
             tags = tick.tags.take(rows, axis=0)
             self._feed(state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows))
         for key in range(len(state.key_tags)):
-            self._release(state, key, t, state.closed(key, level), noise)
+            self._release(state, key, t, state.close_cells(key, self.tree.top_level(t)), noise)
         keys: list[int] = []
         labels: list[bytes] = []
         counts: list[int] = []
@@ -275,7 +275,7 @@ class MisraGries(Budgeted):
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        sketches = state.opened(key, levels)
+        sketches = state.open_sketches(key, levels)
         if self._shared:
             feed(sketches, items)
             return
@@ -283,15 +283,15 @@ class MisraGries(Budgeted):
             sketch.add(items)
 
     def _release(
-        self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
+        self, state: SketchState, key: int, t: int, complete: Sketch | None, noise: Noise
     ) -> None:
-        if over is None or not len(over.counts) or self._threshold is None:
+        if complete is None or not len(complete.counts) or self._threshold is None:
             return
-        noisy = over.counts + noise.at(t, over.tags)
+        noisy = complete.counts + noise.at(t, complete.tags)
         if self._shared:
             noisy += noise.at(t, state.key_tags[key : key + 1])
-        labels, counts = shown_above(over.labels, noisy, self._threshold)
-        state.show(key, self.tree.over(t), zip(labels, counts.tolist(), strict=True))
+        labels, counts = shown_above(complete.labels, noisy, self._threshold)
+        state.show(key, self.tree.top_level(t), zip(labels, counts.tolist(), strict=True))
 
     def _published(self, sums: Sequence[int]) -> Longs:
         return np.array(sums, dtype=np.int64)
@@ -338,28 +338,28 @@ class PureMisraGries(MisraGries):
     def _further(self) -> dict[str, object]:
         return {"domain": short_hash(msgspec.json.encode(self.config.domain))}
 
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Keep the domain's tags: every release needs noise for all of them."""
-        own(SketchState, state).declare(key, tags)
+        expect_type(SketchState, state).declare(key, tags)
 
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        own = state.domain_of(key).only(items)
+        own = state.domain_of(key).restrict(items)
         if len(own.counts):
-            feed(state.opened(key, levels), own)
+            feed(state.open_sketches(key, levels), own)
 
     def _release(
-        self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
+        self, state: SketchState, key: int, t: int, complete: Sketch | None, noise: Noise
     ) -> None:
         domain = state.domain_of(key)
-        sketch = Sketch(self.config.size) if over is None else over
+        sketch = Sketch(self.config.size) if complete is None else complete
         places, parts = largest_parts(sketch, domain, self._domain, noise.at(t, domain.tags))
         labels = [self._domain[place] for place in places.tolist()]
-        state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
+        state.show(key, self.tree.top_level(t), zip(labels, parts.tolist(), strict=True))
 
     def _published(self, sums: Sequence[int]) -> Longs:
-        return whole(np.array(sums, dtype=np.int64), self.config.size)
+        return rounded(np.array(sums, dtype=np.int64), self.config.size)
 
 
 def make_misra_gries(config: MisraGriesConfig, unit: str = "event") -> MisraGries:

@@ -41,7 +41,7 @@ class DomainTags:
             return before, known
         return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
 
-    def only(self, items: SketchBatch) -> SketchBatch:
+    def restrict(self, items: SketchBatch) -> SketchBatch:
         _, known = self._sorted.positions(items.tags.all())
         return items if known.all() else items.part(np.flatnonzero(known))
 
@@ -70,7 +70,7 @@ class SketchState(State):
     @property
     def counters(self) -> int:
         self._join()
-        return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
+        return sum(len(sketch.counts) for sketch in _distinct(self._open.values()))
 
     def declare(self, key: int, tags: Tags) -> None:
         self._domains[key] = DomainTags(tags.copy())
@@ -82,25 +82,25 @@ class SketchState(State):
             raise StateRefused(f"stored sketch: the domain of stream key {key} is missing")
         return self._domains[key]
 
-    def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
+    def open_sketches(self, key: int, levels: Iterable[int]) -> list[Sketch]:
         """Return the distinct open sketches of these levels, to be fed."""
         self._join()
         fresh = Sketch(self._size)
         for level in levels:
             self._open.setdefault((key, level), fresh)
             self._changed.add(("mo", (key, level)))
-        return _each_once(self._open[key, level] for level in levels)
+        return _distinct(self._open[key, level] for level in levels)
 
-    def closed(self, key: int, level: int) -> Sketch | None:
+    def close_cells(self, key: int, level: int) -> Sketch | None:
         """Close the cells up to this level, clear the sums below; return this level's sketch."""
         self._join()
-        over = self._open.get((key, level))
+        closed = self._open.get((key, level))
         for below in range(level + 1):
             if self._open.pop((key, below), None) is not None:
                 self._changed.add(("mo", (key, below)))
             if below < level and self._shown.pop((key, below), None) is not None:
                 self._changed.add(("mr", (key, below)))
-        return over
+        return closed
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
         self._join()
@@ -135,7 +135,7 @@ class SketchState(State):
                 released = sorted(self._shown.get((key, level), {}).items())
                 labels = Texts.of([label for label, _ in released])
                 counts = np.array([count for _, count in released], dtype=np.int64)
-                content = _HEAD.pack(len(released), 0) + _labelled(labels, counts)
+                content = _HEAD.pack(len(released), 0) + _encode_counts(labels, counts)
             pages = max(1, -(-len(content) // PAGE_BYTES))
             for page in range(pages):
                 part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
@@ -175,7 +175,7 @@ class SketchState(State):
             elif kind == "mo":
                 self._decode_open(where, content, equal)
             elif n:
-                labels, counts = _unlabelled(content, _HEAD.size, n)
+                labels, counts = _decode_counts(content, _HEAD.size, n)
                 self._shown[where] = dict(zip(labels, counts.tolist(), strict=True))
         self._pages = {}
 
@@ -193,7 +193,7 @@ class SketchState(State):
         if sketch.total:
             return
         sketch.total, sketch.tags = total, _tags(content, n)
-        sketch.labels, sketch.counts = _unlabelled(content, _HEAD.size + 16 * n, n)
+        sketch.labels, sketch.counts = _decode_counts(content, _HEAD.size + 16 * n, n)
 
 
 def _add(sums: dict[bytes, int], counts: dict[bytes, int]) -> None:
@@ -206,7 +206,7 @@ def _pages(page: bytes) -> int:
     return pages
 
 
-def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
+def _distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
     return list({id(sketch): sketch for sketch in sketches}.values())
 
 
@@ -214,7 +214,7 @@ def _encode_open(sketch: Sketch | None) -> bytes:
     if sketch is None:
         return _HEAD.pack(0, 0)
     head = _HEAD.pack(len(sketch.counts), sketch.total) + sketch.tags.astype("<u8").tobytes()
-    return head + _labelled(sketch.labels, sketch.counts)
+    return head + _encode_counts(sketch.labels, sketch.counts)
 
 
 def _tags(content: bytes, n: int) -> Tags:
@@ -222,7 +222,7 @@ def _tags(content: bytes, n: int) -> Tags:
     return tags.astype(np.uint64).reshape(n, 2)
 
 
-def _labelled(labels: Texts, counts: Longs) -> bytes:
+def _encode_counts(labels: Texts, counts: Longs) -> bytes:
     numbers = counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes()
     return numbers + labels.text.tobytes()
 
@@ -240,7 +240,7 @@ def _is_whole(kind: str, content: bytes) -> bool:
     return bool(len(content) == lengths_at + 2 * n + lengths.sum())
 
 
-def _unlabelled(content: bytes, at: int, n: int) -> tuple[Texts, Longs]:
+def _decode_counts(content: bytes, at: int, n: int) -> tuple[Texts, Longs]:
     counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
     return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)

@@ -139,8 +139,8 @@ class IntegerGaussian(InversionTable):
 def check_sigma_squared(sigma_squared: Fraction) -> None:
     if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
         raise ValueError(
-            f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most {LARGEST_SIGMA_SQUARED}"
-            " (a larger rho, or fewer levels, needs less noise)"
+            f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most "
+            f"{LARGEST_SIGMA_SQUARED} (a larger rho, or fewer levels, needs less noise)"
         )
 
 

@@ -60,7 +60,7 @@ class NoiseKey(Frozen):
 
     @property
     def fingerprint(self) -> bytes:
-        """Return 16 bytes that tell keys apart, and from which no key can be computed."""
+        """Return 16 bytes that identify the key without revealing it."""
         return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
 
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> Tags:

@@ -125,9 +125,7 @@ class OneShotNoise:
 
     def _values(self, use: int, place: Place, tags: Tags) -> Longs:
         if self._table is None:
-            raise ValueError(
-                "table = None: this mechanism shows no counts, and so has no noise for them"
-            )
+            raise ValueError("table = None: this mechanism shows no counts, so they have no noise")
         return self._table.values(self._stream, _cell(use, place), tags)
 
     def picks(self, use: int, place: Place, key_tag: Tags, k: int) -> list[tuple[int, int]]:
@@ -289,7 +287,7 @@ class Noisy(Frozen):
         found: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
             largest = cell.largest(rows, self._kbar + 1)
-            top, limit = limited(cell, largest, self._kbar)
+            top, limit = top_candidates(cell, largest, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
             found.append(top[_noisy(cell, top, noise, place) > bar])
         return _shown(cell, found, noise, place)
@@ -378,7 +376,7 @@ class Bottom(Frozen):
             words = noise.picks(USE_KBAR, place, cell.key_tags[key], 1)
             chosen = int(selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0])
             kbar, above = self._p.k + chosen, int(self._above[chosen])
-        candidates, limit = limited(cell, top, kbar)
+        candidates, limit = top_candidates(cell, top, kbar)
         words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
         counts = cell.counts[candidates]
         picks, ended = selection.gumbel_top_k_or_bottom(counts, limit + above, self.scale, k, words)
@@ -396,7 +394,7 @@ def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algor
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
 
-def limited(cell: Cell, largest: Rows, kbar: int) -> tuple[Rows, int]:
+def top_candidates(cell: Cell, largest: Rows, kbar: int) -> tuple[Rows, int]:
     """Return the first kbar of the largest rows, and H."""
     return largest[:kbar], int(cell.counts[largest[kbar]]) if len(largest) > kbar else 0
 

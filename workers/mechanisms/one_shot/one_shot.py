@@ -14,7 +14,7 @@ import numpy as np
 
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, tick_rows
-from workers.mechanisms.mechanism import Items, Noise, Release, State, own, short_hash
+from workers.mechanisms.mechanism import Items, Noise, Release, State, expect_type, short_hash
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import algorithms
 from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise
@@ -32,7 +32,7 @@ class OneShot(Budgeted):
         self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
         self._threshold = self.algorithm.threshold
-        self._promise(self.algorithm.rho, self.algorithm.tv)
+        self._set_cost(self.algorithm.rho, self.algorithm.tv)
 
     def _parameters(self) -> Mapping[str, object]:
         return {
@@ -53,7 +53,7 @@ class OneShot(Budgeted):
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items]:
         self._check(t)
-        noise = own(OneShotNoise, noise)
+        noise = expect_type(OneShotNoise, noise)
         if self._domain:
             columns = state.ledger
             state.merge(contributions, add_rows=False)

@@ -18,7 +18,7 @@ from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.ledger import Parts, rows_by_key
-from workers.mechanisms.mechanism import Answers, Noise, State, own
+from workers.mechanisms.mechanism import Answers, Noise, State, expect_type
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
@@ -42,7 +42,7 @@ class PayState(State):
     def __repr__(self) -> str:
         return f"PayState({len(self.left)} keys)"
 
-    def meet(self, labels: int, queries: int) -> None:
+    def add_key(self, labels: int, queries: int) -> None:
         self.left.append([labels, queries])
         self._changed = True
 
@@ -98,7 +98,7 @@ class PayWhatYouGet(Budgeted):
         self._bottom = Bottom(parameters, self.scale, delta)
         self._extra = int(parameters.private)
         tv = selection.selection_tv(parameters.kbar + 1, config.labels)
-        self._promise(float_up(picks / self.scale**2), tv)
+        self._set_cost(float_up(picks / self.scale**2), tv)
 
     def _parameters(self) -> Mapping[str, object]:
         return {
@@ -124,14 +124,14 @@ class PayWhatYouGet(Budgeted):
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, None)
 
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        own(PayState, state).meet(self.config.labels, self.config.queries)
+    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        expect_type(PayState, state).add_key(self.config.labels, self.config.queries)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
         self._check(t)
-        state, noise = own(PayState, state), own(OneShotNoise, noise)
+        state, noise = expect_type(PayState, state), expect_type(OneShotNoise, noise)
         met, keys = len(state.key_tags), range(len(state.left))
         if len(keys) != met:
             raise StateRefused(f"stored state: budgets of {len(keys)} stream keys of {met}")

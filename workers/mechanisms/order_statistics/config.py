@@ -182,7 +182,7 @@ def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict
     return {part: total * one / sum(weight.values()) for part, one in weight.items()}
 
 
-def settle(
+def combined_cost(
     config: MaxConfig, shares: Mapping[str, Fraction], spent: Mapping[str, Fraction], tv: float
 ) -> PrivacyCost:
     """Return the combined cost of the parts, after their noise was rounded up.

@@ -81,7 +81,7 @@ from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, own, short_hash
+from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, expect_type, short_hash
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics import column_sums
@@ -445,7 +445,7 @@ class OrderStatistics(Mechanism):
         if "sums" in share:
             self.inner = IntervalRule(config, self.queries.k, share)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
-        self._cost = settings.settle(config, share, spent, tv)
+        self._cost = settings.combined_cost(config, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
@@ -504,17 +504,17 @@ class OrderStatistics(Mechanism):
     def noise(self, stream: NoiseStream) -> Noise:
         return MaxNoise(self, stream)
 
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        super().meet_key(state, key, tags, labels)
+    def prepare_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        super().prepare_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         thresholds = self._first_thresholds(zeros, 1)
-        own(MaxState, state).of[key] = KeyState(1, 1, 0, thresholds, zeros, zeros, zeros)
+        expect_type(MaxState, state).of[key] = KeyState(1, 1, 0, thresholds, zeros, zeros, zeros)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Answers]:
         self._check(t)
-        state, noise = own(MaxState, state), own(MaxNoise, noise)
+        state, noise = expect_type(MaxState, state), expect_type(MaxNoise, noise)
         state.merge(contributions, add_rows=False)
         for _, key_index in contributions:
             for key in key_index[key_index >= 0].tolist():
@@ -552,7 +552,7 @@ class OrderStatistics(Mechanism):
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
         one.shown = self._sums(state, key) + one.start
         one.thresholds = self._first_thresholds(one.shown, one.segment)
-        self._note(one, t)
+        self._mark_changed(one, t)
 
     def _close_interval(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
         one = state.of[key]
@@ -568,9 +568,9 @@ class OrderStatistics(Mechanism):
         one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
         one.interval += 1
         one.shown = sums + one.noise
-        self._note(one, t)
+        self._mark_changed(one, t)
 
-    def _note(self, one: KeyState, t: int) -> None:
+    def _mark_changed(self, one: KeyState, t: int) -> None:
         one.since, one.tau, one.answer = t, None, {}
         one.changed = one.stale = True
 

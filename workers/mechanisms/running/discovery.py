@@ -148,7 +148,7 @@ class Discovery(Frozen):
     ) -> float:
         """Return x_t from the bounds (a) and (b), rounded up."""
         squares = [(a / denominator) ** 2 for a, _ in multiples]
-        constants = [constants_of(*s2.as_integer_ratio()) for _, s2 in multiples]
+        constants = [smoothing_constants(*s2.as_integer_ratio()) for _, s2 in multiples]
         terms = zip(squares, constants, strict=True)
         variance = sum(square * row[0] for square, row in terms) * _OUTWARD
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
@@ -176,7 +176,7 @@ def _threshold(discovery: Discovery, t: int) -> int:
 
 
 @memoized(1024)
-def constants_of(numerator: int, denominator: int) -> tuple[float, ...]:
+def smoothing_constants(numerator: int, denominator: int) -> tuple[float, ...]:
     """Return sigma^2 and ln theta per smoothing variance, rounded up; integers hash faster."""
     v = float_up(Fraction(numerator, denominator))
     return (v, *(_log_theta(v * smoothing / (v + smoothing)) for smoothing in _SMOOTHING_VARIANCES))
@@ -275,7 +275,7 @@ class ConstantDiscovery(Discovery):
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
         for coefficient, times, sigma_squared in self.counter.coefficients(t):
-            constants = constants_of(*sigma_squared.as_integer_ratio())
+            constants = smoothing_constants(*sigma_squared.as_integer_ratio())
             variance += times * coefficient**2 * constants[0]
             square += times * coefficient**2
             # An absent term adds 0, also where theta has no bound (inf).

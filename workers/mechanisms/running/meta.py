@@ -44,7 +44,7 @@ from workers.arrays.types import Longs
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.counters.tree import Tree, best_radix
 from workers.mechanisms.ledger import Parts, with_capacity
-from workers.mechanisms.mechanism import Noise, Release, State, own
+from workers.mechanisms.mechanism import Noise, Release, State, expect_type
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, Cell, OneShotNoise, make_algorithm
 from workers.mechanisms.one_shot.config import MetaConfig
@@ -174,7 +174,7 @@ class Meta(Budgeted):
         self._threshold = self.algorithm.threshold
         spent = math.nextafter(self.levels * self.algorithm.rho, math.inf)
         tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
-        self._promise(spent, tv)
+        self._set_cost(spent, tv)
 
     def _parameters(self) -> Mapping[str, object]:
         return {
@@ -199,7 +199,7 @@ class Meta(Budgeted):
         """Return the sd of the change for an item shown by every cell of both ticks."""
         for tick in (t, since or t):
             self._check(tick)
-        apart = self._tree.named(t) ^ self._tree.named(since)
+        apart = self._tree.cells_at(t) ^ self._tree.cells_at(since)
         return self.algorithm.sd * math.sqrt(len(apart))
 
     def init(self) -> MetaState:
@@ -212,7 +212,7 @@ class Meta(Budgeted):
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
         self._check(t)
-        state, drawn = own(MetaState, state), own(OneShotNoise, noise)
+        state, drawn = expect_type(MetaState, state), expect_type(OneShotNoise, noise)
         columns = state.ledger
         before = columns.counts.copy()
         state.merge(contributions, add_rows=not self._known)

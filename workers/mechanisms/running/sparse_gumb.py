@@ -56,7 +56,7 @@ from workers.mechanisms.config.histogram import Count, HistogramConfig, Label
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
 from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter
 from workers.mechanisms.ledger import Parts
-from workers.mechanisms.mechanism import Noise, Release, State, own, short_hash
+from workers.mechanisms.mechanism import Noise, Release, State, expect_type, short_hash
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, round_up_scale
 from workers.mechanisms.noise.inversion import InversionTable
@@ -193,7 +193,7 @@ class SparseGumb(CounterMechanism):
         range_ = 1 / self._threshold_scale + 2 / self._test_scale
         tests = s * range_**2 / 8 if tight else 2 / tau_squared
         spent = float_up((counts + picks + tests) * config.max_count**2)
-        self._promise(spent, self._tv())
+        self._set_cost(spent, self._tv())
 
     def _parameters(self) -> Mapping[str, object]:
         return {
@@ -223,7 +223,7 @@ class SparseGumb(CounterMechanism):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        state, noise = own(SparseState, state), own(SparseNoise, noise)
+        state, noise = expect_type(SparseState, state), expect_type(SparseNoise, noise)
         columns, s = state.ledger, self.config.switches
         state.merge(contributions, add_rows=False)
         counts = columns.counts.reshape(-1, len(self._domain))

@@ -29,8 +29,8 @@ from workers.privacy.plan.noise import (
 )
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-_MORE_AT_WORST = Fraction(4, 3)
-_WORTH = 0.95
+_WORST_RATIO_MAX = Fraction(4, 3)
+_WORTHWHILE = 0.95
 
 
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
@@ -85,10 +85,10 @@ def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
     none = next((row for row in rows if row.end_share is None), None)
     if none is None:
         return None
-    most = none.worst_sd * math.nextafter(float(_MORE_AT_WORST), 2)
+    most = none.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
     near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
     best = min(near, key=lambda row: row.last_sd, default=None)
-    return best if best is not None and best.last_sd <= _WORTH * none.last_sd else None
+    return best if best is not None and best.last_sd <= _WORTHWHILE * none.last_sd else None
 
 
 def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -> Iterator[str]:
@@ -109,7 +109,7 @@ def advice(config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan) -
 def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
     usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
     best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
-    if best is not None and (times := best.times_worst or 1.0) < _WORTH:
+    if best is not None and (times := best.times_worst or 1.0) < _WORTHWHILE:
         name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
         what = "the error promised" if best.error is not None else "the worst noise"
         held = ""
@@ -147,8 +147,8 @@ def _statistic(mechanism: OrderStatistics, others: Sequence[Alternative]) -> Ite
         return
     last = max(j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error)
     yield (
-        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is off by up to {counts.error:,.0f} "
-        "in a count, and from there on less than this."
+        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is "
+        f"off by up to {counts.error:,.0f} in a count, and from there on less than this."
     )
 
 
@@ -160,7 +160,7 @@ def _running(
     plain = next(
         (row for row in others if row.mechanism == simple and row.possible and row.error), None
     )
-    scarce = "memory for every item is not to be had"
+    scarce = "there is no memory for every item"
     if config.pure:
         scarce = "epsilon must be a pure one"
     why = {
@@ -178,7 +178,7 @@ def _running(
         if listed is not None and listed.worst_sd is not None:
             yield f"With a list of labels, known_base would show them all, without a threshold; worst sd {listed.worst_sd:,.3g}."
     if config.horizon_ticks is None:
-        yield "An epoch without an end has more noise at every length than one of that length; counts never begin anew."
+        yield "An epoch without an end has more noise at every length than one of that length; counts never restart."
 
 
 def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from workers.mechanisms.config.histogram import (
     UnkBaseConfig,
 )
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.tree import best_radix, digits_of, usual_radix
+from workers.mechanisms.counters.tree import best_radix, default_radix, digits_of
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
@@ -31,12 +31,12 @@ from workers.privacy.plan.noise import (
     COUNT_LAWS,
     KINDS,
     DigitCurve,
+    alternatives_to,
     blocks_of,
     counter_of,
     curve,
     curve_of,
     last_tick,
-    near,
     noise_of,
     rho_item_of,
     sqrt_curve,
@@ -53,7 +53,7 @@ _SINGLE = ("max", "argmax", "min", "quantile")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Case:
     config: HistogramConfig
     unit: str
     domain: tuple[str, ...]
@@ -67,21 +67,21 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield the mechanism in use first, then others; `config` has D0 in `max_items`."""
     domain = tuple(getattr(config, "domain", None) or ())
-    asked = _Asked(config, unit, domain, noise, items, beta)
-    yield _row(asked, config, {}, mechanism)
+    case = _Case(config, unit, domain, noise, items, beta)
+    yield _row(case, config, {}, mechanism)
     if isinstance(config, UnkBaseConfig):
         for assumed in _schedules(config):
             changed = structs.replace(config, **({"every": None} | assumed))
-            yield _built(asked, changed, assumed)
-    for name in near(config.mechanism):
+            yield _built(case, changed, assumed)
+    for name in alternatives_to(config.mechanism):
         if name != config.mechanism:
-            for assumed in _assumed(asked, name):
-                yield _alternative(asked, name, assumed)
+            for assumed in _assumed(case, name):
+                yield _alternative(case, name, assumed)
 
 
-def _assumed(asked: _Asked, name: str) -> Iterator[Assumed]:
+def _assumed(case: _Case, name: str) -> Iterator[Assumed]:
     """Yield settings of `name` beyond the shared ones, from this histogram if possible."""
-    own, labels = asked.config, len(asked.domain)
+    own, labels = case.config, len(case.domain)
     k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
     if name in ("known_gumbel", "sparse_gumb") and labels:
         k = max(1, min(k, labels if name == "known_gumbel" else labels - 1))
@@ -116,17 +116,17 @@ def _query(config: HistogramConfig) -> str:
     return next((query for query in queries if query.partition(":")[0] in _SINGLE), "max")
 
 
-def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
+def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     kind = MECHANISMS[name]
-    values = {field: getattr(asked.config, field) for field in _COMMON} | assumed
+    values = {field: getattr(case.config, field) for field in _COMMON} | assumed
     if name in END_MECHANISMS:
-        values["end_share"] = asked.config.end_share
+        values["end_share"] = case.config.end_share
     needs_domain, reason = "domain" in kind.__struct_fields__, ""
     if name in ("meta", "misra_gries"):  # only some of their variants
         needs_domain = "known_gauss" in assumed.values() or "pure" in assumed.values()
     if needs_domain:
-        values["domain"] = asked.domain
-    if needs_domain and not asked.domain:
+        values["domain"] = case.domain
+    if needs_domain and not case.domain:
         # Their noise does not depend on the list, so any list that is long enough works.
         reason = "needs a list of labels: domain, domain_file or buckets"
         count = 1 + int(assumed.get("top_k") or assumed.get("k") or 1)
@@ -134,11 +134,11 @@ def _alternative(asked: _Asked, name: str, assumed: Assumed) -> Alternative:
     try:
         config = kind(**values)
     except ValueError as error:
-        return _without(name, assumed, error)
-    if asked.config.max_items_per_user is not None and not protects_users(config):
+        return _impossible(name, assumed, error)
+    if case.config.max_items_per_user is not None and not protects_users(config):
         reason = 'not with privacy.unit = "user": one user takes part in many releases'
-        return _without(name, assumed, reason)
-    return _built(asked, config, assumed, reason)
+        return _impossible(name, assumed, reason)
+    return _built(case, config, assumed, reason)
 
 
 def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
@@ -153,25 +153,25 @@ def _schedules(config: UnkBaseConfig) -> Iterator[Assumed]:
         yield {"threshold": "every", "every": every}
 
 
-def _built(asked: _Asked, config: HistogramConfig, assumed: Assumed, why: str = "") -> Alternative:
+def _built(case: _Case, config: HistogramConfig, assumed: Assumed, why: str = "") -> Alternative:
     try:
-        mechanism = build(config, asked.unit)
+        mechanism = build(config, case.unit)
     except ValueError as error:
-        return _without(config.mechanism, assumed, error)
-    return _row(asked, config, assumed, mechanism, why)
+        return _impossible(config.mechanism, assumed, error)
+    return _row(case, config, assumed, mechanism, why)
 
 
 def _row(
-    asked: _Asked, config: HistogramConfig, assumed: Assumed, mechanism: Mechanism, reason: str = ""
+    case: _Case, config: HistogramConfig, assumed: Assumed, mechanism: Mechanism, reason: str = ""
 ) -> Alternative:
-    chosen, counts = config is asked.config, mechanism.law in COUNT_LAWS
-    noise = asked.noise if chosen else noise_of(mechanism, config)
+    chosen, counts = config is case.config, mechanism.law in COUNT_LAWS
+    noise = case.noise if chosen else noise_of(mechanism, config)
     error: float | None = None
     if isinstance(mechanism, OrderStatistics):
         error = mechanism.error(1)
     elif counts:
-        values = noise.ticks_looked_at * asked.items
-        error = worst_of_all(mechanism.law, noise.worst_sd, values, asked.beta)
+        values = noise.ticks_looked_at * case.items
+        error = worst_of_all(mechanism.law, noise.worst_sd, values, case.beta)
     thresholds = thresholds_of(mechanism, config, noise)
     return Alternative(
         mechanism=config.mechanism,
@@ -187,13 +187,10 @@ def _row(
     )
 
 
-def _without(name: str, assumed: Assumed, reason: object) -> Alternative:
+def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
     # Strip the histogram's name from the message.
-    said = str(reason).partition("': ")[2] or str(reason)
-    answers = KINDS[name].answers
-    return Alternative(
-        mechanism=name, possible=False, assumed=assumed, answers=answers, reason=said
-    )
+    why, answers = str(reason).partition("': ")[2] or str(reason), KINDS[name].answers
+    return Alternative(mechanism=name, possible=False, assumed=assumed, answers=answers, reason=why)
 
 
 _HAAR_LEVELS = 51
@@ -216,7 +213,7 @@ def counter_choices(
 def _running(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float
 ) -> Iterator[CounterChoice]:
-    ticks, best = config.horizon_ticks, usual_radix(config.horizon_ticks)
+    ticks, best = config.horizon_ticks, default_radix(config.horizon_ticks)
     kinds = [("haar", None), ("tree", best), ("tree", 2), ("sqrt", None)]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
@@ -235,7 +232,7 @@ def _running(
             else:
                 other = curve_of(make_counter(kind, ticks, rho_item, radix).public())
             worst, rms = worst_and_rms(other, noise.ticks_looked_at)
-            held = _held(config, kind, radix)
+            held = _cache_bytes(config, kind, radix)
         times = worst / noise.worst_sd
         yield structs.replace(
             choice, worst_sd=worst, rms_sd=rms, times_worst=times, noise_per_row=held
@@ -250,7 +247,7 @@ def _why_not_sqrt(config: HistogramConfig) -> str:
     return ""
 
 
-def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
+def _cache_bytes(config: HistogramConfig, kind: str, radix: int | None) -> int:
     """Return a counter's approximate cache bytes per row, while its noise fits 16 bits."""
     ticks = config.horizon_ticks
     if kind == "sqrt":

@@ -15,7 +15,7 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.one_shot.config import OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.registry import in_events
+from workers.mechanisms.registry import event_level
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.privacy.ceiling import mechanism_of
 from workers.privacy.phrasing import cautions
@@ -42,8 +42,8 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
-from workers.privacy.theorems import BETA, Data, bottom_of, printed_of, promises
-from workers.privacy.total import charge_of, converting, total_of
+from workers.privacy.theorems import BETA, Data, bottom_of, error_bounds, printed_of
+from workers.privacy.total import charge_of, conversion_delta, total_of
 from workers.settings.settings import Settings
 
 SEGMENTS = 12
@@ -63,7 +63,7 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
-    config = in_events(given, unit)
+    config = event_level(given, unit)
     noise = noise_of(mechanism, config)
     domain = len(mechanism.domain())
     deltas = _deltas(mechanism, config)
@@ -104,7 +104,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.failures]
-    if (left := converting([cost])) > 0 and not config.pure:
+    if (left := conversion_delta([cost])) > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
 
@@ -121,7 +121,7 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),
-        theorems=promises(config, beta=beta, data=data, mechanism=mechanism, unit=unit),
+        theorems=error_bounds(config, beta=beta, data=data, mechanism=mechanism, unit=unit),
     )
 
 

@@ -46,6 +46,7 @@ class _Extra(NamedTuple):
 
 
 def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
+    """Return the bytes that a histogram takes per row, in memory and on disk."""
     domain = mechanism.domain()
     label = round(sum(map(len, domain)) / len(domain)) if domain else LABEL_BYTES
     keys = 1 if config.keys == "public" else len(config.keys)

@@ -101,7 +101,7 @@ class Figure(Record, frozen=True):
     meaning: str
 
 
-class Promise(Record, frozen=True):
+class Bound(Record, frozen=True):
     """Error bound with probability 1 - beta over an epoch; `printed`: the paper's, if any."""
 
     name: str
@@ -119,7 +119,7 @@ class Error(Record, frozen=True, kw_only=True):
     worst: tuple[Worst, ...]
     segments: tuple[Segment, ...]
     figures: tuple[Figure, ...]
-    theorems: tuple[Promise, ...]
+    theorems: tuple[Bound, ...]
 
 
 class Size(Record, frozen=True, kw_only=True):

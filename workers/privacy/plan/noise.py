@@ -103,7 +103,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 
-def near(name: str) -> tuple[str, ...]:
+def alternatives_to(name: str) -> tuple[str, ...]:
+    """Return the mechanisms for the same or a similar question, this one included."""
     family = KINDS[name].family
     if family == "labels":
         return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
@@ -126,7 +127,7 @@ class Curve:
     def mean(self, last: int) -> float:
         raise NotImplementedError
 
-    def loudest(self, last: int) -> Ticks:
+    def noisiest(self, last: int) -> Ticks:
         """Return ticks up to `last` of largest variance, largest first; at least one."""
         ticks = self._candidates(last)
         return ticks[np.argsort(-self.variance(ticks), kind="stable")]
@@ -325,6 +326,7 @@ def last_tick(config: HistogramConfig) -> int:
 
 
 def curve(mechanism: Mechanism, last: int) -> Curve:
+    """Return the variance of a mechanism's published figures by tick."""
     if blocks := blocks_of(mechanism):
         return blocks
     ticks = 1
@@ -338,13 +340,14 @@ def curve(mechanism: Mechanism, last: int) -> Curve:
 
 
 def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
-    return math.sqrt(curve.variance(curve.loudest(last)[:1])[0]), math.sqrt(curve.mean(last))
+    return math.sqrt(curve.variance(curve.noisiest(last)[:1])[0]), math.sqrt(curve.mean(last))
 
 
 def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
+    """Return the noise of a histogram over its ticks, and of changes over its windows."""
     last = last_tick(config)
     variance = curve(mechanism, last)
-    worst = int(variance.loudest(last)[0])
+    worst = int(variance.noisiest(last)[0])
     return Noise(
         on=KINDS[mechanism.kind].on,
         law=mechanism.law,
@@ -445,7 +448,7 @@ def discovery_step(config: HistogramConfig) -> int | None:
 
 
 def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -> Thresholds | None:
-    """Return the thresholds over all ticks; if many, over the loudest and evenly spaced ones."""
+    """Return the thresholds over all ticks; if many, over the noisiest and evenly spaced ones."""
     last, variance = noise.ticks_looked_at, curve(mechanism, noise.ticks_looked_at)
     every = discovery_step(config) or 1
     if mechanism.threshold(last // every * every) is None:
@@ -453,10 +456,10 @@ def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -
     if last // every <= _EVERY_TICK:
         ticks = list(range(every, last + 1, every))
     else:
-        loudest: NDArray[np.int64] = variance.loudest(last)[: _EVERY_TICK // 8]
+        noisiest: NDArray[np.int64] = variance.noisiest(last)[: _EVERY_TICK // 8]
         even = np.linspace(1, last // every, _EVERY_TICK // 4).astype(np.int64) * every
         shown = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
-        near = np.maximum(np.concatenate((loudest, shown)) // every * every, every)
+        near = np.maximum(np.concatenate((noisiest, shown)) // every * every, every)
         ticks = np.unique(np.concatenate((near, even))).tolist()
     found = [(value, tick) for tick in ticks if (value := mechanism.threshold(tick)) is not None]
     most, tick = max(found, key=lambda pair: (pair[0], -pair[1]))

@@ -16,7 +16,7 @@ from workers.privacy.plan.model import (
     Total,
 )
 from workers.privacy.plan.noise import COUNT_LAWS, KINDS
-from workers.privacy.total import explained, rows_of
+from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
 from workers.settings.durations import MILLISECONDS, format_duration
 
@@ -207,9 +207,9 @@ def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
         spread = " to ".join(dict.fromkeys(map(_whole, (found.least, found.most))))
         all_ticks = f"of {found.ticks_computed:,} ticks"
         say.line(
-            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
-            f"{'distance' if KINDS[one.mechanism].bar else 'count'} of {found.likely_from:,} on that happens in 95 % of "
-            "cases at any one of these ticks"
+            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; "
+            f"from a true {'distance' if KINDS[one.mechanism].bar else 'count'} of "
+            f"{found.likely_from:,} on that happens in 95 % of cases at any one of these ticks"
         )
 
 
@@ -332,10 +332,10 @@ def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
     for sentence in _adding_up(total.unit):
         say.line(f"- {sentence}", 2)
     if total.person:
-        headings, rows = rows_of(total.person, total.unit)
+        headings, rows = loss_table(total.person, total.unit)
         say.head("what one person loses")
         say.table(headings, rows, left=())
-        say.line(explained(total.unit))
+        say.line(loss_caption(total.unit))
 
 
 def _adding_up(unit: str) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One choice of settings for one histogram, as of a worker with this histogram alone.
+    """One choice of settings for one histogram, as if it were the worker's only histogram.
 
     `varied` holds the values as text by "<histogram>.<setting>"; None: not a mechanism's setting.
     """
@@ -110,7 +110,7 @@ class Grid:
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def read_with(self, settings: Settings) -> Settings:
+    def reader_settings(self, settings: Settings) -> Settings:
         """Return settings that read events for all combinations, with the view of every one."""
         known = {(config.view, config.keys) for config in settings.histograms}
         configs = [*settings.histograms, *(one.config for one in self.combinations)]
@@ -195,7 +195,7 @@ class _Variants(NamedTuple):
             values[name] = value
         known, mechanism = set(values), str(values.get("mechanism"))
         if "mechanism" in wanted and mechanism in MECHANISMS:
-            known = settings_known(mechanism)
+            known = known_settings(mechanism)
         decides, domains = NEEDS_DOMAIN.get(mechanism, ("", ()))
         varied = not wanted.keys().isdisjoint(("mechanism", decides))
         if domains and varied and values.get(decides) not in domains:
@@ -219,7 +219,7 @@ class _Variants(NamedTuple):
                     raise SettingsError(f"--vary {self.name}.{name}={_short(text)}: {reasons[0]}")
 
 
-def settings_known(mechanism: str) -> set[str]:
+def known_settings(mechanism: str) -> set[str]:
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if mechanism not in END_MECHANISMS:
         names.discard("end_share")
@@ -270,7 +270,7 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
             f"--vary {shown}: {setting} cannot be varied: it decides what is counted, and "
             "runs that count different things cannot be compared; write a [[histogram]] for each"
         )
-    known = sorted(set().union(*map(settings_known, MECHANISMS)) - {*UNMEASURED, *COUNTED})
+    known = sorted(set().union(*map(known_settings, MECHANISMS)) - {*UNMEASURED, *COUNTED})
     if setting not in known:
         raise SettingsError(f"--vary {shown}: unknown setting; {_hint(setting, known)}")
     parts = list(dict.fromkeys(_split(values)))

@@ -138,9 +138,9 @@ class Watch:
         self._columns: Ledger | None = None
         self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: Longs = _NO_ROWS
-        histogram.observe = self.seen
+        histogram.observe = self.on_tick
 
-    def seen(self, shown: ReleasedTick) -> None:
+    def on_tick(self, shown: ReleasedTick) -> None:
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self.end_epoch()
         self.latest = shown
@@ -153,11 +153,11 @@ class Watch:
         if self._discovers:
             self._columns, self._reached = self.histogram.columns, self.view.truth.reached
             if not self._own_shown:
-                rows = self.named(release)
+                rows = self.shown_rows(release)
                 self._first = with_capacity(self._first, self.view.truth.columns.n)
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
-    def named(self, release: Release | Items | Answers) -> Rows:
+    def shown_rows(self, release: Release | Items | Answers) -> Rows:
         return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
@@ -296,7 +296,7 @@ class Watch:
         name = self.view.names[index]
         return BoardRow(*self._of, name, self.last_tick, at.end_ms, *more)
 
-    def keep(self, ticks: set[int], boards: set[int]) -> None:
+    def retain(self, ticks: set[int], boards: set[int]) -> None:
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
         self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
 
@@ -317,17 +317,17 @@ class Watch:
                 if defined.any():
                     weight = table[defined, PLACE[WEIGHTS[metric]]] if metric in WEIGHTS else None
                     whole = over_all(metric, values[defined], weight)
-                    yield self._one(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
+                    yield self._series(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
             for at, column in enumerate(table.T[len(METRICS) :]):
                 values = column[~np.isnan(column)]
                 if len(values):
                     metric, rank = RANKED[at // self.view.top], at % self.view.top + 1
-                    yield self._one(key, metric, [0], [values.mean()], rank=rank)
-        yield self._one("", "measured", [0], [len(ticks)])
+                    yield self._series(key, metric, [0], [values.mean()], rank=rank)
+        yield self._series("", "measured", [0], [len(ticks)])
         for metric, size, value in self._delays.metrics():
-            yield self._one("", metric, [0], [value], size=size)
+            yield self._series("", metric, [0], [value], size=size)
 
-    def _one(
+    def _series(
         self,
         key: str,
         metric: str,
@@ -393,7 +393,7 @@ class QueryWatch(Watch):
 
     def _labels(self, row: Floats, index: int, fields: Fields) -> None:
         exact, unbounded = self._sums(index)
-        named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
+        named = [[self._place[label] for label in labels] for _, labels in _answer_labels(fields)]
         if not named:
             return
         short = [(np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named]
@@ -413,15 +413,15 @@ class QueryWatch(Watch):
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
-            of: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
+            given: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
             if query == "histogram":
-                for (label, published), (_, own), (_, without) in zip(*of, strict=True):
+                for (label, published), (_, own), (_, without) in zip(*given, strict=True):
                     yield Pair(label, 0, published, own, without, allowed)
             elif query.startswith("top_k:"):
-                for rank, (published, own, without) in enumerate(zip(*of, strict=True), start=1):
+                for rank, (published, own, without) in enumerate(zip(*given, strict=True), start=1):
                     yield Pair(f"{query} {rank}", rank, published, own, without, allowed)
             elif isinstance(answer["value"], int):
-                yield Pair(query, 0, *of, allowed)
+                yield Pair(query, 0, *given, allowed)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the answers, exact and published, in the order of the queries."""
@@ -435,7 +435,7 @@ class QueryWatch(Watch):
                 counts = pair.exact, pair.unbounded, True, pair.published
                 yield self.board_row(shown, index, rank, pair.name, *counts)
             sums = self._sums(index)
-            for query, labels in _named(fields):
+            for query, labels in _answer_labels(fields):
                 for rank, label in enumerate(labels[: self.view.top], start=1):
                     exact, unbounded = (int(of[self._place[label]]) for of in sums)
                     name = f"{query}: {label}"
@@ -449,16 +449,16 @@ class LabelsWatch(Watch):
         super().__init__(run, histogram, view)
         self._last: dict[int, Sequence[str]] = {}
 
-    def seen(self, shown: ReleasedTick) -> None:
+    def on_tick(self, shown: ReleasedTick) -> None:
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self._last = {}
         if isinstance(shown.release, Answers):
             self._last |= _labels_shown(shown.release)
-        super().seen(shown)
+        super().on_tick(shown)
 
-    def named(self, release: Release | Items | Answers) -> Rows:
+    def shown_rows(self, release: Release | Items | Answers) -> Rows:
         if not isinstance(release, Answers):
-            return super().named(release)
+            return super().shown_rows(release)
         found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
         return np.concatenate([_NO_ROWS, *found])
 
@@ -501,7 +501,7 @@ def _answers(fields: Fields) -> Sequence[Fields]:
     return fields.get("answers") or [fields]
 
 
-def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
+def _answer_labels(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
     for answer in _answers(fields):
         query, value = str(answer["query"]), answer["value"]
         if isinstance(value, str):
@@ -511,4 +511,4 @@ def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _labels_shown(release: Answers) -> dict[int, Any]:
-    return {key: of["labels"] for key, of in release.of_key.items() if "labels" in of}
+    return {key: one["labels"] for key, one in release.of_key.items() if "labels" in one}

@@ -39,9 +39,10 @@ class Recommendation:
     words: tuple[str, ...]
 
 
-def recommend(of: Sequence[Outcome]) -> Recommendation:
-    metric = RECALL if any(RECALL in one.metrics for one in of) else ERROR
-    rated = [one for one in of if metric in one.metrics]
+def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
+    """Recommend one of a histogram's outcomes, all of the same events."""
+    metric = RECALL if any(RECALL in one.metrics for one in outcomes) else ERROR
+    rated = [one for one in outcomes if metric in one.metrics]
     scores = {one.number: one.metrics[metric].mean for one in rated}
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
@@ -51,33 +52,33 @@ def recommend(of: Sequence[Outcome]) -> Recommendation:
     by_epsilon = sorted(rated, key=lambda one: (one.row.epsilon, one.number))
     points = [(-one.row.epsilon, worth[one.number]) for one in by_epsilon]
     pairs = zip(by_epsilon, points, strict=True)
-    front = tuple(one.number for one, point in pairs if not _beaten(point, points))
+    front = tuple(one.number for one, point in pairs if not _dominated(point, points))
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
-        return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(of)))
+        return Recommendation(metric, scores, front, None, (*_no_choice(best), *_epochs(outcomes)))
     given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     least = worth[best.number] - given_up - 1e-12
     near = [one for one in rated if worth[one.number] >= least]
-    chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_order(one, metric)))
-    words = [_why(chosen, best, metric, of), *_lost(chosen, rated, worth, metric)]
-    words += [*_epochs(of), *_checks(chosen)]
+    chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_tie_break(one, metric)))
+    words = [_why(chosen, best, metric, outcomes), *_trade_offs(chosen, rated, worth, metric)]
+    words += [*_epochs(outcomes), *_checks(chosen)]
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
 
 
-def _beaten(mine: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
+def _dominated(mine: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
     """Return whether another point is no worse in both coordinates, and better in one of them."""
     return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in points)
 
 
-def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
+def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
     error = _mean(one, ERROR, math.inf)
     if metric == RECALL:
         return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number
     return error, 0.0, one.number
 
 
-def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> str:
+def _why(chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome]) -> str:
     name, figures = _name(chosen), _figures(chosen, metric)
-    if len(of) == 1:
+    if len(outcomes) == 1:
         return f"{name} is the only combination that was run: {figures}."
     points = f"{RECALL_DISTANCE * 100:g} percentage points"
     distance = points if metric == RECALL else f"{ERROR_DISTANCE:.0%}"
@@ -98,7 +99,7 @@ def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> 
     )
 
 
-def _lost(
+def _trade_offs(
     chosen: Outcome, rated: Sequence[Outcome], worth: Mapping[int, float], metric: str
 ) -> Iterator[str]:
     """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
@@ -120,9 +121,9 @@ def _lost(
         yield f"Its bounds cut off {lost:.0%} of all that is counted."
 
 
-def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
+def _epochs(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Warn that the same epsilon is a different promise if epoch lengths differ."""
-    lengths = {one.epoch_ms for one in of}
+    lengths = {one.epoch_ms for one in outcomes}
     ends = sorted(length for length in lengths if length is not None)
     if len(lengths) > 1:
         longest = "no end" if None in lengths else format_duration(ends[-1])
@@ -143,13 +144,13 @@ def _checks(chosen: Outcome) -> Iterator[str]:
         yield f"This rests on {seeds}: try more (--seeds) before you trust small differences."
 
 
-def _useless(best: Outcome) -> tuple[str, ...]:
+def _no_choice(best: Outcome) -> tuple[str, ...]:
     at = f"{_name(best)} at epsilon {best.row.epsilon:g}"
     advice = (
         "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
         "fewer max_items or stream keys."
     )
-    return f"No combination is of use: the best, {at}, has {_score(best, RECALL)}.", advice
+    return f"No combination meets the goal: the best, {at}, has {_score(best, RECALL)}.", advice
 
 
 def _name(one: Outcome) -> str:

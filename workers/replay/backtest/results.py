@@ -80,6 +80,7 @@ class Outcome:
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
+    """Return every histogram's outcomes, by number."""
     import pyarrow.compute as pc
 
     whole = pc.equal(tables.results["key"], "")

@@ -41,11 +41,11 @@ from workers.replay.backtest.truth import (
     Mirrored,
     Truth,
     View,
-    remembering,
     truth_of,
     unbounded,
+    with_cache,
 )
-from workers.replay.interrupts import HEEDED, Interrupts
+from workers.replay.interrupts import HANDLED_SIGNALS, Interrupts
 from workers.replay.offline import (
     STREAM,
     Progress,
@@ -53,8 +53,8 @@ from workers.replay.offline import (
     ReplayMerge,
     Summary,
     Write,
-    few_collections,
     fresh_histograms,
+    infrequent_gc,
     replay,
 )
 from workers.replay.source import Source
@@ -73,7 +73,7 @@ def processes_for(runs: Sequence[Run]) -> int:
     return max(1, min(cores(), len(runs) // RUNS_EACH_MIN))
 
 
-def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
+def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
     """Split the runs evenly between processes, grouping those that share bounded counts."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
@@ -84,10 +84,12 @@ def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
 
 
 class Pool:
+    """Processes that share the runs; this one reads and sums the events for all of them."""
+
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
         self._key, self._top = key, top
         self._calls: list[tuple[Any, ...]] = []
-        backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
+        backtests = [Backtest(share, key, top) for share in split_runs(runs, number)]
         # Not run here; they determine which lanes to count.
         self.histograms = [one for backtest in backtests for one in backtest.histograms]
         context = multiprocessing.get_context("fork")
@@ -98,7 +100,7 @@ class Pool:
             about = backtest, key, theirs, others
             child = context.Process(target=_serve, args=about, daemon=True)
             # Block signals until the child ignores them.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
@@ -123,22 +125,22 @@ class Pool:
         """Send the recorded calls; the ticks are released elsewhere."""
         calls, self._calls = self._calls, []
         if calls:
-            self._tell("release", calls)
+            self._send("release", calls)
         return Released(0, [])
 
     def run(self, settings: Settings, source: Source, write: Write, progress: Progress) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         own: Any = {"histograms": self.histograms, "merge": self}
         with Interrupts() as interrupts:
-            with interrupts.held():  # part of a message would be read as the start of the next
-                self._tell("begin", source.partitions)
+            with interrupts.deferred():  # part of a message would be read as the start of the next
+                self._send("begin", source.partitions)
             return replay(settings, self._key, source, None, progress, **own)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        self._tell("results", summary, word)
+        self._send("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
-            part = self._hear(connection)
+            part = self._receive(connection)
             results.runs += part.runs
             results.series += part.series
             results.boards += part.boards
@@ -146,24 +148,22 @@ class Pool:
             rows.sort(key=lambda row: (row.run, row.seed))
         return results
 
-    def _tell(self, *message: object) -> None:
+    def _send(self, *message: object) -> None:
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for _, connection in self._children:
             if connection.poll():
-                self._hear(connection)  # unrequested messages are errors
+                self._receive(connection)  # unrequested messages are errors
             try:
                 connection.send_bytes(content)
             except OSError:
-                self._hear(connection)
+                self._receive(connection)
 
     @staticmethod
-    def _hear(connection: Connection) -> Results:
+    def _receive(connection: Connection) -> Results:
         try:
             answer: Results | Exception = connection.recv()
         except EOFError:
-            raise RuntimeError(
-                "a process of the backtest ended: was it killed for its memory?"
-            ) from None
+            raise RuntimeError("a backtest process ended: was it killed for its memory?") from None
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -173,9 +173,9 @@ def _serve(
     backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]
 ) -> None:
     """Release the ticks of the received calls until the results are requested."""
-    for number in HEEDED:
+    for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
     for other in others:
         other.close()
     answer: Results | Exception
@@ -192,7 +192,7 @@ def _serve(
 
 
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
-    with few_collections():
+    with infrequent_gc():
         while True:
             what, *arguments = pickle.loads(connection.recv_bytes())  # sent by the parent process
             if what == "begin":
@@ -239,6 +239,8 @@ def scope_of(config: HistogramConfig) -> Scope:
 
 
 class Group:
+    """Runs with one scope, measured against common unbounded counts, `wide`."""
+
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
@@ -246,14 +248,14 @@ class Group:
         self.views: dict[tuple[Lane, tuple[bytes, ...]], View] = {}
         self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
         self._tick = 0
-        wide.observe = self._seen
+        wide.observe = self._on_tick
 
     @property
     def whole(self) -> bool:
         """Whether every run has released the tick counted last: no tick is half done."""
         return all(watch.last_tick == self._tick for watch in self.watches)
 
-    def _seen(self, shown: ReleasedTick) -> None:
+    def _on_tick(self, shown: ReleasedTick) -> None:
         """Measure a due tick: it is counted, so all runs have released it."""
         self._tick = (self.wide.next or 1) - 1
         ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
@@ -261,11 +263,11 @@ class Group:
             self._measure(board=self._boards.due(self._tick))
         if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
             for one in self.watches:
-                one.keep(self._measured.ticks, self._boards.ticks)
+                one.retain(self._measured.ticks, self._boards.ticks)
 
     def _measure(self, *, board: bool) -> None:
         for view in self.views.values():
-            view.look()
+            view.update()
         for one in self.watches:
             one.measure(board=board)
 
@@ -284,7 +286,7 @@ class Backtest:
         self._key, self._top = key, top
         self._groups: dict[Scope, Group] = {}
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
-        self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
+        self._mechanisms = {of: with_cache(mechanism) for of, mechanism in mechanisms.items()}
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
         truths = [view.truth for group in groups for view in group.views.values()]
@@ -293,7 +295,7 @@ class Backtest:
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
-        config, mechanism = run.combination.config, self._remembering[id(run.combination)]
+        config, mechanism = run.combination.config, self._mechanisms[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
         if scope not in self._groups:
             wide = truth_of(config, self._key, (), lane=unbounded(config.lane), sizes=False)

@@ -50,7 +50,7 @@ class TruthState(State):
         self.level = np.zeros(0, dtype=np.int8)
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
-    def note(self, rows: Rows, t: int) -> None:
+    def record_sizes(self, rows: Rows, t: int) -> None:
         n = self.ledger.n
         self.level, self.reached = with_capacity(self.level, n), with_capacity(self.reached, n)
         now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
@@ -103,7 +103,7 @@ class Exact(Mechanism, shared=False):
         state.merge(contributions, add_rows=not self._domain)
         if self._sizes:
             for rows in columns.touched[before:]:
-                self.state.note(rows, t)
+                self.state.record_sizes(rows, t)
         del columns.touched[before:]
         return state, Release(_EMPTY, _EMPTY, 0.0, None)
 
@@ -120,7 +120,7 @@ class ExactLedger(Ledger):
         super().__init__()
         self._truth = truth
 
-    def _look(self) -> None:
+    def _sync(self) -> None:
         truth = self._truth
         self.n = truth.n
         self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
@@ -129,11 +129,11 @@ class ExactLedger(Ledger):
         self._shown = with_capacity(shown, self.n)
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
-        self._look()
+        self._sync()
         return self.find(tags)
 
     def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
-        self._look()
+        self._sync()
 
 
 class Mirrored:
@@ -163,7 +163,7 @@ class Truth(ReplayHistogram):
         return self.mechanism.state.reached[: self.columns.n]
 
 
-def remembering(mechanism: Mechanism) -> Mechanism:
+def with_cache(mechanism: Mechanism) -> Mechanism:
     """Return a copy for one thread that caches `sd` and `threshold` (a third of a seed's step)."""
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
@@ -223,7 +223,7 @@ class View:
         self.keys: list[KeyView] = []
         self.total = self.total_unbounded = 0
 
-    def look(self) -> None:
+    def update(self) -> None:
         columns, wide = self.truth.columns, self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns, self._wide_columns = columns, wide

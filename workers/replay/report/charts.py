@@ -28,13 +28,13 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1), (2, 3))
 WIDTH = 9.2  # inches; 883 px of a page
-LOOKS = len(COLORS)
+STYLES = len(COLORS)
 DPI = 150
 LINE = 1.6  # points
 HEAD = 0.58  # inches
 LABEL_LETTERS = 34
 WHY_LETTERS = 200
-LOOK: Mapping[str, Any] = {
+RC_PARAMS: Mapping[str, Any] = {
     "svg.hashsalt": "quietcount",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
@@ -93,8 +93,8 @@ def stroke(color: str, width: float, *dashes: float) -> dict[str, Any]:
     return {"color": color, "linewidth": width, "linestyle": (0, dashes) if dashes else "-"}
 
 
-def look(number: int, **instead: Any) -> dict[str, Any]:
-    at = number % LOOKS
+def style_of(number: int, **instead: Any) -> dict[str, Any]:
+    at = number % STYLES
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.7}
     return stroke(COLORS[at], LINE, *DASHES[at]) | {"marker": MARKERS[at]} | edge | instead
 
@@ -102,17 +102,17 @@ def look(number: int, **instead: Any) -> dict[str, Any]:
 @contextmanager
 def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure `height` inches high and its axes, without the user's matplotlib settings."""
-    with matplotlib.style.context(["default", dict(LOOK)]):
+    with matplotlib.style.context(["default", dict(RC_PARAMS)]):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
 def finish(
-    figure: Figure, of: str, kind: str, title: str, caption: str, contains: str = EXACT_DATA
+    figure: Figure, histogram: str, kind: str, title: str, caption: str, contains: str = EXACT_DATA
 ) -> Chart:
-    """Add the title, preceded by what the chart of histogram `of` contains, and draw."""
-    title = f"{of}: {title}"
+    """Add the title, preceded by what the chart of `histogram` contains, and draw."""
+    title = f"{histogram}: {title}"
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
@@ -125,7 +125,7 @@ def finish(
     figure.savefig(svg, format="svg", metadata=about)
     about = {"Software": None, "Title": title, "Description": contains}
     figure.savefig(png, format="png", dpi=DPI, metadata=about)
-    return Chart(f"{slug(of)}-{kind}", title, caption, svg.getvalue(), png.getvalue())
+    return Chart(f"{slug(histogram)}-{kind}", title, caption, svg.getvalue(), png.getvalue())
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:

@@ -14,8 +14,8 @@ from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest.recommend import RECALL, Recommendation
 from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report import charts
-from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, look, stroke
-from workers.replay.report.runs import BOARD_ROWS, Boards, Measured, chosen_ticks, counted_of, when
+from workers.replay.report.charts import COLORS, Chart, Drawing, canvas, drawable, stroke, style_of
+from workers.replay.report.runs import BOARD_ROWS, Boards, Measured, buckets_of, chosen_ticks, when
 from workers.settings.durations import format_duration
 
 BUDGET = ("epsilon", "rho")
@@ -34,19 +34,19 @@ COMPARED = (
 UNITS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "ms": 1}
 
 
-def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
+def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
     """Draw measured errors beside the promised noise, with a panel per run."""
-    drawn = [run for run in runs if len(of.over_ticks(run, "error_rms").at)]
+    drawn = [run for run in runs if len(data.over_ticks(run, "error_rms").at)]
     if not drawn:
         return None
-    tops = [float(np.max(of.over_ticks(run, "error_worst").mean, initial=0)) for run in drawn]
+    tops = [float(np.max(data.over_ticks(run, "error_worst").mean, initial=0)) for run in drawn]
     share = "all" if max(tops) <= 5 * max(min(tops), 1e-9) else False
     height = 3.0 if len(drawn) == 1 else 2.2
     with canvas(len(drawn), 1, 1.2 + height * len(drawn), sharey=share) as (figure, axes):
         richest = axes[0, 0]
         for cell, run in zip(axes[:, 0], drawn, strict=True):
             metrics = ("sd", "error_rms", "error_worst")
-            sd, rms, worst = (_curve(of, run, metric) for metric in metrics)
+            sd, rms, worst = (_curve(data, run, metric) for metric in metrics)
             if len(sd[0]):
                 richest, reach = cell, NORMAL_95 * sd[1]
                 name = "19 of 20 errors belong in here (1.96 sd)"
@@ -56,9 +56,9 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             if len(sd[0]):
                 thin = stroke(charts.INK, 1.0, 4, 2)
                 cell.plot(*sd, **thin, label="promised: sd, from the settings")
-            cell.set(title=_title(of, run), ylabel="error of a count")
+            cell.set(title=_title(data, run), ylabel="error of a count")
             charts.counts_axis(cell.yaxis)
-            _tick_axis(of, cell, run)
+            _tick_axis(data, cell, run)
         for cell in axes[:, 0]:
             cell.set_ylim(0, None)
         charts.legend_below(figure, [richest], 2)
@@ -69,49 +69,49 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             "should follow it, closely where many items are shown. Of many items one is always far "
             "out: the dotted line."
         )
-        return charts.finish(figure, of.name, "error_over_ticks", "error over the ticks", caption)
+        return charts.finish(figure, data.name, "error_over_ticks", "error over the ticks", caption)
 
 
-def recall_against_epsilon(of: Measured) -> Chart | None:
+def recall_against_epsilon(data: Measured) -> Chart | None:
     """Draw the board's recall by budget; a line for every choice of other settings."""
-    measured = {name for run in of.runs for name in run.metrics}
+    measured = {name for run in data.runs for name in run.metrics}
     compared = next((one for one in COMPARED if one[0] in measured), None)
-    if compared is None or len({run.row.epsilon for run in of.runs}) < 2:
+    if compared is None or len({run.row.epsilon for run in data.runs}) < 2:
         return None
     metric, what, title, truth = compared
     series: dict[str, list[tuple[float, float, float, float]]] = {}
-    for run in of.runs:
+    for run in data.runs:
         if metric in run.metrics:
             found = run.metrics[metric]
             point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[: charts.LOOKS]
+    best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[: charts.STYLES]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
             at, mean, *bars = np.array(sorted(series[name])).T
             at = at * _beside(place, len(shown))
-            style = look(place, label=drawable(name, NAME_LETTERS))
+            style = style_of(place, label=drawable(name, NAME_LETTERS))
             cell.errorbar(at, mean, bars, **BARS, **style)
-        _epsilon_axis(cell, of.runs)
-        cell.set_ylabel(what.format(n=of.input.top))
+        _epsilon_axis(cell, data.runs)
+        cell.set_ylabel(what.format(n=data.input.top))
         charts.share_axis(cell.yaxis)
         charts.shares_upward(cell)
         charts.legend_below(figure, [cell], 2)
         caption = (
-            f"Mean over the measured ticks and {_seeds(of.runs)}; bars go from the worst seed to "
+            f"Mean over the measured ticks and {_seeds(data.runs)}; bars go from the worst seed to "
             f"the best.{truth} Where a line is flat, more budget buys nothing."
         )
-        if len(series) > charts.LOOKS:
-            caption += f" The {charts.LOOKS} best of {len(series)} are drawn."
-        title = f"{title.format(n=of.input.top)} against epsilon"
-        return charts.finish(figure, of.name, "recall_against_epsilon", title, caption)
+        if len(series) > charts.STYLES:
+            caption += f" The {charts.STYLES} best of {len(series)} are drawn."
+        title = f"{title.format(n=data.input.top)} against epsilon"
+        return charts.finish(figure, data.name, "recall_against_epsilon", title, caption)
 
 
-def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
+def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
     """Draw every run as a point, epsilon against score; connect the Pareto front."""
     scores, front, recommended = advice.scores, advice.front, advice.chosen
-    runs = [run for run in of.runs if run.number in scores]
+    runs = [run for run in data.runs if run.number in scores]
     if len(runs) < 2:
         return None
     mechanisms = list(dict.fromkeys(run.row.mechanism for run in runs))
@@ -126,11 +126,11 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             mine = [run for run in runs if run.row.mechanism == mechanism]
             points = {run.number: (run.row.epsilon * beside, scores[run.number]) for run in mine}
             at |= points
-            style = look(place, linestyle="none", markersize=7)
+            style = style_of(place, linestyle="none", markersize=7)
             cell.plot(*zip(*points.values(), strict=True), label=mechanism, **style)
         _epsilon_axis(cell, runs)
         if recommended is not None:
-            ring = look(0, color="none", linestyle="none", markersize=15)
+            ring = style_of(0, color="none", linestyle="none", markersize=15)
             ring |= {"markeredgecolor": charts.INK, "markeredgewidth": 1.4}
             x, y = at[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
@@ -148,7 +148,7 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
         cell.margins(x=0.08, y=0.10)
         if advice.metric == RECALL:
             charts.share_axis(cell.yaxis)
-            cell.set_ylabel(f"share of the true top {of.input.top} on the board")
+            cell.set_ylabel(f"share of the true top {data.input.top} on the board")
             charts.shares_upward(cell)
         else:
             charts.log_axis(cell.yaxis, [max(score, 1e-3) for score in scores.values()])
@@ -158,10 +158,10 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with "
             "no more budget none has a better score. Numbers are those of the table of runs."
         )
-        return charts.finish(figure, of.name, "pareto_front", "what a budget buys", caption)
+        return charts.finish(figure, data.name, "pareto_front", "what a budget buys", caption)
 
 
-def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
+def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
     """Draw, by an item's size, whether it is shown in its place, and its delay."""
     if not runs:
         return None
@@ -170,10 +170,10 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
         sizes: list[float] = []
         for place, run in enumerate(runs):
             names = ("found", "delay_median", "passed")
-            found, delay, passed = (of.by_size(run, name) for name in names)
+            found, delay, passed = (data.by_size(run, name) for name in names)
             sure = delay.seeds == passed.seeds[np.isin(passed.at, delay.at)]
             scale = 1.0 if width is None else run.row.tick_ms / width
-            style = look(place, label=_title(of, run))
+            style = style_of(place, label=_title(data, run))
             left.plot(found.at, found.mean, clip_on=False, **style)
             right.plot(delay.at[sure], delay.mean[sure] * scale, **style)
             sizes += found.at.tolist()
@@ -195,12 +195,12 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
             "which on more than half of them were found with every seed. "
             f"Mean of {_seeds(runs)}."
         )
-        return charts.finish(figure, of.name, "discovery", "discovery", caption)
+        return charts.finish(figure, data.name, "discovery", "discovery", caption)
 
 
-def coverage(of: Measured) -> Chart | None:
+def coverage(data: Measured) -> Chart | None:
     """Draw the coverage of the published error bars against their claim, with a row per run."""
-    found = [(run, run.metrics["coverage"]) for run in of.runs if "coverage" in run.metrics]
+    found = [(run, run.metrics["coverage"]) for run in data.runs if "coverage" in run.metrics]
     if not found:
         return None
     drawn, left_out = found[:DOTS], len(found) - DOTS
@@ -209,7 +209,7 @@ def coverage(of: Measured) -> Chart | None:
         mean, least, most = np.array(spreads).T
         cell.axvspan(0.94, 0.96, color=charts.BAND, linewidth=0, label="94 % to 96 %")
         cell.axvline(0.95, **stroke(charts.INK, 1.1, 5, 2), label="claimed: 95 %")
-        style = look(0, linestyle="none", label="measured, worst to best seed")
+        style = style_of(0, linestyle="none", label="measured, worst to best seed")
         cell.errorbar(mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style)
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
         charts.rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
@@ -227,19 +227,19 @@ def coverage(of: Measured) -> Chart | None:
         )
         if left_out > 0:
             caption += f" The first {DOTS} runs; {left_out} more are in the results."
-        return charts.finish(figure, of.name, "coverage", "do the error bars hold?", caption)
+        return charts.finish(figure, data.name, "coverage", "do the error bars hold?", caption)
 
 
-def _curve(of: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
-    line = of.over_ticks(run, metric)
+def _curve(data: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
+    line = data.over_ticks(run, metric)
     ticks = line.at - run.row.first_tick + 1
     if len(ticks) != 1:
         return ticks, line.mean
     return ticks[0] + np.array([-0.25, 0.25]), np.repeat(line.mean, 2)
 
 
-def _tick_axis(of: Measured, cell: Axes, run: Outcome) -> None:
-    begin = of.begin_ms(run)
+def _tick_axis(data: Measured, cell: Axes, run: Outcome) -> None:
+    begin = data.begin_ms(run)
     since = "" if begin is None else f", from {when(begin)} UTC"
     cell.set_xlabel(f"tick of {format_duration(run.row.tick_ms)}{since}")
     cell.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -264,8 +264,8 @@ def name_of(run: Outcome, without: Sequence[str] = ()) -> str:
     return ", ".join(parts) or run.row.mechanism
 
 
-def _title(of: Measured, run: Outcome) -> str:
-    number = f"run {run.number}: " if len(of.runs) > 1 else ""
+def _title(data: Measured, run: Outcome) -> str:
+    number = f"run {run.number}: " if len(data.runs) > 1 else ""
     return drawable(number + name_of(run), NAME_LETTERS)
 
 
@@ -287,21 +287,21 @@ NAMED, HIDDEN = "shown, without a count", "not shown"
 
 
 def boards(
-    of: Measured, run: Outcome, keys: int, draw: Callable[..., Chart], kind: str
+    data: Measured, run: Outcome, keys: int, draw: Callable[..., Chart], kind: str
 ) -> Iterator[Drawing]:
     """Yield a drawing for each of the first stream keys, at the chosen ticks of its boards."""
-    found = of.board(run)
+    found = data.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""
         title = f"exact and published{who}"
-        yield title, partial(draw, of, run, chosen_ticks(ticks), f"{kind}_{at}", title)
+        yield title, partial(draw, data, run, chosen_ticks(ticks), f"{kind}_{at}", title)
 
 
 def tick_of(run: Outcome, tick: int, end_ms: int, gap: str = " ") -> str:
     return f"end of tick {tick - run.row.first_tick + 1:,}:{gap}{when(end_ms)}"
 
 
-def board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
+def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> Chart:
     chosen = {tick: rows[:BOARD_ROWS] for tick, rows in ticks.items()}
     most = max(map(len, chosen.values()))
     with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):
@@ -320,7 +320,7 @@ def board(of: Measured, run: Outcome, ticks: Boards, kind: str, title: str) -> C
             "what readers of the snapshot see as points, with the error bars that the snapshot "
             "states. A cross is an item that they do not see yet. Times are UTC."
         )
-        return charts.finish(figure, of.name, kind, title, caption)
+        return charts.finish(figure, data.name, kind, title, caption)
 
 
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
@@ -330,11 +330,11 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     if y:
         x, sd = np.array([(rows[at].released, rows[at].sd or 0) for at in y], dtype=float).T
         wide = NORMAL_95 * sd
-        style = look(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
+        style = style_of(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
         cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
     named = [place for place, row in enumerate(rows) if row.shown and row.released is None]
     if named:
-        style = look(2, linestyle="none", markersize=6)
+        style = style_of(2, linestyle="none", markersize=6)
         cell.plot(exact[named], named, label=NAMED, **style)
     hidden = [place for place, row in enumerate(rows) if not row.shown]
     if hidden:
@@ -349,7 +349,7 @@ EDGES_WRITTEN = 12
 
 
 def numbers_board(
-    numeric: Numeric, of: Measured, run: Outcome, ticks: Boards, kind: str, title: str
+    numeric: Numeric, data: Measured, run: Outcome, ticks: Boards, kind: str, title: str
 ) -> Chart:
     with canvas(len(ticks), 1, 1.3 + 2.5 * len(ticks)) as (figure, axes):
         for cell, (tick, rows) in zip(axes[:, 0], ticks.items(), strict=True):
@@ -365,19 +365,19 @@ def numbers_board(
             "edges below; those at the ends, hatched, hold all that lies beyond. Quantiles take numbers as spread "
             "evenly within a bucket. Times are UTC."
         )
-        return charts.finish(figure, of.name, kind, title, caption)
+        return charts.finish(figure, data.name, kind, title, caption)
 
 
 def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
     """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
-    one, n = counted_of(numeric, rows), len(numeric.edges)
+    one, n = buckets_of(numeric, rows), len(numeric.edges)
     middle = np.arange(n + 1) - 0.5
     bars: Any = {"width": 0.94, "color": "#C9CDD2"}
     cell.bar(middle[1:-1], one.exact[1:-1], label=EXACT, **bars)
     bars |= {"hatch": "///", "edgecolor": "white", "label": OPEN}
     cell.bar(middle[[0, -1]], one.exact[[0, -1]], **bars)
     few = n < 60
-    style = look(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
+    style = style_of(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
     cell.errorbar(middle, one.published, yerr=NORMAL_95 * one.sd, **style)
     for q in numeric.quantiles:

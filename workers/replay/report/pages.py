@@ -25,7 +25,7 @@ from markupsafe import Markup
 from workers.mechanisms.accounting import PrivacyCost
 from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.model import Span
-from workers.privacy.total import NUMERICAL, Charge, rows_of, spans_of, stated
+from workers.privacy.total import NUMERICAL, Charge, loss_table, spans_of, stated_cost
 from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING, Chart
 
@@ -39,7 +39,7 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
-    headings, rows = rows_of(spans, unit)
+    headings, rows = loss_table(spans, unit)
     return Table(headings, rows, words=())
 
 
@@ -50,7 +50,7 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
         cost = PrivacyCost(**of, failures=((NUMERICAL, row.delta),), pure=True)
     else:
-        cost = stated(row.mechanism, **of)
+        cost = stated_cost(row.mechanism, **of)
     return spans_of([Charge(cost, run.epoch_ms)])
 
 

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan, Plan
 from workers.privacy.plan.text import show
-from workers.privacy.total import explained
+from workers.privacy.total import loss_caption
 from workers.replay.report import charts
-from workers.replay.report.charts import NO_DATA, Chart, Drawing, canvas, drawable, look, stroke
+from workers.replay.report.charts import NO_DATA, Chart, Drawing, canvas, drawable, stroke, style_of
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
 from workers.runtime.printing import WIDTH
@@ -51,7 +51,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         warnings=warnings,
         promise=sentences(epsilon, total.delta, total.unit, "all snapshots of an epoch"),
         person=table_of(total.person, total.unit),
-        explained=explained(total.unit),
+        explained=loss_caption(total.unit),
         sections=sections,
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )
@@ -100,7 +100,7 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
         charts.counts_axis(cell.yaxis)
         if bars:
-            style = look(1, linestyle="none", label="threshold, at chosen ticks")
+            style = style_of(1, linestyle="none", label="threshold, at chosen ticks")
             last.plot(*zip(*bars, strict=True), **style)
             last.set(ylabel="count that a new item\nmust have, with noise", ylim=(0, None))
             charts.counts_axis(last.yaxis)
@@ -142,7 +142,7 @@ def _ends(one: HistogramPlan) -> Chart | None:
             # The last tick on its own: the share is for it.
             runs = [(run.first, run.most) for run in row.curve[:-1]]
             runs.append((row.curve[-1].last, row.last_sd))
-            style = look(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
+            style = style_of(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
         highest = max(row.worst_sd for row in rows)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
@@ -151,9 +151,9 @@ def _ends(one: HistogramPlan) -> Chart | None:
         charts.counts_axis(cell.xaxis, 8)
         charts.legend_below(figure, [cell], 3)
         caption = (
-            "The most noise of each run of ticks, and that of the last tick, at the budget of these "
-            "settings. A share of the last tick is paid for by all others: worth it where the last "
-            "counts of an epoch are those that are kept."
+            "The most noise of each run of ticks, and that of the last tick, at the budget of "
+            "these settings. A share of the last tick is paid for by all others: worth it where "
+            "the last counts of an epoch are those that are kept."
         )
         return charts.finish(figure, one.name, "end", "the end of an epoch", caption, NO_DATA)
 
@@ -192,7 +192,7 @@ def _compared(
         return None
     with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, [[cell]]):
         for label, place, of in series:
-            filled = look(place, linestyle="none", markersize=7)
+            filled = style_of(place, linestyle="none", markersize=7)
             edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
             hollow = filled | {"markerfacecolor": "white"} | edge
             for possible, style in ((True, filled | {"label": label}), (False, hollow)):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workers.privacy.total import explained
+from workers.privacy.total import loss_caption
 from workers.replay.backtest import results
 from workers.replay.backtest.recommend import Recommendation, recommend
 from workers.replay.backtest.results import Input, Outcome
@@ -16,7 +16,7 @@ from workers.replay.offline import REJECTS_LISTED
 from workers.replay.report import charts_backtest, pages, runs
 from workers.replay.report.charts import EXACT_DATA, Drawing, draw_each, write_charts
 from workers.replay.report.pages import Table, sentences
-from workers.replay.report.runs import Measured, numeric_of, place, when
+from workers.replay.report.runs import Measured, numeric_of, rank_key, when
 from workers.settings.files import write_atomically
 
 PAGE, PLOTS = "report.html", "plots"
@@ -28,16 +28,16 @@ def write_report(directory: Path) -> list[str]:
     """Write or replace the report of a results directory; return a line per missing chart."""
     tables = results.read(directory)
     found, histograms = tables.input, runs.measured(tables)
-    sections = [_section(of, recommend(of.runs)) for of in histograms]
+    sections = [_section(data, recommend(data.runs)) for data in histograms]
     rejects = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
     reasons = [(reason, f"{times:,}") for reason, times in rejects]
     body = pages.page(
         "backtest.html",
         script="copy.js",
-        title="Backtest of " + ", ".join(of.name for of in histograms),
+        title="Backtest of " + ", ".join(data.name for data in histograms),
         contains=EXACT_DATA,
         exact=True,
-        lead=_lead(found, [run for of in histograms for run in of.runs]),
+        lead=_lead(found, [run for data in histograms for run in data.runs]),
         sections=sections,
         keys=KEYS,
         input=found,
@@ -51,31 +51,31 @@ def write_report(directory: Path) -> list[str]:
     return [f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing]
 
 
-def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
-    featured = _featured(of, advice)
+def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
+    featured = _featured(data, advice)
     run = featured[0]
     numeric = numeric_of(run)
     first, stop, more = advice.words[0].partition(". ")
-    section, drawn = pages.histogram_section(run), draw_each(_drawings(of, advice, featured))
-    shown = runs.board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
+    section, drawn = pages.histogram_section(run), draw_each(_drawings(data, advice, featured))
+    shown = runs.board_tables(data, run, KEYS, () if numeric is None else numeric.labels)
     quantiles = None
     if numeric is not None and numeric.quantiles:
-        quantiles = runs.quantile_table(of, run, numeric)
+        quantiles = runs.quantile_table(data, run, numeric)
     pictures = ["pictures"] if drawn.charts or drawn.missing else []
     row, sees = run.row, "all snapshots of an epoch"
     return {
-        "of": of,
+        "of": data,
         "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
         "run": row,
         "epoch": runs.epoch_of(run),
         "promise": sentences(row.epsilon, row.delta, row.unit, sees),
         "person": pages.table_of(pages.spans_of_run(run), row.unit),
-        "explained": explained(row.unit),
-        "tiles": runs.tiles(run, of.input.top),
+        "explained": loss_caption(row.unit),
+        "tiles": runs.tiles(run, data.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
         "contents": ["promise", "runs", *pictures, *(["boards"] if shown else []), "settings"],
-        "runs": runs.run_table(of, advice),
+        "runs": runs.run_table(data, advice),
         "drawn": drawn,
         "quantiles": quantiles,
         "boards": shown,
@@ -83,38 +83,38 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
 
 
 def _drawings(
-    of: Measured, advice: Recommendation, featured: Sequence[Outcome]
+    data: Measured, advice: Recommendation, featured: Sequence[Outcome]
 ) -> Iterator[Drawing]:
     numeric = numeric_of(featured[0])
-    discovering = [run for run in _best(of, advice) if len(of.by_size(run, "found").at)]
-    yield "what a budget buys", partial(charts_backtest.pareto_front, of, advice)
-    yield "recall against epsilon", partial(charts_backtest.recall_against_epsilon, of)
-    yield "error over the ticks", partial(charts_backtest.error_over_ticks, of, featured)
-    yield "discovery", partial(charts_backtest.discovery, of, discovering[:FEATURED])
-    yield "do the error bars hold?", partial(charts_backtest.coverage, of)
+    discovering = [run for run in _best(data, advice) if len(data.by_size(run, "found").at)]
+    yield "what a budget buys", partial(charts_backtest.pareto_front, data, advice)
+    yield "recall against epsilon", partial(charts_backtest.recall_against_epsilon, data)
+    yield "error over the ticks", partial(charts_backtest.error_over_ticks, data, featured)
+    yield "discovery", partial(charts_backtest.discovery, data, discovering[:FEATURED])
+    yield "do the error bars hold?", partial(charts_backtest.coverage, data)
     draw, kind = charts_backtest.board, "board"
     if numeric is not None:
         draw, kind = partial(charts_backtest.numbers_board, numeric), "numbers"
-    yield from charts_backtest.boards(of, featured[0], KEYS, draw, kind)
+    yield from charts_backtest.boards(data, featured[0], KEYS, draw, kind)
 
 
-def _best(of: Measured, advice: Recommendation) -> list[Outcome]:
+def _best(data: Measured, advice: Recommendation) -> list[Outcome]:
     """Return all runs: the recommended one, then the others, best first."""
-    return sorted(of.runs, key=lambda run: (run.number != advice.chosen, *place(run, advice)))
+    return sorted(data.runs, key=lambda run: (run.number != advice.chosen, *rank_key(run, advice)))
 
 
-def _featured(of: Measured, advice: Recommendation) -> list[Outcome]:
+def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
     """Return the recommended run, the best of every other mechanism, then others of the front."""
-    best = _best(of, advice)
+    best = _best(data, advice)
     mechanisms = {run.row.mechanism: run for run in reversed(best)}
     chosen = [run for run in best if mechanisms[run.row.mechanism] is run]
     chosen += [run for run in best if run.number in advice.front and run not in chosen]
     return chosen[:FEATURED]
 
 
-def _lead(found: Input, of: Sequence[Outcome]) -> str:
-    seeds = max((run.seeds for run in of), default=0)
-    choices = f"{len(of)} choices of settings" if len(of) > 1 else "One choice of settings"
+def _lead(found: Input, outcomes: Sequence[Outcome]) -> str:
+    seeds, number = max((run.seeds for run in outcomes), default=0), len(outcomes)
+    choices = f"{number} choices of settings" if number > 1 else "One choice of settings"
     text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"
     if found.first_ms is not None and found.last_ms is not None:
         text += f" from {_times(found.first_ms, found.last_ms)}"

@@ -75,7 +75,7 @@ def measured(tables: Tables) -> list[Measured]:
     for row in tables.boards.to_pylist():
         boards[row["histogram"]].append(BoardRow(**row))
     series, runs = _series(tables.results), by_histogram(tables).items()
-    return [Measured(name, of, tables.input, series, boards[name]) for name, of in runs]
+    return [Measured(name, outcomes, tables.input, series, boards[name]) for name, outcomes in runs]
 
 
 def when(milliseconds: int) -> str:
@@ -130,7 +130,7 @@ COLUMNS = (
 LOST_LEAST = 0.0005
 
 
-def place(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
+def rank_key(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
     score = advice.scores.get(run.number, math.inf)
     better = -score if advice.metric == RECALL and score < math.inf else score
     return better, run.row.epsilon, run.number
@@ -168,30 +168,30 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
     return [*found, (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}")]
 
 
-def run_table(of: Measured, advice: Recommendation) -> Table:
-    settings = list(dict.fromkeys(name for run in of.runs for name in run.given))
-    columns = [column for column in COLUMNS if _tells(of, column[0])]
-    several_lengths = len({run.row.ticks for run in of.runs}) > 1
+def run_table(data: Measured, advice: Recommendation) -> Table:
+    settings = list(dict.fromkeys(name for run in data.runs for name in run.given))
+    columns = [column for column in COLUMNS if _is_informative(data, column[0])]
+    several_lengths = len({run.row.ticks for run in data.runs}) > 1
     rows: list[dict[str, str | None]] = []
     kinds = []
-    for run in sorted(of.runs, key=lambda run: place(run, advice)):
+    for run in sorted(data.runs, key=lambda run: rank_key(run, advice)):
         row: dict[str, str | None] = {"run": f"{run.number}"}
         row |= {name: run.given.get(name, "") for name in settings}
         if "epsilon" not in settings:
             row["epsilon"] = f"{run.row.epsilon:.4g}"
         for metric, heading, kind in columns:
-            row[heading.format(n=of.input.top)] = _written(run.metrics.get(metric), kind)
+            row[heading.format(n=data.input.top)] = _written(run.metrics.get(metric), kind)
         if several_lengths:
             row["ticks"] = f"{run.row.ticks:,}"
         rows.append(row)
-        front = run.number in advice.front and len(of.runs) > 1
+        front = run.number in advice.front and len(data.runs) > 1
         kinds.append(" ".join(("chosen",) * (run.number == advice.chosen) + ("front",) * front))
     cells = [list(row.values()) for row in rows]
     return Table(list(rows[0]), cells, words=range(1, 1 + len(settings)), kinds=kinds)
 
 
 def board_tables(
-    of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
+    data: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
 ) -> list[tuple[str, list[tuple[str, Table]]]]:
     """Return a run's boards by stream key, with tables for the first `keys` of them.
 
@@ -203,7 +203,7 @@ def board_tables(
         return sorted(rows, key=lambda row: place[row.label]) if place else rows[:BOARD_ROWS]
 
     found = []
-    for number, (key, ticks) in enumerate(of.board(run).items()):
+    for number, (key, ticks) in enumerate(data.board(run).items()):
         chosen = chosen_ticks(ticks) if number < keys else {}
         found.append((key, [_board(run, tick, listed(rows)) for tick, rows in chosen.items()]))
     return found
@@ -225,11 +225,11 @@ def _count(value: int | None) -> str | None:
     return None if value is None else f"{value:,}"
 
 
-def _tells(of: Measured, metric: str) -> bool:
+def _is_informative(data: Measured, metric: str) -> bool:
     """Return whether a column is informative: not if the bounds cut nothing off."""
-    has = {name for run in of.runs for name in run.metrics}
+    has = {name for run in data.runs for name in run.metrics}
     if metric in ("recall", "lost"):
-        losses = (run.metrics["lost"].most for run in of.runs if "lost" in run.metrics)
+        losses = (run.metrics["lost"].most for run in data.runs if "lost" in run.metrics)
         if not any(most > LOST_LEAST for most in losses):
             return metric == "recall" and "recall_unbounded" not in has
     return metric in has
@@ -246,7 +246,7 @@ def _written(found: Spread | None, kind: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class BucketCounts:
     """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
 
     exact: Floats
@@ -267,12 +267,12 @@ def numeric_of(run: Outcome) -> Numeric | None:
     return Numeric(Buckets(tuple(settings["buckets"])), quantiles)
 
 
-def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
+def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
     boards: dict[tuple[int, str, int], list[BoardRow]] = {}
-    for row in of.boards:
+    for row in data.boards:
         if row.run == run.number:
             boards.setdefault((row.seed, row.key, row.tick), []).append(row)
-    counted = [counted_of(numeric, rows) for rows in boards.values()]
+    counted = [buckets_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
         pairs = [one.quantiles(numeric, q) for one in counted]
@@ -280,7 +280,7 @@ def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
         said = [(found, truth) for found, truth in exact if found["bucket"] is not None]
         values = [(found["value"], truth["value"]) for found, truth in said]
         off = [abs(found - truth) for found, truth in values if None not in (found, truth)]
-        hold = [holds(numeric, truth, found) for found, truth in said]
+        hold = [interval_holds(numeric, truth, found) for found, truth in said]
         cells: list[str | None] = [short(q), f"{len(exact):,}", f"{len(exact) - len(said):,}"]
         cells += [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
         rows.append([*cells, f"{100 * sum(hold) / len(hold):.0f} %" if hold else None])
@@ -288,7 +288,7 @@ def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
     return Table((*headings, "interval holds the exact one"), rows, words=())
 
 
-def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
+def interval_holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> bool:
     """Return whether an interval holds the exact quantile, which may lie beyond the edges."""
     value = truth["value"]
     if value is None and truth["bucket"] == numeric.labels[0]:
@@ -299,10 +299,10 @@ def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> boo
     return (low is None or low <= value) and (high is None or value <= high)
 
 
-def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
+def buckets_of(numeric: Numeric, rows: Sequence[BoardRow]) -> BucketCounts:
     place = {label: i for i, label in enumerate(numeric.labels)}
     exact, published = np.zeros((2, len(place)))
     for row in rows:
         exact[place[row.label]] = row.exact or 0
         published[place[row.label]] = row.released or 0
-    return Counted(exact, published, max(row.sd or 0.0 for row in rows))
+    return BucketCounts(exact, published, max(row.sd or 0.0 for row in rows))
