@@ -87,10 +87,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lender.close)
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # libraries report what is left at the end
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the number of test processes: two more than cores, for some wait, but not in `make quick`."""

@@ -217,7 +217,6 @@ def test_a_key_is_never_written_over_something(tmp_path: Path, kind: str, capsys
 
 
 def test_a_key_in_no_directory_says_how_to_make_one(tmp_path: Path, capsys: Capture) -> None:
-    """The reference puts the key into a directory of its own."""
     assert execute(["key", "new", str(tmp_path / "secrets" / "noise.key")]) == 2
     assert f"mkdir -m 700 {tmp_path / 'secrets'}" in capsys.readouterr().err
 

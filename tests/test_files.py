@@ -57,7 +57,6 @@ def with_client(lines: str) -> str:
 
 
 def test_client_names_are_read_with_and_without_quotes(tmp_path: Path) -> None:
-    """TOML reads an unquoted dotted name as tables; librdkafka's names are dotted."""
     lines = 'security.protocol = "SSL"\n"linger.ms" = 5\nsocket.keepalive.enable = true\nssl.ca.location = "ca.pem"'
     assert loaded(tmp_path, with_client(lines)).kafka.client == {
         "security.protocol": "SSL",
@@ -70,7 +69,6 @@ def test_client_names_are_read_with_and_without_quotes(tmp_path: Path) -> None:
 def test_secrets_come_from_files_and_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A settings file is committed and copied; a secret is not."""
     (tmp_path / "password").write_text("swordfish \n", encoding="utf-8")
     monkeypatch.setenv("QUIETCOUNT_TEST_SECRET", "open sesame")
     lines = 'sasl.password = { file = "password" }\n"ssl.key.password" = { env = "QUIETCOUNT_TEST_SECRET" }'
@@ -114,7 +112,6 @@ def key_file(directory: Path, size: int = 32, mode: int = 0o600) -> Path:
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_a_key_that_only_its_owner_can_read_is_read(tmp_path: Path, mode: int) -> None:
-    """Read-only is how secrets are mounted."""
     assert read_key(key_file(tmp_path, mode=mode)) == bytes(range(32))
 
 
@@ -128,7 +125,6 @@ def test_a_key_that_others_can_get_at_is_refused(tmp_path: Path, bit: int) -> No
 
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_key_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
-    """A truncated copy must not become another key."""
     with pytest.raises(SettingsError, match=rf"{size} bytes.*exactly 32.*quietcount key new"):
         read_key(key_file(tmp_path, size=size))
 

@@ -25,7 +25,6 @@ TEXTS = {
     ],
 )
 def test_tests_of_the_room_and_importers_are_near(changed: str, expected: list[str]) -> None:
-    """One room's tests and direct importers; a change elsewhere runs nothing here."""
     assert [path.as_posix() for path in near([Path(changed)], TEXTS)] == expected
 
 

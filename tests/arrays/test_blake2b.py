@@ -84,7 +84,6 @@ def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
 def test_any_key_person_and_size_give_the_first_words_of_hashlibs_digest(
     prefix: bytes, texts: list[bytes], key: bytes, person: bytes, size: int
 ) -> None:
-    """All parameters enter the first state words."""
     data = np.frombuffer(b"".join(texts), dtype=np.uint8)
     stops = np.cumsum([len(text) for text in texts], dtype=np.int64)
     starts = stops - np.array([len(text) for text in texts], dtype=np.int64)

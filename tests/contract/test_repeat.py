@@ -104,7 +104,6 @@ def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str) -> None:
-    """Consumers rely on the frame; the promise is the configuration's."""
     config = small(name)
     snapshots = [json.loads(s.value) for s in Partition([config], 1).run(sent(name, 3))]
     frame = {"histogram", "key", "epoch", "tick", "start", "end", "sd", "threshold"}
@@ -150,7 +149,6 @@ def test_cost_adds_up_to_the_promise(name: str) -> None:
 
 
 def test_there_is_an_example_for_each_mechanism_and_no_other() -> None:
-    """A mechanism without an example is invisible to users."""
     assert {path.stem for path in EXAMPLES.glob("*.toml")} == set(NAMES)
     for path in EXAMPLES.glob("*.toml"):
         assert [m.kind for m in mechanisms(load(path))] == [path.stem.removesuffix("_pure")]

@@ -159,7 +159,6 @@ def test_what_caches_keep_is_looked_at() -> None:
 
 
 def test_no_module_holds_what_threads_could_change() -> None:
-    """All threads share a module-level table, whichever thread fills it."""
     held = (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType)
     roots = {
         f"{module.__name__}.{name}": value
@@ -207,7 +206,6 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
 
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
-    """All threads of a worker share one event reader and one contribution codec."""
     events = EventsSettings(topic="t", key="shop", items="products", timestamp="ts")
     reader = event_reader(events, None)
     lane = Lane(1000, 0, 2, 3)

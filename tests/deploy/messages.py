@@ -57,7 +57,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
     "workers/pipeline/histogram.py": {"removal_refusals"},
-    "workers/commands/audit.py": {"_unlike"},
+    "workers/commands/audit.py": {"_mismatch"},
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},
     "workers/settings/settings.py": {"topic_complaints", "_complaints", "_user_complaints"},

@@ -195,7 +195,6 @@ def rows_of(node: Node, value: object) -> Iterator[Row]:
 
 
 def rows_of_object(node: Node, value: object) -> Iterator[Row]:
-    """Yield the rows of an object; a record is always an object, whatever fields are wanted."""
     if not isinstance(value, Pairs):
         raise NotPlainError
     names = [name for name, _ in value if name in node.children]

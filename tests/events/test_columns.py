@@ -96,7 +96,6 @@ def test_columns_count_what_the_events_say(
 
 
 def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> None:
-    """The first labels of an event are the ones that count."""
     rows = [("a", ["x", "y", "x"], 5), ("b", {"y": 3, "z": 0}, 6), ("a", "x", 7), ("c", [], 8)]
     found = columns(rows)
     assert shape(found) == [

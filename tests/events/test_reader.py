@@ -195,7 +195,6 @@ def test_one_histogram_for_everything_needs_no_key() -> None:
 
 
 def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
-    """A number names the same user as its decimal digits in a string."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
     good = {b'"ann"': b"ann", b"17": b"17", b'"17"': b"17", b"-17": b"-17"}
     good |= {b"-0": b"0", b"9" * 30: b"9" * 30, b'""': b""}

@@ -153,7 +153,6 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
 
 
 def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
-    """Other views must not share: a code in another vocabulary is another text."""
     keys, labels, others = Vocabulary(), Vocabulary(), Vocabulary()
     digests = ViewDigests(NoiseKey(bytes(32)).tag_state)
     all_of_it, of_a_kind = digests.of("all", keys, labels), digests.of("of-a-kind", keys, labels)

@@ -81,7 +81,6 @@ def abort() -> None:
 
 
 def open_transaction(connection: Connection, topic: str, key: bytes, value: bytes) -> Producer:
-    """Return a producer with a record in partition 0, in an open transaction."""
     producer = connection.producer(unique("open"))
     producer.init_transactions(60)
     producer.begin_transaction()

@@ -346,7 +346,6 @@ def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
 
 
 def test_snappy_frames_of_any_size_are_the_same_records() -> None:
-    """Java's frames have 32 KiB; other clients choose any size."""
     for block in (100, 32 << 10, 1 << 20):
         raw = batch("snappy", (), 50, packed=xerial(large_records(50, 990_000), block))
         assert seen(raw)[:2] == (50, 50 * 990_000)

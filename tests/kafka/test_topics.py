@@ -180,7 +180,6 @@ def test_several_events_topics_have_a_state_partition_for_each_of_their_partitio
 
 
 def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
-    """Another number would separate a user's later events from the earlier ones."""
 
     def planned(existing: dict[str, ExistingTopic], users: int | None) -> dict[str, int]:
         plan = plan_topics(

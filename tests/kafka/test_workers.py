@@ -37,7 +37,6 @@ def test_records_removed_before_they_were_counted_are_refused(site: Site) -> Non
 
 
 def test_group_offsets_follow_for_lag_tools(site: Site) -> None:
-    """Operators' lag tools read the group's offsets."""
     places = [TopicPartition(*log) for log in site.places]
     group = {"group.id": site.name}
     with site.running(), closing(site.connection.consumer(**group)) as consumer:

@@ -51,7 +51,6 @@ def test_epsilon_equals_that_of_an_independent_accountant(rho: float, delta: flo
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("delta", DELTAS)
 def test_epsilon_is_met_by_the_exact_gaussian_mechanism(rho: float, delta: float) -> None:
-    """The Gaussian mechanism's exact delta at the stated epsilon must not exceed delta."""
     assert gaussian_delta(rho, epsilon_of(rho, delta)) <= delta
 
 

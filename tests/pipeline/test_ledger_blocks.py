@@ -83,7 +83,6 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
 
 @given(st.lists(st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6))
 def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[list[int]]) -> None:
-    """However a block grows, no stale part remains and none is written needlessly."""
     columns, store = Ledger(), dict[str, bytes]()
     for tick, lengths in enumerate(commits, 1):
         before = columns.clean_rows

@@ -210,7 +210,6 @@ def test_pairs_of_another_version_are_refused() -> None:
 
 
 def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
-    """A user with records in several partitions would be counted in each."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
     reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']

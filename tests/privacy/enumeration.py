@@ -226,10 +226,3 @@ def renyi(p: Law, q: Law, order: int) -> float:
     shared = [(mass, q.of[o]) for o, mass in p.of.items() if q.of.get(o, 0.0) > 0]
     total = math.fsum(mass**order * other ** (1 - order) for mass, other in shared)
     return math.log(total) / (order - 1) if total else -math.inf
-
-
-def loss_interval(p: Law, q: Law) -> float:
-    """Return the distance between the largest and the smallest ln(P/Q)."""
-    shared = [(mass, q.of[o]) for o, mass in p.of.items() if q.of.get(o, 0.0) > 0]
-    losses = [math.log(mass / other) for mass, other in shared]
-    return max(losses) - min(losses)

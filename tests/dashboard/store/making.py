@@ -21,7 +21,6 @@ def at(tick: int, begin_ms: int = BEGIN_MS) -> Document:
 
 
 def at_ticks(ticks: Iterable[int], *keys: str, **changes: Any) -> list[Document]:
-    """A snapshot of each tick and key, in the order of the ticks."""
     return [
         message(tick, key=key, **at(tick), **changes) for tick in ticks for key in keys or ("s1",)
     ]

@@ -65,7 +65,6 @@ def test_a_change_has_the_stated_standard_deviation_and_not_half_or_double_the_v
 def test_a_change_since_the_start_has_the_noise_of_the_count(
     counter: Counter, pairs: Pairs
 ) -> None:
-    """Before the first tick every count is 0 and has no noise."""
     for t in {tick for pair in pairs for tick in pair if tick}:
         assert counter.difference_sd(t, 0) == pytest.approx(counter.sd(t), rel=1e-12)
 

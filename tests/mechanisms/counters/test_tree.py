@@ -135,7 +135,6 @@ def test_error_without_a_horizon_is_what_the_module_states(horizon: int, worst: 
 
 
 def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
-    """From the words: the cell of a block is (level, block)."""
     counter = TreeCounter(100, 0.01, 3)
     tags = KEY.tags("blocks", [b"a", b"b", b"c"])
     for t in (1, 5, 26, 27, 100):

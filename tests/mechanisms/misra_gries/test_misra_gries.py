@@ -173,7 +173,6 @@ def test_changed_cells_are_stored_in_pages(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> None:
-    """A tick is fed once per start time of open cells, not once per level."""
     mechanism = MisraGries(config(horizon=27))
     state, store = start(mechanism), dict[str, bytes]()
     held = []

@@ -120,7 +120,6 @@ def exact(counts: NDArray[np.int64], scale: Fraction, drawn: list[tuple[int, int
 
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(5), Fraction(1000)])
 def test_grouping_by_count_picks_what_peeling_candidate_by_candidate_picks(scale: Fraction) -> None:
-    """300 candidates with ties: grouping, pruning and rebasing must not change a pick."""
     counts = np.random.default_rng(4).zipf(1.4, 300).clip(0, 10**5)
     drawn = words(60, seed=5)
     assert gumbel_top_k(counts, scale, 60, drawn).tolist() == exact(counts, scale, drawn)

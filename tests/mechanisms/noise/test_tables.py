@@ -85,7 +85,6 @@ def thresholds(name: str, text: str) -> tuple[InversionTable, int, list[int]]:
 
 @every_table
 def test_values_change_exactly_at_the_128_bit_thresholds(name: str, text: str) -> None:
-    """A word just below a threshold gives the smaller value, the threshold the larger."""
     table, lowest, edges = thresholds(name, text)
     assert all(0 < edge < WORDS for edge in edges)
     for words in ([edge - 1 for edge in edges], edges):

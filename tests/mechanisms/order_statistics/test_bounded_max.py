@@ -47,7 +47,6 @@ SUMS = st.lists(st.integers(-5, 30), min_size=5, max_size=5)
 @settings(max_examples=100, deadline=None)
 @given(sums=SUMS)
 def test_every_query_answers_what_its_definition_says(sums: list[int]) -> None:
-    """001 section 3.2, each from its definition."""
     found = Queries(ALL, LABELS).answers(np.array(sums, dtype=np.int64))
     assert found == [{"query": query, "value": by_hand(sums)} for query, by_hand in BY_HAND.items()]
 

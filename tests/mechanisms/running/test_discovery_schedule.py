@@ -104,7 +104,6 @@ def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_t
 
 @pytest.mark.parametrize(("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)])
 def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> None:
-    """Tests share delta equally; ticks without a test get nothing."""
     discovery = Discovery(make_counter("haar", horizon, 0.01), 3, 1, 1e-9, every)
     deltas = [Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1)]
     assert Fraction(1e-9) * Fraction(999, 1000) <= 3 * sum(deltas) <= Fraction(1e-9)

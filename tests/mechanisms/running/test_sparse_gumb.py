@@ -77,7 +77,6 @@ def show(
 
 
 def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
-    """Exactly eta is not above; once the switches are used, shown items keep counting."""
     mechanism, n = made(), 10**6
     state, silent = begun(mechanism), Silent(mechanism)
     assert show(mechanism, state, 1, silent, {b"a": n}) == {b"a": n}

@@ -84,7 +84,6 @@ def test_one_histogram_costs_its_own_guarantee() -> None:
 
 
 def test_histograms_of_different_stream_keys_do_not_add_up() -> None:
-    """An event has one stream key, so only histograms that serve it count it."""
     own = config(UnkBaseConfig, keys=("s1",))
     apart = total_of(built(own, structs.replace(own, name="b", keys=("s2",), epsilon=1.0)))
     assert (apart.epsilon, apart.histograms, apart.key) == (2.0, ("h",), "s1")
@@ -314,7 +313,6 @@ def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:
     ids=["unk_base", "every", "known_base", "sparse_gumb"],
 )
 def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramConfig) -> None:
-    """Using a row's share must give that row's noise."""
     rows = ends_of(own)
     assert [row.end_share for row in rows if row.chosen] == [own.end_share]
     assert [row.end_share or 0 for row in rows] == sorted(row.end_share or 0 for row in rows)

@@ -111,7 +111,6 @@ counted = pytest.mark.parametrize(
 
 @counted
 def test_the_mean_error_and_the_half_width_are_those_of_drawn_noise(own: HistogramConfig) -> None:
-    """Half and double the error must be detected."""
     mechanism, rows = build(own), 20_000
     noise = drawn(mechanism, range(1, 65), rows)
     stated = mean_over_ticks(mechanism, 64)
@@ -155,7 +154,6 @@ def test_counts_are_off_by_more_than_stated_with_probability_beta(own: Histogram
 
 @pytest.mark.parametrize("threshold", ["per_tick", "constant", "every"])
 def test_the_highest_threshold_is_that_of_all_ticks(threshold: str) -> None:
-    """An item visible at every tick needs the highest one; up to 1,024 ticks all are checked."""
     every_tick = 8 if threshold == "every" else None
     own = config(UnkBaseConfig, horizon=100, threshold=threshold, every=every_tick)
     mechanism = build(own)
@@ -171,7 +169,6 @@ def test_the_highest_threshold_is_that_of_all_ticks(threshold: str) -> None:
 
 
 def test_a_plan_of_a_long_or_endless_epoch_looks_at_its_last_ticks() -> None:
-    """2^30 ticks are not scanned, and an endless epoch is stated for its first year."""
     long = config(UnkBaseConfig, horizon=2**30)
     found = noise_of(build(long), long)
     assert found.ticks[-1].tick == 2**30

@@ -204,7 +204,6 @@ def test_delta_of_is_the_conversion_read_the_other_way() -> None:
 
 
 def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
-    """Half an epoch is charged as one; an endless epoch is always one."""
     part = unk(0.1, 1e-9)
     day, week = Charge(part, DAY_MS), Charge(part, 7 * DAY_MS)
     assert [day.epochs(days) for days in (None, 1, 30, 365)] == [1, 1, 30, 365]
