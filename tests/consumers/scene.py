@@ -112,10 +112,12 @@ class Program:
     def output(self) -> str:
         return self._log.read_text()
 
-    def wait_for(self, text: str) -> None:
-        ended = self.process.poll
-        until(lambda: text in self.output() or ended() is not None, f"{text!r} is printed")
-        assert text in self.output(), self.output()
+    def wait_for(self, text: str, times: int = 1) -> None:
+        def found() -> bool:
+            return self.output().count(text) >= times
+
+        until(lambda: found() or self.process.poll() is not None, f"{text!r} is printed")
+        assert found(), self.output()
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)

@@ -41,7 +41,7 @@ def test_leaders_are_told_by_series_from_committed_records(scene: Scene, tmp_pat
     copy.send([*records[20:], *records[-2:]])
     with scene.agent(tmp_path, copy.name, "error") as program:
         for of_key in lines.values():
-            program.wait_for(of_key[-1])
+            program.wait_for(of_key[-1], of_key.count(of_key[-1]))
         program.stop()
         printed = program.output().splitlines()
     for key, of_key in lines.items():
