@@ -69,7 +69,7 @@ def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
         for first in range(0, number, ROWS):
             some = order[first : first + ROWS]
             columns = [
-                pa.array(tick[some].astype(np.int64) * 1000),
+                pa.array(replay.START_MS + tick[some].astype(np.int64) * 1000),
                 pa.array(user[some].astype(np.int64)),
             ]
             out.write_table(
