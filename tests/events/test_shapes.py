@@ -312,7 +312,7 @@ DEFECTS = {
         ":\n        at += data[at + 1] == 45\n        power",
     ),
     "counts of any length": (" stop - start <= COUNT_DIGITS and", ""),
-    "times beyond the greatest": ("found <= TIME_MAX", "found"),
+    "times beyond the greatest": ("found <= TIME_MAX_MS", "found"),
     "us are ns": ("3 if unit == US else 6", "6"),
     "a time before 1970": ("found = -1 if data[start] == 45 else", "found ="),
     "seconds are ms": ("value * 1000 if 0 <= value", "value if 0 <= value"),

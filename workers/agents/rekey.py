@@ -141,7 +141,7 @@ class RekeyShard(SourceShard):
         records, latest_ms = batch.records, now_ms + self._stream.events.max_ahead_ms
         found = self._reader.read(records, latest_ms, self._fmt, self._whole)
         self.metrics.declined.inc(found.declined)
-        late = self._late(found.times, now_ms, latest_ms)
+        late = self._watermarks_of_late(found.times, now_ms, latest_ms)
         too_large = self._add(records, found, late, now_ms)
         relevant = int(np.count_nonzero(found.known)) + len(found.rejects)
         self._reject(records, [*found.rejects, *too_large], relevant)
@@ -149,7 +149,7 @@ class RekeyShard(SourceShard):
         if self._due() or enough or self._rejects.full:
             self._commit_all(batch.end)
 
-    def _late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
+    def _watermarks_of_late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
         """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))

@@ -182,7 +182,7 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
 def watch_topics(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
-    """Log and count, while the block runs, new matching topics that are not counted."""
+    """While the block runs, log new matching topics that are not read, and set their metric."""
     pattern, warned = settings.events.topics.pattern, set[str]()
 
     def warn(names: Collection[str]) -> None:

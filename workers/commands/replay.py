@@ -19,7 +19,7 @@ from typing import IO, Self
 
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import EXIT_INTERRUPTED
-from workers.events.log_values import TIME_MAX
+from workers.events.log_values import TIME_MAX_MS
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
@@ -58,7 +58,7 @@ def _time(option: str, text: str | None) -> int | None:
         return None
     try:
         if text.isdecimal():
-            if int(text) > TIME_MAX:
+            if int(text) > TIME_MAX_MS:
                 raise ValueError
             return int(text)
         moment = datetime.fromisoformat(text)

@@ -13,7 +13,7 @@ from workers.events.log import KIND, START, STOP
 
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
 LABEL_BYTES_MAX = 1024
-TIME_MAX = 2**53
+TIME_MAX_MS = 2**53
 COUNT_DIGITS = 12
 # Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
 AMOUNT_MAX = 1 << 40
@@ -239,7 +239,7 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
         if unit == MS:
             found = value
         elif unit == S:
-            found = value * 1000 if 0 <= value <= TIME_MAX // 1000 else -1
+            found = value * 1000 if 0 <= value <= TIME_MAX_MS // 1000 else -1
         else:
             found = value // (1000 if unit == US else 1_000_000)
     elif unit == S and kind == kinds.NUMBER and data[start] != 45:
@@ -258,7 +258,7 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
         found = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     else:
         found = -1
-    return found if 0 <= found <= TIME_MAX else -1
+    return found if 0 <= found <= TIME_MAX_MS else -1
 
 
 @checked_part

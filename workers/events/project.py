@@ -13,7 +13,7 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from workers.events.log_values import AMOUNT_MAX, TIME_MAX
+from workers.events.log_values import AMOUNT_MAX, TIME_MAX_MS
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
 from workers.runtime.frozen import Frozen
@@ -260,17 +260,20 @@ def time_ms(value: object, unit: str) -> int | None:
     elif type(value) is int:
         found = value * 1000 // PER_SECOND[unit]
     elif (
-        unit == "s" and isinstance(value, Decimal) and value.is_finite() and abs(value) <= TIME_MAX
+        unit == "s"
+        and isinstance(value, Decimal)
+        and value.is_finite()
+        and abs(value) <= TIME_MAX_MS
     ):
         found = int(value.quantize(_MILLI, ROUND_FLOOR, _EXACT).scaleb(3, _EXACT))
-    elif unit == "s" and isinstance(value, float) and abs(value) <= TIME_MAX:
+    elif unit == "s" and isinstance(value, float) and abs(value) <= TIME_MAX_MS:
         # Binary formats hold only the nearest float: round to the microsecond first.
         found = round(value * 1e6) // 1000
     else:
         found = None
     if isinstance(value, int | float | Decimal) and value < 0:
         return None
-    return None if found is None or not 0 <= found <= TIME_MAX else found
+    return None if found is None or not 0 <= found <= TIME_MAX_MS else found
 
 
 def _iso(value: object) -> int | None:

@@ -51,7 +51,7 @@ _FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
 _ID_MAX = 2**31 - 1
 # HTTP statuses that do not concern the id: not authorized, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
-_UNKNOWN_ID = (40403, 40401, 40402)
+_UNKNOWN_ID_CODES = (40403, 40401, 40402)
 _REFERENCES_MAX = 1_000
 
 
@@ -194,7 +194,9 @@ class Registry:
             self._add_references(found, references, 0)
         except SchemaRegistryError as error:
             status, code = error.http_status_code, error.error_code
-            if code in _UNKNOWN_ID or (400 <= status < 500 and status not in _NOT_ABOUT_THE_ID):
+            if code in _UNKNOWN_ID_CODES or (
+                400 <= status < 500 and status not in _NOT_ABOUT_THE_ID
+            ):
                 raise _UnknownId from None
             raise
         return Schema(found.schema_type or AVRO, found.schema_str or "", tuple(references.values()))

@@ -498,7 +498,7 @@ def answer_bound(mechanism: OrderStatistics, data: Data) -> Bound:
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
-    """Return the segment that, but for beta, never ends while values stay at most `value`."""
+    """Return a segment that never ends, with probability 1 - beta, up to `value`."""
     segments = mechanism.segments
     if segments is None:
         return 1

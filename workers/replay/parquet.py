@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
 from workers.events.log import Flags
-from workers.events.log_values import AMOUNT_MAX, TIME_MAX
+from workers.events.log_values import AMOUNT_MAX, TIME_MAX_MS
 from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, Reject, with_unit
 from workers.events.source_reader import SourceReader
@@ -240,13 +240,13 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
 
 
 def times_of(array: Any) -> Longs:
-    """Return times in ms since 1970; negative if no event can have the time."""
+    """Return times in ms since 1970, negative where a value is out of range."""
     if not pa.types.is_timestamp(array.type):
-        return _whole(array, TIME_MAX, above=WRONG)
+        return _whole(array, TIME_MAX_MS, above=WRONG)
     times, by = _MS[array.type.unit]
-    values = _whole(array.cast(pa.int64()), min(INT64_MAX, TIME_MAX * by // times + 1))
+    values = _whole(array.cast(pa.int64()), min(INT64_MAX, TIME_MAX_MS * by // times + 1))
     found = values * times // by
-    return np.where((found > TIME_MAX) | (values < 0), WRONG, found)
+    return np.where((found > TIME_MAX_MS) | (values < 0), WRONG, found)
 
 
 def in_ns(array: Any) -> Bools | None:

@@ -120,7 +120,7 @@ class FileSource(Source):
 
 
 def shape_of_files(settings: Settings) -> Shape:
-    """Return the fields to read of an event in a file; refuse a field with two meanings.
+    """Return the fields to read from events in a file; refuse a field with two meanings.
 
     The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
     """

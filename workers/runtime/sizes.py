@@ -29,7 +29,7 @@ TOPIC_BYTES = 1_048_588
 
 
 def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
-    """Split `sizes`, each up to `capacity`, into (start, stop); appending changes only the last."""
+    """Split consecutive `sizes` into parts (start, stop), each of at most `capacity` in sum."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     found, start, taken = [], 0, 0
     while start < len(ends):

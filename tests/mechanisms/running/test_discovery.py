@@ -224,7 +224,7 @@ def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     """A neighbour's threshold would exceed an item's delta; beyond the horizon there is none."""
     discovery = Discovery(make_counter("haar", horizon, 0.01), 2, 1, 1e-6, every)
     for t in ticks:
-        assert discovery.threshold(t) == discovery._computed(t)
+        assert discovery.threshold(t) == discovery._compute_threshold(t)
     for t in (0, 4101 if horizon else 2**40):
         with pytest.raises((HorizonExceeded, ValueError)):
             discovery.threshold(t)

@@ -53,7 +53,7 @@ class RunningCounts:
         self.counts: Counter[str] = Counter()
 
     def advance(self, tick: int) -> Counter[str]:
-        """Return the epoch's counts to the end of global tick `tick`; ticks must ascend."""
+        """Return the epoch's counts through global tick `tick`; call with ascending ticks."""
         while self.next <= tick:
             epoch, _ = self._exact.grid.split(self.next)
             if epoch != self._epoch:

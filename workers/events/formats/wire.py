@@ -19,7 +19,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 @checked_part
 def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Decode 64 bits in their shortest form as an int64; return it and its end."""
+    """Decode a varint as an int64; return it and its end, REFUSED if cut off or too long."""
     if at >= stop:
         return 0, REFUSED
     byte = int(data[at])

@@ -38,8 +38,8 @@ Places = NDArray[np.int32]
 class Counters(NamedTuple):
     """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
 
-    `ranks`, distinct: `item << bits | all ones` for an item of the tick, else `number of smaller
-    items << bits | counter`; unused counters rank above every key.
+    `ranks` are distinct: `item << bits | all ones` where the item occurs in this tick, elsewhere
+    `number of smaller items << bits | counter`; unused counters come last.
     """
 
     heights: Integers  # (k,): count plus `lowered`

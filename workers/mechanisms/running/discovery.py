@@ -134,7 +134,7 @@ class Discovery(Frozen):
         ticks = tick_block(t, self._last_tick)
         return _thresholds(self, ticks)[t - ticks.start]
 
-    def _computed(self, t: int) -> int:
+    def _compute_threshold(self, t: int) -> int:
         denominator, multiples = self.counter.multiples(t)
         # Integer noise reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = math.gcd(denominator, *(a for a, _ in multiples)) == denominator
@@ -166,13 +166,13 @@ class Discovery(Frozen):
 @memoized(1024)
 def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
     """Return the threshold at every tick; 0 where nothing is tested."""
-    return tuple(discovery._computed(t) if discovery.discovers(t) else 0 for t in ticks)
+    return tuple(discovery._compute_threshold(t) if discovery.discovers(t) else 0 for t in ticks)
 
 
 # A worker's owner partitions ask for the same thresholds.
 @memoized(4096)
 def _threshold(discovery: Discovery, t: int) -> int:
-    return discovery._computed(t)
+    return discovery._compute_threshold(t)
 
 
 @memoized(1024)

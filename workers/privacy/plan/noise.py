@@ -119,7 +119,7 @@ _ROUNDING = 1 / 12
 
 
 class Curve:
-    """Variance of published figures by tick, from 1; `mean` is over ticks 1..last."""
+    """The variance of the published figures at each tick; `mean` averages ticks 1..last."""
 
     def variance(self, ticks: Ticks) -> Floats:
         raise NotImplementedError
@@ -491,7 +491,7 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
 
 
 def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
-    """Return up to 64 runs of ticks: equally long up to 4,096 ticks, else geometric."""
+    """Split 1..last into up to 64 ranges, equally wide up to 4,096 ticks, else geometric."""
     spread: Callable[..., NDArray[np.float64]] = np.linspace if last <= 4096 else np.geomspace
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
     buckets = []
