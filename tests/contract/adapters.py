@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -234,7 +234,7 @@ def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
         held[key, level] = close_cells(state, key, level)
         return held[key, level]
 
-    state.close_cells = watch  # type: ignore[method-assign]  # to look at what is released
+    cast(Any, state).close_cells = watch  # to look at what is released
     return held
 
 

@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
@@ -73,7 +73,7 @@ def before_commit(transactions: Transactions, act: Callable[[], object]) -> None
             act()
         insist(name, call)
 
-    transactions._call_until_done = acting  # type: ignore[method-assign]
+    cast(Any, transactions)._call_until_done = acting
 
 
 def abort() -> None:

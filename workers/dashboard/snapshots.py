@@ -70,7 +70,7 @@ class SeenSnapshot(Head, frozen=True):
 
 
 class Pages:
-    """Incomplete snapshots, whose pages may arrive in any order."""
+    """Snapshots that still lack pages; pages may arrive in any order."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}

@@ -90,6 +90,6 @@ class Placement:
         self._partitioner, self._partition, self._partitions = partitioner, partition, partitions
 
     def belongs(self, data: Bytes, places: Longs) -> Bools:
-        """Return a mask of the users, places (n, 2) in `data`, whose records belong here."""
+        """Return a mask: does each user, places (n, 2) in `data`, belong to this partition?"""
         found = partitions_of(data, places, self._partitions, self._partitioner)
         return np.equal(found, self._partition)

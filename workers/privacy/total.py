@@ -397,23 +397,32 @@ def _cell(loss: Loss) -> str:
 
 def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
-    if charges[0].unit != "event" or len({charge.key for charge in charges}) > 1:
-        return _joint_total(charges, None)
-    # Name a set of charges after the first declared key that it serves.
-    unknown, *declared = by_key(charges)
-    keys: dict[frozenset[int], str | None] = {}
-    for key, serving in (*declared, unknown):
-        if serving:
-            keys.setdefault(serving, key)
-    groups = [[charges[i] for i in sorted(serving)] for serving in keys]
-    if len(groups) == 1:
-        return _joint_total(charges, None)
+    unit, names = charges[0].unit, dict[frozenset[int], str | None]()
+    if unit == "event" and len({charge.key for charge in charges}) == 1:
+        # Name a set of charges after the first declared key that it serves.
+        unknown, *declared = by_key(charges)
+        for key, serving in (*declared, unknown):
+            if serving:
+                names.setdefault(serving, key)
+    if len(names) <= 1:
+        names = {frozenset(range(len(charges))): None}
+    groups = [[charges[i] for i in sorted(serving)] for serving in names]
     worst, found = worst_group([[charge.cost for charge in group] for group in groups])
+    left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
+    convertible = found.epsilon is not None and left > 0
+    # A delta of 1 promises nothing; the sum of the epsilons holds even then.
+    epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
     person = spans_of(*groups)
-    most = person[0].losses[0]
-    total = _joint_total(groups[worst], list(keys.values())[worst], found)
-    warnings = tuple(cautions(most.epsilon, most.delta, total.unit))
-    return structs.replace(total, person=person, warnings=warnings)
+    once = person[0].losses[0]
+    return Total(
+        **structs.asdict(found) | {"epsilon": epsilon},
+        unit=unit,
+        histograms=tuple(one.histogram for one in groups[worst]),
+        key=list(names.values())[worst],
+        epsilon_printed=paper_epsilon(found.rho, left) if convertible else None,
+        warnings=tuple(cautions(once.epsilon, once.delta, unit)),
+        person=person,
+    )
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
@@ -441,22 +450,3 @@ def worst_group(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]
 
     worst = max(range(len(found)), key=size)
     return worst, found[worst]
-
-
-def _joint_total(
-    charges: Sequence[Charge], key: str | None, found: Composed | None = None
-) -> Total:
-    found, unit = found or compose([one.cost for one in charges]), charges[0].unit
-    left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
-    convertible = found.epsilon is not None and left > 0
-    # A delta of 1 promises nothing; the sum of the epsilons holds even then.
-    epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
-    return Total(
-        **structs.asdict(found) | {"epsilon": epsilon},
-        unit=unit,
-        histograms=tuple(one.histogram for one in charges),
-        key=key,
-        epsilon_printed=paper_epsilon(found.rho, left) if convertible else None,
-        warnings=tuple(cautions(found.epsilon, found.delta, unit)),
-        person=spans_of(charges),
-    )

@@ -38,7 +38,7 @@ class TickChoice(NamedTuple):
 
 
 def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
-    """Choose the shortest tick whose most common item is above the noise, else the longest."""
+    """Choose the shortest tick with its most common item above the noise, else the longest."""
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:

@@ -255,12 +255,13 @@ class MisraGries(Budgeted):
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Items]:
         self._check(t)
         state, levels = expect_type(SketchState, state), self.tree.open_levels(t)
+        top_level = self.tree.top_level(t)
         tick = tick_rows(contributions)
         for key, rows in rows_by_key(tick.keys):
             tags = tick.tags.take(rows, axis=0)
             self._feed(state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows))
         for key in range(len(state.key_tags)):
-            self._release(state, key, t, state.close_cells(key, self.tree.top_level(t)), noise)
+            self._release(state, key, t, state.close_cells(key, top_level), noise)
         keys: list[int] = []
         labels: list[bytes] = []
         counts: list[int] = []
