@@ -68,14 +68,15 @@ class InversionTable(Frozen):
 
     def draw(self, stream: NoiseStream, cell: Cell, tags: Tags, out: Integers) -> None:
         """Fill `out`, (n,) of `dtype`, with one cell's noise."""
+        cells = np.array([cell], dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
-            self.sample(stream.chunk(tags[first:last], cell), out[first:last])
+            self.sample(stream.chunk(tags[first:last], cells), out[first:last])
 
     def draw_cells(self, stream: NoiseStream, cells: Sequence[Cell], tags: Tags) -> Integers:
         """Return the noise of several cells, (cells, n) of `dtype`, CHUNK_ROWS rows at most."""
         out = np.empty((len(cells), len(tags)), dtype=self.dtype)
-        self.sample(stream.chunk(tags, *cells), out.reshape(-1))
+        self.sample(stream.chunk(tags, np.array(cells, dtype=np.uint64)), out.reshape(-1))
         return out
 
     def values(self, stream: NoiseStream, cell: Cell, tags: Tags) -> Longs:

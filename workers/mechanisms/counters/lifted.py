@@ -1,0 +1,440 @@
+"""The lifted counter, the default: running sums through the lifted Haar transform.
+
+What: 2^h >= T ticks. Level j = 1..h has 2^(h - j) nodes, (0, 0) is the total. N(t) = N_0(p) of
+
+    N_h(0) = 0,  N_h(1) = z_total
+    N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8,   nothing where there is no K or K - 1
+    N_(j-1)(2K + 1) = (N_(j-1)(2K) + N_(j-1)(2K + 2)) / 2 + z_j[K] / 2
+
+Why: the least error of the counters that need no state and few nodes a tick.
+
+    Symbol      Here
+    h           `_levels`
+    o           `offset`, places before tick 1: 0, or 2^h - T with an end_share; p = t + o
+    K           p >> j, the node of level j whose block of 2^j places begins at or before p
+    u_j         (p mod 2^j) / 2^j
+    w_(j,k)     `_weights`: of level j inside, and of its first and last node; s2_v = s2 / w_v
+    L           `_of_levels`, at least sum_(j >= 1) w_v C[v, t]^2 at every t; S = L + w_total
+    s2          S / (2 rho_item), rounded up
+    r_j         the state of a row: N_(j-1)(2K + 2), K the block of 2^j places with p - 1
+
+Coefficients: with c_j = min(u_j, 1 - u_j), a = 1 - u_j (0 for the first node) and b = u_j (0 for
+the last one), c_j - (a + b) / 8 for node K, -a / 8 for K - 1, -b / 8 for K + 1; p / 2^h for the
+total. At the end of an epoch, with o = 2^h - T, the total's alone is left.
+
+Guarantee and proofs: docs/decisions/0030-lifted-haar.md. An event in tick t shifts the nodes by
+C e_t; all releases together cost S / (2 s2) for each item it changes by one, also when the stream
+reacts to them. An `end_share` e is the total's share of it: w_total = e / (1 - e) L.
+
+Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. The total needs noise
+too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible effect.
+
+The state is in units of 2^-f, and a node off by at most e = 1 + ROUGH_ERROR sd 2^f. Of a level's
+nodes N_(j-1)(2K) has parts that add up to 1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those
+beside it), with at most two divisions rounded down: E_0 <= e + h (e / 2 + 2). In the same way
+|N| <= 6.4 sd (1 + h / 2), which fits the type. Rows whose N_0 + 1/2 is within E_0 of an integer, or
+with a word too small for `normal.rough`, are drawn by `Counter.draw`.
+"""
+
+import math
+from collections.abc import Sequence
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from workers.arrays.compiled import kernel
+from workers.arrays.types import Codes, Floats, Longs, Tags, Words
+from workers.mechanisms.accounting import check_rho_item
+from workers.mechanisms.counters.base import (
+    Counter,
+    Node,
+    cells_of,
+    check_tick,
+    last_tick_of,
+    root_of,
+    rounded_up,
+)
+from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise import normal
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
+from workers.runtime.frozen import memoized, read_only
+
+_UNBOUNDED_LEVELS = 50
+_TOTAL = (0, 0)
+
+# In 1/40: weights inside a level, of the finest and the coarsest levels; these multiply where a
+# level is both, others have 1. Then of a level's first and last node, and of the total.
+_FINEST, _COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
+_EDGE, _COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
+_WEIGHT_OF_TOTAL = Fraction(136, 40)
+
+_OF_LEVELS = tuple(int(4096 * x) for x in (0, .6,1.684,2.935,4.18,5.41,6.575,7.7,8.815,9.96,11.11,12.29,13.48,*(13.48+1.184*k for k in range(1,29))))
+
+_POINT_MAX = 20
+_POINT_MIN = 15
+_NO_WORDS = np.empty((0, 0, 2), dtype=np.uint64)
+
+State = Codes | Longs
+
+
+class Step(NamedTuple):
+    """How rows enter a block of a level: cell and half of its node, and of those beside it."""
+
+    cell: int = -1  # -1: the node's number is in the state
+    half: int = 0
+    next_cell: int = -1  # -1: it has no part
+    next_half: int = 0
+    last_cell: int = -1
+    last_half: int = 0
+    stored: int = 0  # 1: the left end is the right end of the block before
+    right: int = 0  # 1: the way on leads through the right half
+
+
+class Plan(NamedTuple):
+    """How rows get to a place, from the one before or from nothing; see `descend`."""
+
+    cells: Words  # (cells, 2)
+    total: int
+    steps: Longs
+    scales: Floats
+
+
+@kernel
+def descend(
+    words: Words,
+    table: Floats,
+    total: int,
+    steps: Longs,
+    scales: Floats,
+    point: int,
+    error: int,
+    state: State,
+    lefts: Longs,
+    out: Longs,
+    open_rows: Longs,
+) -> int:
+    """Bring rows to a place; return how many are not decided, listed in `open_rows` (n + 1,).
+
+    Args:
+        words: (cells, n, 2).
+        table: of `normal`.
+        total: the total's cell; -1 where the level above is in the state.
+        steps: (levels, 8), `Step` by level, finest first.
+        scales: (levels + 1, 3): the node's standard deviation in units, of the next, of the last;
+            the total's.
+        state: (h + 1, n), read and written: r_1 .. r_h, and z_1 of the next block.
+        lefts: (n,), for the left ends.
+        out: (n,), written: floor(N + 1/2).
+    """
+    levels, rows, after = len(steps), len(out), len(state) - 1
+    if total >= 0:
+        for i in range(rows):
+            lefts[i] = 0
+            out[i] = np.int64(normal.rough(words[total, i, 0], table) * scales[levels, 0])
+    else:
+        for i in range(rows):
+            out[i] = state[levels, i]
+    for level in range(levels - 1, -1, -1):
+        scale, next_scale, last_scale = scales[level, 0], scales[level, 1], scales[level, 2]
+        a, a_half, b, b_half = steps[level, 0], steps[level, 1], steps[level, 2], steps[level, 3]
+        c, c_half = steps[level, 4], steps[level, 5]
+        stored, goes_right = steps[level, 6], steps[level, 7]
+        # From tick to tick: the first level and others, as short as they can be.
+        if stored and b >= 0 and a < 0 and not goes_right:
+            for i in range(rows):
+                node = np.int64(state[after, i])
+                beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
+                right = out[i] - ((node + beside) >> 3)
+                out[i] = (np.int64(state[0, i]) + right + node) >> 1
+                state[0, i] = right
+                state[after, i] = beside
+            continue
+        if stored and b >= 0 and level and not goes_right:
+            for i in range(rows):
+                node = np.int64(normal.rough(words[a, i, a_half], table) * scale)
+                beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
+                right = out[i] - ((node + beside) >> 3)
+                left = np.int64(state[level, i])
+                lefts[i], out[i] = left, (left + right + node) >> 1
+                state[level, i] = right
+            continue
+        for i in range(rows):
+            if a >= 0:
+                node = np.int64(normal.rough(words[a, i, a_half], table) * scale)
+            else:
+                node = np.int64(state[after, i])
+            left, right = lefts[i], out[i]
+            if b >= 0:
+                beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
+                right -= (node + beside) >> 3
+                if level == 0:
+                    state[after, i] = beside
+            if stored:
+                left = np.int64(state[level, i])
+            elif c >= 0:
+                before = np.int64(normal.rough(words[c, i, c_half], table) * last_scale)
+                left -= (node + before) >> 3
+            state[level, i] = right
+            middle = (left + right + node) >> 1
+            if goes_right:
+                lefts[i], out[i] = middle, right
+            else:
+                lefts[i], out[i] = left, middle
+    found, half, mask = 0, (1 << point) >> 1, (1 << point) - 1
+    for i in range(rows):
+        value = out[i] + half
+        out[i] = value >> point
+        open_rows[found] = i
+        found += ((value + error) & mask) <= 2 * error
+    return found
+
+
+class LiftedCounter(Counter):
+    """Counter of lifted Haar nodes; `end_share` in (0, 1) is the last tick's share of rho_item."""
+
+    kind = "lifted"
+
+    def __init__(
+        self, horizon: int | None, rho_item: float, end_share: float | None = None
+    ) -> None:
+        check_rho_item(rho_item)
+        if end_share is not None and not 0 < end_share < 1:
+            raise ValueError(f"end_share = {end_share}: must be a number above 0 and below 1")
+        if end_share is not None and horizon is None:
+            raise ValueError(f"end_share = {end_share}: an unbounded horizon has no last tick")
+        self.horizon, self.end_share = horizon, end_share
+        self._last_tick = last_tick_of(horizon)
+        weights, of_total, of_levels = _weights(horizon)
+        self._levels = len(weights)
+        if end_share is not None and weights:
+            share = Fraction(repr(end_share))  # 0.6 is exactly six tenths
+            of_total = share / (1 - share) * of_levels
+        self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
+        s2 = (of_levels + of_total) / (2 * Fraction(rho_item))
+        # By level, 0 the total: of nodes inside, and of the first and last one.
+        self._variances = tuple(
+            (rounded_up(s2 / inside), rounded_up(s2 / edge))
+            for inside, edge in ((of_total, of_total), *weights)
+        )
+        self.rho_item = rho_item
+        self._denominator = 1 << (self._levels + 3)
+        sds = [[float(root_of(variance)) for variance in pair] for pair in self._variances]
+        self._sds = tuple(map(tuple, sds))
+        self._point, self._error, self._dtype = _precision(self._levels, max(map(max, sds)))
+
+    def __repr__(self) -> str:
+        share = "" if self.end_share is None else f", end_share={self.end_share}"
+        return f"LiftedCounter(horizon={self.horizon}, rho_item={self.rho_item}{share})"
+
+    def _shape(self) -> dict[str, object]:
+        shape: dict[str, object] = {"levels": self._levels, "offset": self.offset}
+        if self.end_share is not None:
+            shape["end_share"] = repr(self.end_share)
+        return shape | {"sigma_squared": [[str(v) for v in pair] for pair in self._variances]}
+
+    def _last(self, level: int) -> int:
+        return (1 << (self._levels - level)) - 1
+
+    def _edge(self, level: int, k: int) -> bool:
+        return k in (0, self._last(level))
+
+    def variance_of(self, node: Node) -> Fraction:
+        level, k = node
+        return self._variances[level][self._edge(level, k)]
+
+    def sd_of(self, node: Node) -> float:
+        level, k = node
+        return self._sds[level][self._edge(level, k)]
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        check_tick(self.kind, t, self._last_tick)
+        place, unit, found = t + self.offset, self._denominator, {}
+        for level in range(1, self._levels + 1):
+            inside, k = place & ((1 << level) - 1), place >> level
+            # Times D, u_j is a multiple of 8.
+            u = inside * (unit >> level)
+            a, b = (unit - u) * (0 < k <= self._last(level)), u * (k < self._last(level))
+            found[level, k] = min(u, unit - u) - (a + b) // 8
+            found[level, k - 1], found[level, k + 1] = -a // 8, -b // 8
+        found[_TOTAL] = place * (unit >> self._levels)
+        return {node: a for node, a in found.items() if a}
+
+    def variances(self, ticks: Longs) -> Floats:
+        pairs = [(float(inside), float(edge)) for inside, edge in self._variances]
+        return variances(ticks + self.offset, pairs)
+
+    def plan(self, place: int, since: int | None) -> Plan:
+        """Return how rows get from `since` to `place`; from nothing if None."""
+        levels = self._levels
+        if since is not None:  # those with another block
+            levels = max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
+        cells: dict[Cell, int] = {}
+        steps, scales = np.zeros((levels, 8), dtype=np.int64), np.zeros((levels + 1, 3))
+
+        def node(level: int, k: int, column: int) -> tuple[int, int]:
+            scales[level - 1, column] = self._scale(level, k)
+            return cells.setdefault((level, k >> 1), len(cells)), k & 1
+
+        for level in range(levels, 0, -1):
+            k, last = (place - 1) >> level, self._last(level)
+            stored = since is not None and (since - 1) >> level == k - 1
+            own = (-1, 0) if stored and level == 1 else node(level, k, 0)
+            beside = node(level, k + 1, 1) if k < last else (-1, 0)
+            before = node(level, k - 1, 2) if k and not stored else (-1, 0)
+            goes_right = (place - 1) >> (level - 1) & 1
+            steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
+        total = -1
+        if since is None:
+            total = cells.setdefault(_TOTAL, len(cells))
+            scales[levels, 0] = self._scale(0, 0)
+        return Plan(cells_of(cells), total, read_only(steps), read_only(scales))
+
+    def _scale(self, level: int, k: int) -> float:
+        return math.ldexp(self.sd_of((level, k)), self._point)
+
+    def columns(self, stream: NoiseStream) -> "LiftedColumns":
+        return LiftedColumns(self, stream)
+
+
+class LiftedColumns:
+    """The blocks of every row at one place; a tick draws about one and a half nodes a row."""
+
+    def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
+        self._counter, self._stream = counter, stream
+        self._blocks: list[State] = []
+        self._place: int | None = None
+        self._filled = 0
+        # Rows with a word too small since they were last drawn from nothing.
+        self._small: set[int] = set()
+
+    @property
+    def bytes_per_row(self) -> int:
+        return (self._counter._levels + 1) * self._counter._dtype.itemsize
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        counter, rows = self._counter, len(tags)
+        check_tick(counter.kind, t, counter._last_tick)
+        place, since, filled = t + counter.offset, self._place, min(self._filled, rows)
+        if since is None or since > place or (since == place and place & 1):
+            since, filled = None, 0
+        # Unset until this call succeeds: a failure leaves no wrong state.
+        self._place = None
+        out = np.empty(rows, dtype=np.int64)
+        undecided = self._advance(place, since, tags[:filled], 0, out)
+        self._small = {row for row in self._small if row < filled}
+        undecided += self._advance(place, None, tags[filled:], filled, out)
+        self._place, self._filled = place, rows
+        again = np.array(sorted({*undecided, *self._small}), dtype=np.int64)
+        if len(again):
+            out[again] = counter.draw(self._stream, t, tags[again])
+        return out
+
+    def _advance(
+        self, place: int, since: int | None, tags: Tags, first: int, out: Longs
+    ) -> list[int]:
+        """Bring rows, the first of which is `first`, to a place; return those not decided."""
+        undecided: list[int] = []
+        if not len(tags):
+            return undecided
+        plan = _plan(self._counter, place, since)
+        at_once = CHUNK_ROWS // max(len(plan.cells), 1)
+        lefts, found = (np.empty(CHUNK_ROWS + 1, dtype=np.int64) for _ in range(2))
+        last = first + len(tags)
+        at = first
+        while at < last:
+            index, begin = divmod(at, CHUNK_ROWS)
+            rows = min(at_once, last - at, CHUNK_ROWS - begin)
+            part = tags[at - first : at - first + rows]
+            words = _NO_WORDS
+            if len(plan.cells):
+                words = self._stream.chunk(part, plan.cells)
+                if small := normal.raise_small(words, found):
+                    self._small.update((found[:small] % rows + at).tolist())
+                words = words.reshape(-1, rows, 2)
+            state = self._block(index, begin + rows)[:, begin : begin + rows]
+            number = descend(
+                words,
+                normal.table(),
+                plan.total,
+                plan.steps,
+                plan.scales,
+                self._counter._point,
+                self._counter._error,
+                state,
+                lefts[:rows],
+                out[at : at + rows],
+                found,
+            )
+            undecided += (found[:number] + at).tolist()
+            at += rows
+        return undecided
+
+    def _block(self, index: int, rows: int) -> State:
+        if index == len(self._blocks):
+            levels = self._counter._levels + 1
+            self._blocks.append(np.empty((levels, 0), dtype=self._counter._dtype))
+        self._blocks[index] = with_capacity(self._blocks[index], rows, 1)
+        return self._blocks[index]
+
+
+def variances(places: Longs, by_level: Sequence[tuple[float, float]]) -> Floats:
+    """Return the variance of N_0 at places (n,), from the s2 of each level's nodes; see `nodes`."""
+    levels = len(by_level) - 1
+    total = (places / 2.0**levels) ** 2 * by_level[0][0]
+    for level in range(1, levels + 1):
+        (inside, edge), last = by_level[level], (1 << (levels - level)) - 1
+        k, u = places >> level, (places & ((1 << level) - 1)) / 2.0**level
+
+        def of(node: Longs, last: int = last, edge: float = edge, inside: float = inside) -> Floats:
+            return np.where((node == 0) | (node == last), edge, inside)
+
+        a, b = (1 - u) * ((k > 0) & (k <= last)), u * (k < last)
+        total += (np.minimum(u, 1 - u) - (a + b) / 8) ** 2 * of(k)
+        total += (a / 8) ** 2 * of(k - 1) + (b / 8) ** 2 * of(k + 1)
+    return total
+
+
+@memoized(64)
+def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
+    return counter.plan(place, since)
+
+
+def _precision(levels: int, sd: float) -> tuple[int, int, np.dtype[np.int32] | np.dtype[np.int64]]:
+    """Return f, the error in units and the type of the state, for nodes of at most this sd."""
+    largest = normal.LARGEST * sd * (levels / 2 + 1) + 1
+    point, dtype = 31 - math.ceil(math.log2(largest)), np.dtype(np.int32)
+    if point < _POINT_MIN:
+        point, dtype = _POINT_MAX, np.dtype(np.int64)
+    point = min(point, _POINT_MAX)
+    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 1e-5), point)
+    return point, math.ceil(node + levels * (node / 2 + 2)) + 1, dtype
+
+
+def _weights(horizon: int | None) -> tuple[list[tuple[Fraction, Fraction]], Fraction, Fraction]:
+    """Return the weights (inside, edge) of levels 1..h, the total's, and L."""
+    if horizon is None:
+        weights = list(_unbounded_weights())
+        return weights, sum((w for w, _ in weights), Fraction(0)) / 1024, Fraction(60)
+    levels, weights = (horizon - 1).bit_length(), []
+    for level in range(1, levels + 1):
+        inside, edge, top = Fraction(1), Fraction(_EDGE, 40), levels - level
+        if level <= len(_FINEST):
+            inside *= Fraction(_FINEST[level - 1], 40)
+        if top < len(_COARSEST):
+            inside *= Fraction(_COARSEST[top], 40)
+            edge *= Fraction(_COARSEST_EDGE[top], 40)
+        weights.append((inside, edge))
+    return weights, _WEIGHT_OF_TOTAL, Fraction(_OF_LEVELS[levels], 4096)
+
+
+@memoized(1)
+def _unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
+    """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
+    context, weights = Context(prec=50), []
+    for level in range(1, _UNBOUNDED_LEVELS + 1):
+        power = context.exp(context.multiply(Decimal("-1.2"), context.ln(Decimal(level + 2))))
+        weight = Fraction(int(context.multiply(power, Decimal(1 << 40))), 1 << 40)
+        weights.append((weight, weight))
+    return tuple(weights)
