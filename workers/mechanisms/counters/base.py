@@ -9,12 +9,12 @@
     s2_v            `variance_of(v)`
 
 The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is post-processing of a
-Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats: with
-c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at most
-sum_v |c_v| (FINE_ERROR + (n + 6) 6.4 2^-53), for products and sums in any order. Where an integer is
-as near to N + 1/2, or a node's number too large for floats, `Counter.exact` takes more bits of every
-number until floor(N + 1/2) is the same for both ends of an interval around N.
-`columns` keep numbers of rows from tick to tick, and must give what `draw` does.
+Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
+with c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at
+most sum_v |c_v| (FINE_ERROR + (n + 6) 6.4 2^-53), with products and sums in any order. Where an
+integer is as near to N + 1/2, or a z too large for `normal.fine`, `Counter.exact` takes more bits
+of every number until floor(N + 1/2) is the same at both ends of an interval around N. `columns`
+keep numbers of rows from tick to tick, and give what `draw` does.
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) z_v / D, and two roundings, counted as if
 independent; tick 0 has no noise.
@@ -38,8 +38,8 @@ from workers.runtime.frozen import Frozen, memoized, read_only
 
 LONGEST_HORIZON = 1 << 40
 _TICKS_AT_ONCE = 16
-# Cells with a node's further bits have this many levels more, once per 64 bits.
-_FURTHER = 1 << 9
+# A node's further words are in the same half of cells with further numbers; k is below 2^41.
+_FURTHER = 1 << 48
 # With more noise nothing is useful.
 _LARGEST_VARIANCE = 1 << 32
 
@@ -112,6 +112,10 @@ class Counter(Frozen):
         """Return the variance of N at several ticks (n,), within a relative 1e-12."""
         return np.array([float(self.variance(t)) for t in ticks.tolist()])
 
+    def worst_variance(self) -> float:
+        """Return a bound on the variance of N at any tick, at most a part in 100 too high."""
+        raise NotImplementedError
+
     def sd(self, t: int) -> float:
         """Return the standard deviation of the published integer, including rounding."""
         return math.sqrt(normal.rounded_variance(float(self.variance(t))))
@@ -137,8 +141,8 @@ class Counter(Frozen):
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON."""
-        own = {"kind": self.kind, "horizon": self.horizon, **self._shape()}
-        return own | {"normal_version": normal.VERSION}
+        own = {"kind": self.kind, "horizon": self.horizon, "rho_item": repr(self.rho_item)}
+        return own | self._shape() | {"normal_version": normal.VERSION}
 
     def _shape(self) -> dict[str, object]:
         """Return the parameters that determine a tick's nodes and their variances."""
@@ -187,7 +191,7 @@ class Counter(Frozen):
         for (level, k), a in self.nodes(t).items():
             value = 0
             for further in range(words):
-                word = stream.words(tag, (level + _FURTHER * further, k >> 1))[0, k & 1]
+                word = stream.words(tag, (level, (k >> 1) + _FURTHER * further))[0, k & 1]
                 value = value << 64 | int(word)
             sign, v = _sign_and_rest(value, words)
             if v == 0:

@@ -37,7 +37,6 @@ with a word too small for `normal.rough`, are drawn by `Counter.draw`.
 """
 
 import math
-from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import NamedTuple
@@ -56,6 +55,7 @@ from workers.mechanisms.counters.base import (
     root_of,
     rounded_up,
 )
+from workers.mechanisms.counters.lifted_variance import LiftedVariance
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
@@ -70,7 +70,25 @@ _FINEST, _COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
 _EDGE, _COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
 _WEIGHT_OF_TOTAL = Fraction(136, 40)
 
-_OF_LEVELS = tuple(int(4096 * x) for x in (0, .6,1.684,2.935,4.18,5.41,6.575,7.7,8.815,9.96,11.11,12.29,13.48,*(13.48+1.184*k for k in range(1,29))))
+_OF_LEVELS = tuple(
+    int(4096 * x)
+    for x in (
+        0,
+        0.6,
+        1.684,
+        2.935,
+        4.18,
+        5.41,
+        6.575,
+        7.7,
+        8.815,
+        9.96,
+        11.11,
+        12.29,
+        13.48,
+        *(13.48 + 1.184 * k for k in range(1, 29)),
+    )
+)
 
 _POINT_MAX = 20
 _POINT_MIN = 15
@@ -222,6 +240,8 @@ class LiftedCounter(Counter):
         self._denominator = 1 << (self._levels + 3)
         sds = [[float(root_of(variance)) for variance in pair] for pair in self._variances]
         self._sds = tuple(map(tuple, sds))
+        floats = [(float(inside), float(edge)) for inside, edge in self._variances]
+        self.variance_curve = LiftedVariance(floats, self.offset)
         self._point, self._error, self._dtype = _precision(self._levels, max(map(max, sds)))
 
     def __repr__(self) -> str:
@@ -262,8 +282,10 @@ class LiftedCounter(Counter):
         return {node: a for node, a in found.items() if a}
 
     def variances(self, ticks: Longs) -> Floats:
-        pairs = [(float(inside), float(edge)) for inside, edge in self._variances]
-        return variances(ticks + self.offset, pairs)
+        return self.variance_curve.at(ticks)
+
+    def worst_variance(self) -> float:
+        return _worst_variance(self)
 
     def plan(self, place: int, since: int | None) -> Plan:
         """Return how rows get from `since` to `place`; from nothing if None."""
@@ -379,21 +401,11 @@ class LiftedColumns:
         return self._blocks[index]
 
 
-def variances(places: Longs, by_level: Sequence[tuple[float, float]]) -> Floats:
-    """Return the variance of N_0 at places (n,), from the s2 of each level's nodes; see `nodes`."""
-    levels = len(by_level) - 1
-    total = (places / 2.0**levels) ** 2 * by_level[0][0]
-    for level in range(1, levels + 1):
-        (inside, edge), last = by_level[level], (1 << (levels - level)) - 1
-        k, u = places >> level, (places & ((1 << level) - 1)) / 2.0**level
-
-        def of(node: Longs, last: int = last, edge: float = edge, inside: float = inside) -> Floats:
-            return np.where((node == 0) | (node == last), edge, inside)
-
-        a, b = (1 - u) * ((k > 0) & (k <= last)), u * (k < last)
-        total += (np.minimum(u, 1 - u) - (a + b) / 8) ** 2 * of(k)
-        total += (a / 8) ** 2 * of(k - 1) + (b / 8) ** 2 * of(k + 1)
-    return total
+@memoized(512)
+def _worst_variance(counter: LiftedCounter) -> float:
+    worst = np.array([counter.variance_curve.noisiest(counter._last_tick)])
+    # The search may miss a part in 2^10 of a node's variance.
+    return float(counter.variances(worst)[0]) * (1 + 2.0**-8)
 
 
 @memoized(64)

@@ -132,14 +132,17 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: Tags, cells: Words) -> Words:
-        """Return `words` of cells (k, 2), k n <= CHUNK_ROWS, cell by cell; valid until the next call."""
+        """Return `words` of cells (k, 2), cell by cell, valid until the next call.
+
+        At most CHUNK_ROWS words.
+        """
         from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")
         scratch = self.__scratch
-        xor(readonly_contiguous(tags), cells, scratch.blocks[:rows])
+        xor(readonly_contiguous(tags), readonly_contiguous(cells), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(
             scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]

@@ -113,7 +113,7 @@ def table() -> Floats:
     polynomials, context = _derivatives(_DEGREE), _context(_DIGITS)
     found = np.zeros((_ROWS, _CENTER + 1))
     for row in range(_ROWS):
-        width, center = part(row)
+        _, center = part(row)
         z, density = _newton(center, 1, context)
         step = -context.divide(Decimal(1) / (1 << 64), density)
         found[row, :_CENTER] = [float(term) for term in _taylor(polynomials, z, step, context)]
@@ -139,7 +139,7 @@ def remainder(row: int, degree: int) -> float:
 
 
 def inverse(p: Fraction, digits: int) -> Decimal:
-    """Return z with |z - Q^-1(p)| <= 10^-digits, for 0 < p <= 1/2; proved by Q on both sides of it."""
+    """Return z with |z - Q^-1(p)| <= 10^-digits, for 0 < p <= 1/2; proved by Q at both ends."""
     small = Decimal(1).scaleb(-digits)
     context = _context(digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302))
     exact = context.divide(Decimal(p.numerator), Decimal(p.denominator))
@@ -173,7 +173,7 @@ def _derivatives(degree: int) -> list[list[int]]:
     """Return the coefficients of P_0 .. P_degree, lowest power first."""
     found = [[1]]
     for n in range(1, degree + 1):
-        slope = [i * value for i, value in enumerate(found[-1])][1:] + [0, 0]
+        slope = [*(i * value for i, value in enumerate(found[-1]) if i), 0, 0]
         found.append([a + b for a, b in zip([0, *(n * v for v in found[-1])], slope, strict=False)])
     return found[:degree]
 
