@@ -143,7 +143,7 @@ def inverse(p: Fraction, digits: int) -> Decimal:
     small = Decimal(1).scaleb(-digits)
     context = _context(digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302))
     exact = context.divide(Decimal(p.numerator), Decimal(p.denominator))
-    z, _ = _newton(exact, 3, context)
+    z, _ = _newton(exact, math.ceil(math.log2((digits + 30) / 14)), context)
     slack = Decimal(1).scaleb(7 - context.prec)
     lower, upper = context.subtract(z, small), context.add(z, small)
     above, below = context.add(exact, slack), context.subtract(exact, slack)
