@@ -60,7 +60,7 @@ LESS = {
     "sparse_gumb-paper": 0.32,
     "sparse_gumb-end": 0.76,
     # An event moves at most one watched value per column; few intervals close here.
-    "two_level_k-haar": 0.89,
+    "two_level_k-lifted": 0.89,
     "two_level_k-histogram": 0.86,
     "two_level_k-tree": 0.76,
     # The third largest decides a private kbar, the two largest are counted: no event has three

@@ -74,7 +74,7 @@ def test_a_table_passes_no_threshold_more_often_than_it_says(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "horizon", "radix"),
-    [("haar", 2, None), ("haar", 4, None), ("tree", 5, 3), ("tree", 4, 2), ("sqrt", 3, None)],
+    [("lifted", 2, None), ("lifted", 4, None), ("tree", 5, 3), ("tree", 4, 2), ("sqrt", 3, None)],
 )
 def test_no_tick_passes_a_threshold_more_often_than_its_counter_says(
     kind: str, horizon: int, radix: int | None

@@ -146,10 +146,10 @@ MERGE: dict[str, Any] = {"size": 2, "max_items": 2, "release": "merge"}
 PURE: dict[str, Any] = {"rho": None, "release": "pure"}
 PAY: dict[str, Any] = {"rho": 2.0, "kbar": 2, "queries": 3}
 CASES: dict[str, Case] = {
-    "haar": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, A1], A2, half),
-    "haar, Dinf": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, {}], A2, ONE_COUNT),
-    "haar, noise was seen": on("known_base", rho=2.0, **OF_AB)([A1, B1], even, half, tick=2),
-    "haar, end": on("known_base", rho=6.0, end_share=0.4, **OF_A)([A1, A1, {}], A1, half, tick=2),
+    "lifted": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, A1], A2, half),
+    "lifted, Dinf": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, {}], A2, ONE_COUNT),
+    "lifted, noise was seen": on("known_base", rho=2.0, **OF_AB)([A1, B1], even, half, tick=2),
+    "lifted, end": on("known_base", rho=6.0, end_share=0.4, **OF_A)([A1, A1, {}], A1, half, tick=2),
     "tree, D0": on("known_base", rho=2.0, max_items=2, counter="tree", **OF_AB)(
         [A1], AB1, ONE_ITEM
     ),

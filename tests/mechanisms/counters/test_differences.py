@@ -29,11 +29,11 @@ PAIRS = (
 Pairs = tuple[tuple[int, int], ...]
 FAR = 2**33 + 12345
 COUNTERS = [
-    (make_counter("haar", 1000, 0.01), PAIRS),
-    (make_counter("haar", 1000, 3.0), PAIRS),
-    (make_counter("haar", 1024, 0.01), (*PAIRS, (1024, 1023), (1024, 512))),
-    (make_counter("haar", 1000, 0.01, end_share=0.6), (*PAIRS, (1000, 999), (488, 232))),
-    (make_counter("haar", None, 0.01), (*PAIRS, (FAR, FAR - 4096), (FAR, FAR - 1))),
+    (make_counter("lifted", 1000, 0.01), PAIRS),
+    (make_counter("lifted", 1000, 3.0), PAIRS),
+    (make_counter("lifted", 1024, 0.01), (*PAIRS, (1024, 1023), (1024, 512))),
+    (make_counter("lifted", 1000, 0.01, end_share=0.6), (*PAIRS, (1000, 999), (488, 232))),
+    (make_counter("lifted", None, 0.01), (*PAIRS, (FAR, FAR - 4096), (FAR, FAR - 1))),
     (make_counter("tree", 1000, 0.01), PAIRS),
     (make_counter("tree", 1000, 3.0, 2), PAIRS),
     (make_counter("tree", None, 0.01), (*PAIRS, (625, 500), (FAR, FAR - 4096), (FAR, FAR - 1))),
@@ -83,7 +83,7 @@ def test_a_change_has_at_most_the_noise_of_both_ends_and_at_least_their_distance
 
 def test_ticks_that_follow_share_most_of_their_noise() -> None:
     """Treating two counts as independent gives a bar several times too long."""
-    for kind, least in (("haar", 2.5), ("sqrt", 1.2)):
+    for kind, least in (("lifted", 2.5), ("sqrt", 1.2)):
         counter = make_counter(kind, 1000, 0.01)
         both = math.hypot(counter.sd(683), counter.sd(682))
         assert counter.difference_sd(683, 682) < both / least

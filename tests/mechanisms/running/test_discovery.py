@@ -55,10 +55,10 @@ def shares_of(discovery: Discovery, horizon: int) -> list[float]:
 @pytest.mark.parametrize(
     ("kind", "horizon", "rho_item", "delta", "least"),
     [
-        ("haar", 16, 0.5, 1e-9, 0.0),
-        ("haar", 16, 0.03, 1e-6, 0.25),
-        ("haar", 16, 0.004, 1e-6, 0.5),
-        ("haar", 5, 0.004, 1e-3, 0.5),
+        ("lifted", 16, 0.5, 1e-9, 0.0),
+        ("lifted", 16, 0.03, 1e-6, 0.25),
+        ("lifted", 16, 0.004, 1e-6, 0.5),
+        ("lifted", 5, 0.004, 1e-3, 0.5),
         ("tree", 16, 0.03, 1e-6, 0.25),
         ("tree", 100, 0.004, 1e-9, 0.5),
     ],
@@ -76,7 +76,7 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
     rho_item: float, least: float
 ) -> None:
     """The last tick's noise is one integer and its threshold the smallest."""
-    counter = make_counter("haar", 13, rho_item, end_share=0.6)
+    counter = make_counter("lifted", 13, rho_item, end_share=0.6)
     discovery = Discovery(counter, max_items=3, max_count=2, delta=1e-6)
     shares = shares_of(discovery, 13)
     assert least <= min(shares) <= max(shares) <= 1
@@ -86,7 +86,7 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
     assert over > discovery.delta_at(13)
 
 
-@pytest.mark.parametrize("kind", ["haar", "tree"])
+@pytest.mark.parametrize("kind", ["lifted", "tree"])
 @pytest.mark.parametrize("rho_item", [2.0, 8.0, 50.0, 500.0])
 def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
     kind: str, rho_item: float
@@ -118,7 +118,7 @@ def proved_probability(discovery: Discovery, t: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["haar", "tree"])
+@pytest.mark.parametrize("kind", ["lifted", "tree"])
 @pytest.mark.parametrize("rho_item", [0.05, 1.0, 4.0, 20.0])
 def test_every_threshold_is_proved_by_one_of_the_two_bounds(
     kind: str, rho_item: float, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +156,7 @@ def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(
 
 def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
     """Negative control: thresholds lower by two are too low at some tick."""
-    discovery = Discovery(make_counter("haar", 16, 0.5), max_items=3, max_count=1, delta=1e-9)
+    discovery = Discovery(make_counter("lifted", 16, 0.5), max_items=3, max_count=1, delta=1e-9)
     lower = [
         exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1)
         / discovery.delta_at(t)
@@ -165,7 +165,7 @@ def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
     assert max(lower) > 1
 
 
-@pytest.mark.parametrize(("kind", "horizon"), [("haar", 1000), ("tree", 1000), ("haar", 1)])
+@pytest.mark.parametrize(("kind", "horizon"), [("lifted", 1000), ("tree", 1000), ("lifted", 1)])
 def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) -> None:
     """The union bound over ticks and the event's items spends exactly the given delta."""
     discovery = Discovery(make_counter(kind, horizon, 0.01), max_items=3, max_count=1, delta=1e-9)
@@ -175,7 +175,7 @@ def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) ->
 
 def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
     """Octave k: 2^k ticks of 6/(pi^2 (1 + k)^2 2^k); the sum is 1, over 40 octaves 0.985."""
-    discovery = Discovery(make_counter("haar", None, 0.01), max_items=2, max_count=1, delta=1e-6)
+    discovery = Discovery(make_counter("lifted", None, 0.01), max_items=2, max_count=1, delta=1e-6)
     total = Fraction(0)
     for octave in range(40):
         first, last = 2**octave, 2 ** (octave + 1) - 1
@@ -186,7 +186,7 @@ def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
 
 def test_threshold_rises_by_max_count() -> None:
     """One event may bring an item to Dinf, so a count of Dinf is no sign of a second event."""
-    counter = make_counter("haar", 64, 0.01)
+    counter = make_counter("lifted", 64, 0.01)
     one = Discovery(counter, max_items=1, max_count=1, delta=1e-6)
     five = Discovery(counter, max_items=1, max_count=5, delta=1e-6)
     assert all(five.threshold(t) == one.threshold(t) + 4 for t in range(1, 65))
@@ -194,7 +194,7 @@ def test_threshold_rises_by_max_count() -> None:
 
 def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
     """The smoothing bound must be in use: it saves several per cent on every threshold."""
-    discovery = Discovery(make_counter("haar", 2**16, 0.0039), max_items=3, max_count=1, delta=1e-9)
+    discovery = Discovery(make_counter("lifted", 2**16, 0.0039), max_items=3, max_count=1, delta=1e-9)
     for t in (1, 1000, 43690, 65535):
         sub_gaussian = discovery.counter.sd(t) * math.sqrt(2 * math.log(1 / discovery.delta_at(t)))
         assert discovery.threshold(t) - 1 < 0.97 * sub_gaussian
@@ -202,7 +202,7 @@ def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
 
 def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
     """Discrete noise is as wide here, so a lower threshold would prove the bound wrong."""
-    for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
+    for kind, horizon in (("lifted", 4096), ("lifted", None), ("tree", 4096)):
         discovery = Discovery(make_counter(kind, horizon, 0.002), 1, 1, 1e-9)
         for t in (1, 2, 77, 1365, 4095):
             sd = math.sqrt(discovery.counter.variance(t))
@@ -222,7 +222,7 @@ def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     horizon: int | None, every: int | None, ticks: tuple[int, ...]
 ) -> None:
     """A neighbour's threshold would exceed an item's delta; beyond the horizon there is none."""
-    discovery = Discovery(make_counter("haar", horizon, 0.01), 2, 1, 1e-6, every)
+    discovery = Discovery(make_counter("lifted", horizon, 0.01), 2, 1, 1e-6, every)
     for t in ticks:
         assert discovery.threshold(t) == discovery._compute_threshold(t)
     for t in (0, 4101 if horizon else 2**40):
@@ -233,12 +233,12 @@ def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
 
 def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> None:
     """Any parameter that changes the thresholds must produce another object."""
-    counter = make_counter("haar", 5000, 0.01)
-    assert counter is make_counter("haar", 5000, 0.01)
+    counter = make_counter("lifted", 5000, 0.01)
+    assert counter is make_counter("lifted", 5000, 0.01)
     one = make_discovery(counter, 2, 1, 1e-6)
     assert one is make_discovery(counter, 2, 1, 1e-6)
     others = [
-        make_discovery(make_counter("haar", 5000, 0.011), 2, 1, 1e-6),
+        make_discovery(make_counter("lifted", 5000, 0.011), 2, 1, 1e-6),
         make_discovery(counter, 3, 1, 1e-6),
         make_discovery(counter, 2, 2, 1e-6),
         make_discovery(counter, 2, 1, 1e-7),
@@ -249,7 +249,7 @@ def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> Non
 
 
 def test_ticks_outside_the_horizon_are_refused() -> None:
-    discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
+    discovery = Discovery(make_counter("lifted", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
     for t in (0, 17):
         with pytest.raises(HorizonExceeded):
             discovery.threshold(t)
@@ -272,4 +272,4 @@ def test_parameters_outside_their_range_are_refused(
 ) -> None:
     arguments: dict[str, Any] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
     with pytest.raises(ValueError, match=message):
-        Discovery(make_counter("haar", 16, 0.1), **arguments)
+        Discovery(make_counter("lifted", 16, 0.1), **arguments)

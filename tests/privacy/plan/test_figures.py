@@ -180,11 +180,11 @@ def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
 
 
 def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
-    """haar after tree, sqrt only where it is possible; readers decide by the ratio."""
+    """lifted after tree, sqrt only where it is possible; readers decide by the ratio."""
     plan = planned(config(KnownBaseConfig, domain=LABELS, counter="tree", horizon=1024))
     assert [row.chosen for row in plan.counters] == [True] + [False] * (len(plan.counters) - 1)
     ratios = {(row.counter, row.radix): row.times_worst for row in plan.counters if row.possible}
-    assert ratios["haar", None] == pytest.approx(4.22 / 8.49, rel=0.01)
+    assert ratios["lifted", None] == pytest.approx(4.22 / 8.49, rel=0.01)
     assert ratios["sqrt", None] == pytest.approx(3.27 / 8.49, rel=0.02)
     assert any('counter = "sqrt"' in sentence for sentence in plan.advice)
     unknown = {row.counter: row for row in planned(config(UnkBaseConfig)).counters}
@@ -221,7 +221,7 @@ def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
 def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
     """The papers' own accounting has its own tree, so it takes no counter setting."""
     errors = []
-    for counter in ({"counter": "haar"}, {"counter": "tree"}, {"counter": "tree", "radix": 3}):
+    for counter in ({"counter": "lifted"}, {"counter": "tree"}, {"counter": "tree", "radix": 3}):
         plan = planned(config(MECHANISMS["two_level"], epsilon=20.0, domain=LABELS, **counter))
         errors.append(next(row.printed for row in plan.printed if row.name == "error_in_segment_1"))
     assert errors[0] == errors[1] == errors[2]

@@ -38,7 +38,7 @@ def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
     return kind(**(SHARED | changes))  # type: ignore[arg-type]  # checked by the record itself
 
 
-@pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
+@pytest.mark.parametrize(("kind", "end_share"), [("lifted", None), ("lifted", 0.6), ("tree", None)])
 @pytest.mark.parametrize("horizon", [1, 2, 3, 5, 64, 100, 4097, 9999, 20000])
 def test_worst_tick_and_mean_are_those_of_a_full_scan(
     kind: str, end_share: float | None, horizon: int
@@ -59,7 +59,7 @@ def test_worst_tick_and_mean_are_those_of_a_full_scan(
 
 def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
     """Worst sd times sqrt(2 rho), as docs/mechanisms.md states it for an endless epoch."""
-    expected = {"haar": (5.6, 8.3, 10.1, 14.9), "tree": (11.9, 18.3, 21.8, 32.0)}
+    expected = {"lifted": (5.6, 8.3, 10.1, 14.9), "tree": (11.9, 18.3, 21.8, 32.0)}
     for kind, figures in expected.items():
         found = curve_of(make_counter(kind, None, 0.5).public())
         for exponent, figure in zip((10, 16, 20, 30), figures, strict=True):

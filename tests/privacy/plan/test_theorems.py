@@ -81,11 +81,11 @@ def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str
 
 
 HORIZONS = (1, 2, 3, 7, 64, 100, 1_000, 1_024)
-COUNTERS = [(kind, horizon) for kind in ("haar", "tree", "sqrt") for horizon in HORIZONS]
+COUNTERS = [(kind, horizon) for kind in ("lifted", "tree", "sqrt") for horizon in HORIZONS]
 
 
 @pytest.mark.parametrize(
-    ("kind", "horizon"), [*COUNTERS, ("haar", "unbounded"), ("tree", "unbounded")]
+    ("kind", "horizon"), [*COUNTERS, ("lifted", "unbounded"), ("tree", "unbounded")]
 )
 def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizon: Any) -> None:
     """The haar bound uses a telescoping sum; every tick's own variance checks it."""
