@@ -100,14 +100,16 @@ def test_a_fault_in_the_mechanism_is_noticed(fault: str, monkeypatch: pytest.Mon
                     assert decoded(counter, matrix, t, s - 1) == (s <= t)
         return
     if fault == "weight":
-        variances = [list(pair) for pair in counter._variances]
-        for level in (1, 2, 3):
-            variances[level][0] /= Fraction(102, 100)
-        monkeypatch.setattr(counter, "_variances", variances)
-    else:
-        halved = tuple(value // 2 for value in lifted._OF_LEVELS)
-        monkeypatch.setattr(lifted, "_OF_LEVELS", halved)
-        counter = thawed(LiftedCounter(32, 0.1))
+        for level in range(6):
+            variances = [list(pair) for pair in counter._variances]
+            variances[level] = [s2 / Fraction(102, 100) for s2 in variances[level]]
+            wrong_weight = thawed(LiftedCounter(32, 0.1))
+            monkeypatch.setattr(wrong_weight, "_variances", variances)
+            assert max(spent(wrong_weight, matrix)) > Fraction(counter.rho_item)
+        return
+    halved = tuple(value // 2 for value in lifted._OF_LEVELS)
+    monkeypatch.setattr(lifted, "_OF_LEVELS", halved)
+    counter = thawed(LiftedCounter(32, 0.1))
     assert max(spent(counter, matrix)) > Fraction(counter.rho_item)
 
 

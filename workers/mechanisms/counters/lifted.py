@@ -70,25 +70,15 @@ _FINEST, _COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
 _EDGE, _COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
 _WEIGHT_OF_TOTAL = Fraction(136, 40)
 
-_OF_LEVELS = tuple(
-    int(4096 * x)
-    for x in (
-        0,
-        0.6,
-        1.684,
-        2.935,
-        4.18,
-        5.41,
-        6.575,
-        7.7,
-        8.815,
-        9.96,
-        11.11,
-        12.29,
-        13.48,
-        *(13.48 + 1.184 * k for k in range(1, 29)),
-    )
+# L in 1/4096 for h = 0..40, and unbounded: `python -m bench.lifted_haar --norms`.
+_OF_LEVELS = (
+    *(0, 2433, 6873, 11998, 17098, 22132, 26889, 31498, 36063, 40753),
+    *(45473, 50310, 55165, 60011, 64862, 69710, 74560, 79409, 84258, 89107),
+    *(93956, 98805, 103654, 108507, 113358, 118209, 123059, 127910, 132761, 137612),
+    *(142462, 147313, 152164, 157014, 161865, 166716, 171567, 176417, 181268, 186119),
+    190970,
 )
+_OF_UNBOUNDED = Fraction(12717, 4096)
 
 _POINT_MAX = 20
 _POINT_MIN = 15
@@ -428,7 +418,7 @@ def _weights(horizon: int | None) -> tuple[list[tuple[Fraction, Fraction]], Frac
     """Return the weights (inside, edge) of levels 1..h, the total's, and L."""
     if horizon is None:
         weights = list(_unbounded_weights())
-        return weights, sum((w for w, _ in weights), Fraction(0)) / 1024, Fraction(60)
+        return weights, sum((w for w, _ in weights), Fraction(0)) / 1024, _OF_UNBOUNDED
     levels, weights = (horizon - 1).bit_length(), []
     for level in range(1, levels + 1):
         inside, edge, top = Fraction(1), Fraction(_EDGE, 40), levels - level
