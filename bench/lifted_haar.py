@@ -212,10 +212,10 @@ class EventCost:
     """Upper bounds of the cost of an event: the sum of w C[node, t]^2 over all levels' nodes.
 
     Section 6 of the decision has the proof. The state of a tick t at level j are the sums s_j at
-    the places k - 2..k + 2 around k = t >> j; all others are 0. `states[i]` (2^i, 5) are those of
-    levels i <= window by t mod 2^i. A state of a higher level is within `radius` of one of the last
-    of them, by the last bits of k. `costs[j]` bounds the cost of levels 1..j, by the same bits,
-    where no edge is near.
+    the places k - 2..k + 2 around k = t >> j; all others are 0. `states[j]` (5, 2^j) are those of
+    levels up to q = `window`, by t mod 2^j. The state of a higher level is within `radius` of that
+    of `states[q]` by the highest q of those bits. `costs[j]` bounds the cost of levels 1..j where
+    no edge is near, by the same bits.
     """
 
     def __init__(self, interior: list[Fraction], window: int = WINDOW) -> None:
@@ -241,24 +241,24 @@ class EventCost:
 
     def _follow(self) -> None:
         """Set `states` and `radius`, from what the first levels make of every place's unit."""
-        unit = np.eye(5)
-        paths = unit[None]
-        self.states, farthest = [paths[:, 2]], 0.0
+        paths = unit = np.eye(5)[:, :, None]
+        self.states, farthest = [paths[2]], 0.0
         for _ in range(self.window):
-            paths = np.concatenate([paths @ lifted.T for lifted, _ in self._steps])
-            self.states.append(np.ascontiguousarray(paths[:, 2]))
-            farthest = max(farthest, _distance(paths[:, 2] - unit[2]))
-        shrunk = _distance(paths[:, 1:] - paths[:, :-1])
+            paths = np.concatenate([lifted @ paths for lifted, _ in self._steps], 2)
+            self.states.append(paths[2])
+            farthest = max(farthest, _distance(paths[2] - unit[2]))
+        shrunk = _distance(paths[1:] - paths[:-1])
         self.radius = shrunk * farthest / (1 - shrunk)
 
     def _squares(self, level: int, form: Floats) -> Floats:
         """Bound a quadratic form at the states of a level."""
         states = self.states[min(level, self.window)]
-        squares = np.maximum(np.einsum("ti,ti->t", states @ form, states), 0)
+        squares: Floats = np.einsum("it,it->t", form @ states, states)
         if level <= self.window:
             return squares
         steepest = max(form[i, i] + form[i + 1, i + 1] - 2 * form[i, i + 1] for i in range(4))
-        return np.asarray((np.sqrt(squares) + self.radius * math.sqrt(max(steepest, 0))) ** 2)
+        slack = self.radius * math.sqrt(max(steepest, 0))
+        return np.asarray((np.sqrt(np.maximum(squares, 0)) + slack) ** 2)
 
     def worst(self, weights: list[tuple[Fraction, Fraction]], level: int, places: int) -> float:
         """Bound the cost at the ticks below places * 2^level, with weights (interior, edge).
@@ -272,15 +272,12 @@ class EventCost:
             """Return the cost of the levels above this one as a form of the state at a place."""
             if level == len(weights):
                 return np.zeros((5, 5))
-            lifted, differences = self._steps[place & 1]
+            lifted, nodes = self._steps[place & 1]
             parent, count = place >> 1, 1 << (len(weights) - level - 1)
-            sums, nodes = np.zeros((5, 5)), np.zeros((5, 5))
-            for i in range(5):
-                inside, sign = fold(parent - 2 + i, count)
-                sums[inside - parent + 2] += lifted[i]
-                if 0 < i < 4:
-                    nodes[inside - parent + 2] += sign * differences[i - 1]
-            near = np.arange(parent - 2, parent + 3)
+            sums = np.zeros((5, 5))
+            for i, row in enumerate(lifted):
+                sums[inside(parent - 2 + i, count) - parent + 2] += row
+            near = np.arange(parent - 1, parent + 2)
             interior, edge = (float(weight) for weight in weights[level])
             weight = np.where((near == 0) | (near == count - 1), edge, interior)
             coarser = sums.T @ form(level + 1, parent) @ sums
@@ -296,15 +293,14 @@ class EventCost:
         )
 
 
-def fold(place: int, count: int) -> tuple[int, int]:
-    """Return the place inside a level that mirrors this one, and the sign of its node."""
-    place %= 2 * count
-    return (place, 1) if place < count else (2 * count - 1 - place, -1)
+def inside(place: int, count: int) -> int:
+    """Return where the reflection d[-1] = -d[0], d[n] = -d[n-1] puts the lift of a place outside."""
+    return min(max(place, 0), count - 1)
 
 
 def _distance(moved: Floats) -> float:
-    """Return the largest cost of moving the sums of a state (..., 5) by one place each."""
-    return float(np.abs(moved.cumsum(-1)).sum(-1).max())
+    """Return the largest cost of moving the sums of a state (..., 5, n) by one place each."""
+    return float(np.abs(moved.cumsum(-2)).sum(-2).max())
 
 
 def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
