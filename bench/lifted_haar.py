@@ -1,18 +1,23 @@
-"""Check the lifted Haar counter's algebra and weights: `python -m bench.lifted_haar [--fit]`.
+"""Check the lifted Haar counter: `python -m bench.lifted_haar [--fit | --norms]`.
 
 Exact, in integers: the factorization B C = A for every horizon up to 512 ticks, and the recursion
 at 2^16 and 2^20. In floats: sd * mu of the closed-form weights; with `--fit` beside weights that
-are fitted by level and edge (minutes). docs/decisions/0030-lifted-haar.md has the theorem.
+are fitted by level and edge (minutes). With `--norms`: proved bounds of what an event costs at all
+levels, for every horizon. docs/decisions/0030-lifted-haar.md has the theorems.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from workers.mechanisms.counters.haar import HaarCounter
 
 Numbers = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -23,6 +28,9 @@ Longs = NDArray[np.int64]
 FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
 EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
 TOTAL = 136
+LIFT = 1 / 8
+# Levels until a state depends little on the place before them; doubles hold 17 exactly.
+WINDOW = 17
 
 
 def analyze(counts: Numbers) -> tuple[list[Numbers], Numbers]:
@@ -200,7 +208,130 @@ def fitted(squares: Squares) -> Floats:
     return np.asarray(np.exp(logs))
 
 
-def main(fit: bool) -> None:
+class EventCost:
+    """Upper bounds of the cost of an event: the sum of w C[node, t]^2 over all levels' nodes.
+
+    Section 6 of the decision has the proof. The state of a tick t at level j are the sums s_j at
+    the places k - 2..k + 2 around k = t >> j; all others are 0. `states[j]` (5, 2^j) are those of
+    levels up to q = `window`, by t mod 2^j. The state of a higher level is within `radius` of that
+    of `states[q]` by the highest q of those bits. `costs[j]` bounds the cost of levels 1..j where
+    no edge is near, by the same bits.
+    """
+
+    def __init__(self, interior: list[Fraction], window: int = WINDOW) -> None:
+        """Take the weights of interior nodes by level."""
+        places, nodes = np.arange(-2, 3), np.arange(-3, 4)[:, None]
+        self._steps = []
+        for bit in (0, 1):
+            first, second = places + bit == 2 * nodes, places + bit == 2 * nodes + 1
+            differences = first * 1.0 - second
+            lifted = (first | second)[1:-1] + (differences[2:] - differences[:-2]) * LIFT
+            self._steps.append((lifted, differences[2:-2]))
+        self.window = window
+        self._follow()
+        self.costs = [np.zeros(1)]
+        for level, weight in enumerate(interior):
+            both = [
+                self.costs[level] + float(weight) * self._squares(level, nodes.T @ nodes)
+                for _, nodes in self._steps
+            ]
+            if level >= window:
+                both = [cost.reshape(-1, 2).max(1) for cost in both]
+            self.costs.append(np.concatenate(both))
+
+    def _follow(self) -> None:
+        """Set `states` and `radius`, from what the first levels make of every place's unit."""
+        paths = unit = np.eye(5)[:, :, None]
+        self.states, farthest = [paths[2]], 0.0
+        for _ in range(self.window):
+            paths = np.concatenate([lifted @ paths for lifted, _ in self._steps], 2)
+            self.states.append(paths[2])
+            farthest = max(farthest, _distance(paths[2] - unit[2]))
+        shrunk = _distance(paths[1:] - paths[:-1])
+        self.radius = shrunk * farthest / (1 - shrunk)
+
+    def _squares(self, level: int, form: Floats) -> Floats:
+        """Bound a quadratic form at the states of a level."""
+        states = self.states[min(level, self.window)]
+        squares: Floats = np.einsum("it,it->t", form @ states, states)
+        if level <= self.window:
+            return squares
+        steepest = max(form[i, i] + form[i + 1, i + 1] - 2 * form[i, i + 1] for i in range(4))
+        slack = self.radius * math.sqrt(max(steepest, 0))
+        return np.asarray((np.sqrt(np.maximum(squares, 0)) + slack) ** 2)
+
+    def worst(self, weights: list[tuple[Fraction, Fraction]], level: int, places: int) -> float:
+        """Bound the cost at the ticks below places * 2^level, with weights (interior, edge).
+
+        Up to this level the interior weights are ours. The right edge must be farther than one
+        place from these, places + 2 <= 2^(h - level), except at level 0.
+        """
+
+        @cache
+        def form(level: int, place: int) -> Floats:
+            """Return the cost of the levels above this one as a form of the state at a place."""
+            if level == len(weights):
+                return np.zeros((5, 5))
+            lifted, nodes = self._steps[place & 1]
+            parent, count = place >> 1, 1 << (len(weights) - level - 1)
+            sums = np.zeros((5, 5))
+            for i, row in enumerate(lifted):
+                sums[inside(parent - 2 + i, count) - parent + 2] += row
+            near = np.arange(parent - 1, parent + 2)
+            interior, edge = (float(weight) for weight in weights[level])
+            weight = np.where((near == 0) | (near == count - 1), edge, interior)
+            coarser = sums.T @ form(level + 1, parent) @ sums
+            return np.asarray(coarser + nodes.T @ (weight[:, None] * nodes))
+
+        # Every tick at the highest level where its place is 2 or more: up to there, no edge is near.
+        ranges = [(0, 0, min(2, places << level)), *((below, 2, 4) for below in range(level))]
+        ranges.append((level, 2, places))
+        return max(
+            float((self.costs[below] + self._squares(below, form(below, place))).max())
+            for below, start, stop in ranges
+            for place in range(start, stop)
+        )
+
+
+def inside(place: int, count: int) -> int:
+    """Return where the reflection d[-1] = -d[0], d[n] = -d[n-1] puts the lift of a place outside."""
+    return min(max(place, 0), count - 1)
+
+
+def _distance(moved: Floats) -> float:
+    """Return the largest cost of moving the sums of a state (..., 5, n) by one place each."""
+    return float(np.abs(moved.cumsum(-2)).sum(-2).max())
+
+
+def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
+    """Bound the cost of an event at 2^h ticks, without the total's, for every h."""
+    interior = [weight for weight, _ in weights(max(horizons))[0]]
+    event, found = EventCost(interior[: -len(COARSEST)], window), []
+    for levels in horizons:
+        level = max(levels - len(COARSEST), 0)
+        # The right half mirrors the left one.
+        half = ((1 << (levels - level)) + 1) // 2
+        found.append(event.worst(weights(levels)[0], level, half))
+    return found
+
+
+def unbounded_cost(window: int = WINDOW) -> float:
+    """Bound the cost of an event at a tick below 2^40 of 50 levels with the haar counter's weights."""
+    interior = HaarCounter(None, 1.0)._weights()[1:]
+    return EventCost(interior[:38], window).worst([(w, w) for w in interior], 38, 4)
+
+
+def in_units(bound: float) -> int:
+    """Return a bound in 1/4096, rounded up; 2^-20 is more than all roundings of floats."""
+    return math.ceil((bound + 2**-20) * 4096) if bound else 0
+
+
+def main(fit: bool, norms: bool) -> None:
+    if norms:
+        print("cost of an event at all levels in 1/4096, 2^0 to 2^40 ticks")
+        print(*map(in_units, horizon_costs(range(41))), sep=", ")
+        print("unbounded:", in_units(unbounded_cost()))
+        return
     for levels in range(10):
         check_every_horizon(levels)
     print("B C = A at every horizon up to 512")
@@ -217,4 +348,4 @@ def main(fit: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("--fit" in sys.argv[1:])
+    main("--fit" in sys.argv[1:], "--norms" in sys.argv[1:])
