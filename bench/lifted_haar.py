@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.lifted import unbounded_weights
 
 Numbers = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -317,7 +317,7 @@ def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
 
 def unbounded_cost(window: int = WINDOW) -> float:
     """Bound the cost of an event at a tick below 2^40 of 50 levels with the haar counter's weights."""
-    interior = HaarCounter(None, 1.0)._weights()[1:]
+    interior = [weight for weight, _ in unbounded_weights()]
     return EventCost(interior[:38], window).worst([(w, w) for w in interior], 38, 4)
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.mechanisms.small import SMALL
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import EPOCH, UnkBaseConfig
-from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.running.base import UnkBase
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-
 from workers.mechanisms.counters.haar import HaarCounter
+
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.runtime.frozen import Frozen, check_frozen, memoized, read_only, thawed
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.small import KEY, STREAM, assert_variance, numbered
 from workers.arrays.types import Tags
-from workers.mechanisms.counters.counter import KINDS, make_counter
 from workers.mechanisms.counters.base import Counter, LevelCounter
+from workers.mechanisms.counters.counter import KINDS, make_counter
 from workers.mechanisms.noise.gaussian import integer_gaussian, reach, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS
 from workers.runtime.errors import HorizonExceeded

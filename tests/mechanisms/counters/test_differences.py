@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.small import STREAM, assert_variance, numbered
-from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.runtime.errors import HorizonExceeded
 

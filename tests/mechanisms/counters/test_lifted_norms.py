@@ -17,7 +17,7 @@ from bench.lifted_haar import (
     unbounded_cost,
     weights,
 )
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.lifted import unbounded_weights
 
 HORIZONS = range(13)
 INTEGER_HORIZONS = range(9)
@@ -141,7 +141,7 @@ def test_a_bound_is_close_to_the_cost_of_one_tick(levels: int) -> None:
 
 
 def test_the_unbounded_counter_costs_most_at_its_first_tick() -> None:
-    pairs = [(weight, weight) for weight in HaarCounter(None, 1.0)._weights()[1:]]
+    pairs = list(unbounded_weights())
     over = Fraction(in_units(unbounded_cost()), 4096) - cost_at(0, pairs)
     assert 0 <= over <= Fraction(1, 4096) + Fraction(1, 1 << 19)
     assert all(cost_at(tick, pairs) < cost_at(0, pairs) for tick in (1, 2, 5, 74, (1 << 40) - 1))

@@ -40,6 +40,8 @@ LONGEST_HORIZON = 1 << 40
 _TICKS_AT_ONCE = 16
 # A node's further words are in the same half of cells with further numbers; k is below 2^41.
 _FURTHER = 1 << 48
+# Fewer bits leave too many rows undecided, more decide few.
+_LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
 # With more noise nothing is useful.
 _LARGEST_VARIANCE = 1 << 32
 
@@ -88,6 +90,7 @@ class Counter(Frozen):
     kind: ClassVar[str]
     horizon: int | None
     rho_item: float
+    fixed: "FixedPoint"
     _last_tick: int
     _denominator: int = 1
 
@@ -225,6 +228,66 @@ def _terms(counter: Counter, t: int) -> _Terms:
     error = float(np.abs(factors).sum()) * of_each * (1 + 2.0**-20)
     cells = cells_of((level, k >> 1) for level, k in nodes)
     return _Terms(cells, read_only(halves), read_only(factors), error)
+
+
+class FixedPoint(NamedTuple):
+    """Noise of rows in units of 2^-point, off by at most `error` units."""
+
+    point: int
+    error: int
+    dtype: np.dtype[np.int32] | np.dtype[np.int64]
+
+
+def fixed_point(
+    sd: float, parts: float, divisions: int = 0, held: float | None = None
+) -> FixedPoint:
+    """Return units for sums in which absolute coefficients add up to at most `parts`.
+
+    A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
+    rounded down by one; the factor is far above what rounds the floats. What is `held`, a sum by
+    default, is at most LARGEST sd held, and fits its type.
+    """
+    largest = normal.LARGEST * sd * (parts if held is None else held) + 1
+    point, dtype = min(31 - math.ceil(math.log2(largest)), _MOST_POINT), np.dtype(np.int32)
+    if point < _LEAST_POINT:
+        point, dtype = _WIDE_POINT, np.dtype(np.int64)
+    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 1e-5), point)
+    return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
+
+
+class Redrawn:
+    """The rows that columns leave to `Counter.draw`.
+
+    Undecided ones of a tick, and rows that ever had a word too small for `normal.rough`, about one
+    word in 2^30.
+    """
+
+    def __init__(self, counter: Counter, stream: NoiseStream) -> None:
+        self._counter, self._stream = counter, stream
+        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        self._small: set[int] = set()
+        self._undecided: list[int] = []
+
+    def words(self, cells: Words, tags: Tags, row: int) -> Words:
+        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
+        words = self._stream.chunk(tags, cells)
+        if small := normal.raise_small(words, self._found):
+            self._small.update((self._found[:small] % len(tags) + row).tolist())
+        return words.reshape(len(cells), len(tags), 2)
+
+    def decide(self, values: normal.Numbers, out: Longs, row: int) -> None:
+        """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
+        fixed = self._counter.fixed
+        open_rows = normal.decide(values, fixed.point, fixed.error, out, self._found)
+        self._undecided += (self._found[:open_rows] + row).tolist()
+
+    def finish(self, t: int, tags: Tags, out: Longs) -> Longs:
+        small = (row for row in self._small if row < len(tags))
+        rows = np.array(sorted({*self._undecided, *small}), dtype=np.int64)
+        self._undecided.clear()
+        if len(rows):
+            out[rows] = self._counter.draw(self._stream, t, tags[rows])
+        return out
 
 
 def cells_of(cells: Iterable[Cell]) -> Words:

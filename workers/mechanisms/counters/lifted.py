@@ -29,11 +29,10 @@ reacts to them. An `end_share` e is the total's share of it: w_total = e / (1 - 
 Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. The total needs noise
 too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible effect.
 
-The state is in units of 2^-f, and a node off by at most e = 1 + ROUGH_ERROR sd 2^f. Of a level's
-nodes N_(j-1)(2K) has parts that add up to 1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those
-beside it), with at most two divisions rounded down: E_0 <= e + h (e / 2 + 2). In the same way
-|N| <= 6.4 sd (1 + h / 2), which fits the type. Rows whose N_0 + 1/2 is within E_0 of an integer, or
-with a word too small for `normal.rough`, are drawn by `Counter.draw`.
+The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has parts that add up to
+1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
+down: in all 1 + h / 2 nodes and 2 h divisions. Rows that are not decided, or with a word too small
+for `normal.rough`, are drawn by `Counter.draw`.
 """
 
 import math
@@ -44,13 +43,15 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.arrays.compiled import kernel
-from workers.arrays.types import Codes, Floats, Longs, Tags, Words
+from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.accounting import check_rho_item
 from workers.mechanisms.counters.base import (
     Counter,
     Node,
+    Redrawn,
     cells_of,
     check_tick,
+    fixed_point,
     last_tick_of,
     root_of,
     rounded_up,
@@ -80,11 +81,7 @@ _OF_LEVELS = (
 )
 _OF_UNBOUNDED = Fraction(12717, 4096)
 
-_POINT_MAX = 20
-_POINT_MIN = 15
 _NO_WORDS = np.empty((0, 0, 2), dtype=np.uint64)
-
-State = Codes | Longs
 
 
 class Step(NamedTuple):
@@ -116,14 +113,11 @@ def descend(
     total: int,
     steps: Longs,
     scales: Floats,
-    point: int,
-    error: int,
-    state: State,
+    state: normal.Numbers,
     lefts: Longs,
     out: Longs,
-    open_rows: Longs,
-) -> int:
-    """Bring rows to a place; return how many are not decided, listed in `open_rows` (n + 1,).
+) -> None:
+    """Bring rows to a place.
 
     Args:
         words: (cells, n, 2).
@@ -134,7 +128,7 @@ def descend(
             the total's.
         state: (h + 1, n), read and written: r_1 .. r_h, and z_1 of the next block.
         lefts: (n,), for the left ends.
-        out: (n,), written: floor(N + 1/2).
+        out: (n,), written: N, in units.
     """
     levels, rows, after = len(steps), len(out), len(state) - 1
     if total >= 0:
@@ -190,13 +184,6 @@ def descend(
                 lefts[i], out[i] = middle, right
             else:
                 lefts[i], out[i] = left, middle
-    found, half, mask = 0, (1 << point) >> 1, (1 << point) - 1
-    for i in range(rows):
-        value = out[i] + half
-        out[i] = value >> point
-        open_rows[found] = i
-        found += ((value + error) & mask) <= 2 * error
-    return found
 
 
 class LiftedCounter(Counter):
@@ -232,7 +219,8 @@ class LiftedCounter(Counter):
         self._sds = tuple(map(tuple, sds))
         floats = [(float(inside), float(edge)) for inside, edge in self._variances]
         self.variance_curve = LiftedVariance(floats, self.offset)
-        self._point, self._error, self._dtype = _precision(self._levels, max(map(max, sds)))
+        parts, divisions = 1 + self._levels / 2, 2 * self._levels
+        self.fixed = fixed_point(max(map(max, sds)), parts, divisions)
 
     def __repr__(self) -> str:
         share = "" if self.end_share is None else f", end_share={self.end_share}"
@@ -304,7 +292,7 @@ class LiftedCounter(Counter):
         return Plan(cells_of(cells), total, read_only(steps), read_only(scales))
 
     def _scale(self, level: int, k: int) -> float:
-        return math.ldexp(self.sd_of((level, k)), self._point)
+        return math.ldexp(self.sd_of((level, k)), self.fixed.point)
 
     def columns(self, stream: NoiseStream) -> "LiftedColumns":
         return LiftedColumns(self, stream)
@@ -315,15 +303,15 @@ class LiftedColumns:
 
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
         self._counter, self._stream = counter, stream
-        self._blocks: list[State] = []
+        self._redrawn = Redrawn(counter, stream)
+        self._lefts = np.empty(CHUNK_ROWS, dtype=np.int64)
+        self._states: list[normal.Numbers] = []
         self._place: int | None = None
         self._filled = 0
-        # Rows with a word too small since they were last drawn from nothing.
-        self._small: set[int] = set()
 
     @property
     def bytes_per_row(self) -> int:
-        return (self._counter._levels + 1) * self._counter._dtype.itemsize
+        return (self._counter._levels + 1) * self._counter.fixed.dtype.itemsize
 
     def at(self, t: int, tags: Tags) -> Longs:
         counter, rows = self._counter, len(tags)
@@ -334,61 +322,35 @@ class LiftedColumns:
         # Unset until this call succeeds: a failure leaves no wrong state.
         self._place = None
         out = np.empty(rows, dtype=np.int64)
-        undecided = self._advance(place, since, tags[:filled], 0, out)
-        self._small = {row for row in self._small if row < filled}
-        undecided += self._advance(place, None, tags[filled:], filled, out)
+        self._advance(place, since, tags[:filled], 0, out)
+        self._advance(place, None, tags[filled:], filled, out)
         self._place, self._filled = place, rows
-        again = np.array(sorted({*undecided, *self._small}), dtype=np.int64)
-        if len(again):
-            out[again] = counter.draw(self._stream, t, tags[again])
-        return out
+        return self._redrawn.finish(t, tags, out)
 
-    def _advance(
-        self, place: int, since: int | None, tags: Tags, first: int, out: Longs
-    ) -> list[int]:
-        """Bring rows, the first of which is `first`, to a place; return those not decided."""
-        undecided: list[int] = []
+    def _advance(self, place: int, since: int | None, tags: Tags, first: int, out: Longs) -> None:
+        """Bring rows, the first of which is `first`, to a place."""
         if not len(tags):
-            return undecided
-        plan = _plan(self._counter, place, since)
+            return
+        plan, at, last = _plan(self._counter, place, since), first, first + len(tags)
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
-        lefts, found = (np.empty(CHUNK_ROWS + 1, dtype=np.int64) for _ in range(2))
-        last = first + len(tags)
-        at = first
         while at < last:
             index, begin = divmod(at, CHUNK_ROWS)
             rows = min(at_once, last - at, CHUNK_ROWS - begin)
+            state = self._state(index, begin + rows)[:, begin : begin + rows]
             part = tags[at - first : at - first + rows]
-            words = _NO_WORDS
-            if len(plan.cells):
-                words = self._stream.chunk(part, plan.cells)
-                if small := normal.raise_small(words, found):
-                    self._small.update((found[:small] % rows + at).tolist())
-                words = words.reshape(-1, rows, 2)
-            state = self._block(index, begin + rows)[:, begin : begin + rows]
-            number = descend(
-                words,
-                normal.table(),
-                plan.total,
-                plan.steps,
-                plan.scales,
-                self._counter._point,
-                self._counter._error,
-                state,
-                lefts[:rows],
-                out[at : at + rows],
-                found,
-            )
-            undecided += (found[:number] + at).tolist()
+            words = self._redrawn.words(plan.cells, part, at) if len(plan.cells) else _NO_WORDS
+            noise = out[at : at + rows]
+            steps = plan.total, plan.steps, plan.scales
+            descend(words, normal.table(), *steps, state, self._lefts[:rows], noise)
+            self._redrawn.decide(noise, noise, at)
             at += rows
-        return undecided
 
-    def _block(self, index: int, rows: int) -> State:
-        if index == len(self._blocks):
+    def _state(self, index: int, rows: int) -> normal.Numbers:
+        if index == len(self._states):
             levels = self._counter._levels + 1
-            self._blocks.append(np.empty((levels, 0), dtype=self._counter._dtype))
-        self._blocks[index] = with_capacity(self._blocks[index], rows, 1)
-        return self._blocks[index]
+            self._states.append(np.empty((levels, 0), dtype=self._counter.fixed.dtype))
+        self._states[index] = with_capacity(self._states[index], rows, 1)
+        return self._states[index]
 
 
 @memoized(512)
@@ -403,21 +365,10 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
     return counter.plan(place, since)
 
 
-def _precision(levels: int, sd: float) -> tuple[int, int, np.dtype[np.int32] | np.dtype[np.int64]]:
-    """Return f, the error in units and the type of the state, for nodes of at most this sd."""
-    largest = normal.LARGEST * sd * (levels / 2 + 1) + 1
-    point, dtype = 31 - math.ceil(math.log2(largest)), np.dtype(np.int32)
-    if point < _POINT_MIN:
-        point, dtype = _POINT_MAX, np.dtype(np.int64)
-    point = min(point, _POINT_MAX)
-    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 1e-5), point)
-    return point, math.ceil(node + levels * (node / 2 + 2)) + 1, dtype
-
-
 def _weights(horizon: int | None) -> tuple[list[tuple[Fraction, Fraction]], Fraction, Fraction]:
     """Return the weights (inside, edge) of levels 1..h, the total's, and L."""
     if horizon is None:
-        weights = list(_unbounded_weights())
+        weights = list(unbounded_weights())
         return weights, sum((w for w, _ in weights), Fraction(0)) / 1024, _OF_UNBOUNDED
     levels, weights = (horizon - 1).bit_length(), []
     for level in range(1, levels + 1):
@@ -432,7 +383,7 @@ def _weights(horizon: int | None) -> tuple[list[tuple[Fraction, Fraction]], Frac
 
 
 @memoized(1)
-def _unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
+def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
     """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
     context, weights = Context(prec=50), []
     for level in range(1, _UNBOUNDED_LEVELS + 1):

@@ -1,38 +1,194 @@
-"""stub"""
-from math import comb
-from fractions import Fraction
+"""The sqrt counter: running sums through the square-root Toeplitz factorization.
+
+What: for the few always-on counters of a declared domain. With A the matrix of all prefix sums,
+every tick s has one node z_s of an item, and N(t) = sum_{s <= t} f_(t-s) z_s.
+Why: within 12 % of the best error of any such mechanism; O(T) state and time per item and tick, so
+T is at most 2^16.
+
+    Symbol      Here
+    T           `horizon`
+    f_k         binom(2k, k) / 4^k, the coefficients of (1 - x)^-1/2; (f * f)_k = 1
+    f'_k        f_k rounded to a multiple of 2^-90; N uses these, B is their Toeplitz matrix
+    C           B^-1 A: its first column c, whose norm is the largest, is (1 - x)^-1 / f'
+    s2          ||c||^2 / (2 rho_item), rounded up
+
+Sensitivity: an event in tick s shifts the nodes by column s of C. With e = f' - f, at most 2^-90
+each, and h = 1 / f = (1 - x)^1/2, whose absolute coefficients add up to 2, c = f / (1 + e h). So
+||e h||_1 <= T 2^-89 = d, and ||c|| <= ||f|| / (1 - d) <= (||f'|| + sqrt(T) 2^-90) / (1 - d), and
+||c||^2 <= ||f'||^2 (1 + 2^-60).
+Guarantee: rho = ||c||^2 / (2 s2) for each item it changes by one, for all releases together, also
+when the stream reacts to them: B is lower triangular with positive diagonal, and invertible
+(docs/decisions/0030-lifted-haar.md, 2).
+
+A row keeps z_s of every tick in the units of `fixed_point`, as int32; N is their sum with f' as
+floats, off by at most (T + 2) 2^-53 of sum f |z| <= sum f 6.4 sd, less than a unit.
+
+Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay,
+"Almost Tight Error Bounds on Differentially Private Continual Counting".
+"""
+
 import itertools
+import math
+from fractions import Fraction
+
 import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters import base
-from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.base import (
+    Counter,
+    Node,
+    Redrawn,
+    cells_of,
+    check_tick,
+    fixed_point,
+    root_of,
+    rounded_up,
+)
+from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise import normal
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import memoized, read_only
+
 LONGEST_HORIZON = 1 << 16
+# Level of this counter's nodes, (LEVEL, tick); those of the others stay below 64.
+LEVEL = 1 << 8
+_BITS = 90
+_PART_TICKS = 1024
+_PART_ROWS = 2048
+
+
 class SqrtCounter(Counter):
     kind = "sqrt"
-    def __init__(self, horizon, rho_item):
+
+    def __init__(self, horizon: int | None, rho_item: float) -> None:
         check_rho_item(rho_item)
-        if horizon is None: raise ValueError("horizon = unbounded: counter 'sqrt' needs a number of ticks; 'lifted' may be unbounded")
-        if not 1 <= horizon <= LONGEST_HORIZON: raise ValueError(f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'")
-        self.horizon=self._last_tick=horizon
-        f=[1<<90]
-        for k in range(1,horizon): f.append(f[-1]*(2*k-1)//(2*k))
-        self._f=tuple(f); self._denominator=1<<90
-        n=sum(Fraction(x*x,1<<180) for x in f)*(1+Fraction(1,1<<60))
-        self._s2=base.rounded_up(n/(2*Fraction(rho_item)))
-        self.rho_item=float_up(n/(2*self._s2))
-        self._sq=tuple(itertools.accumulate(x*x for x in f))
-    def nodes(self,t):
-        base.check_tick("sqrt",t,self._last_tick)
-        return {(256,t-k):g for k,g in enumerate(self._f[:t])}
-    def variance_of(self,node): return self._s2
-    def variance(self,t):
-        base.check_tick("sqrt",t,self._last_tick)
-        return Fraction(self._sq[t-1],1<<180)*self._s2
-    def worst_variance(self): return float(self.variance(self.horizon))
-    def _shape(self): return {"sigma_squared":str(self._s2)}
-    def columns(self,stream): return SqrtColumns(self,stream)
+        if horizon is None:
+            raise ValueError(
+                "horizon = unbounded: counter 'sqrt' needs a number of ticks; 'lifted' may be unbounded"
+            )
+        if not 1 <= horizon <= LONGEST_HORIZON:
+            raise ValueError(
+                f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'"
+            )
+        self.horizon = self._last_tick = horizon
+        self._column, self._squares = _factors(horizon)
+        self._denominator = 1 << _BITS
+        norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (1 + Fraction(1, 1 << 60))
+        self._variance_of_all = rounded_up(norm_squared / (2 * Fraction(rho_item)))
+        self.rho_item = float_up(norm_squared / (2 * self._variance_of_all))
+        self._factors = read_only(np.array([f / self._denominator for f in self._column]))
+        sd, parts = float(root_of(self._variance_of_all)), float(self._factors.sum())
+        self.fixed = fixed_point(sd, parts, divisions=1, held=1)
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        check_tick(self.kind, t, self._last_tick)
+        return {(LEVEL, t - k): f for k, f in enumerate(self._column[:t])}
+
+    def variance_of(self, node: Node) -> Fraction:
+        return self._variance_of_all
+
+    def variance(self, t: int) -> Fraction:
+        check_tick(self.kind, t, self._last_tick)
+        return Fraction(self._squares[t - 1], self._denominator**2) * self._variance_of_all
+
+    def variances(self, ticks: Longs) -> Floats:
+        scale = float(self._variance_of_all)
+        squares: Floats = np.cumsum(self._factors**2)[ticks - 1] * scale
+        return squares
+
+    def worst_variance(self) -> float:
+        return float(self.variance(self._last_tick))
+
+    def difference_sd(self, t: int, since: int) -> float:
+        check_tick(self.kind, t, self._last_tick)
+        if not since:
+            return self.sd(t)
+        check_tick(self.kind, since, self._last_tick)
+        squares = self._squares[t - since - 1]
+        squares += _squares_of_differences(self._last_tick, t - since)[since - 1]
+        variance = float(Fraction(squares, self._denominator**2) * self._variance_of_all)
+        ends = (float(self.variance(end)) for end in (t, since))
+        return math.sqrt(variance + sum(normal.rounded_variance(end) - end for end in ends))
+
+    def _shape(self) -> dict[str, object]:
+        return {"sigma_squared": str(self._variance_of_all)}
+
+    def columns(self, stream: NoiseStream) -> "SqrtColumns":
+        return SqrtColumns(self, stream)
+
+
 class SqrtColumns:
-    def __init__(self,c,s): self._counter,self._stream=c,s
+    """Every node of every row: O(t) per row and tick."""
+
+    def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
+        self._counter, self._stream = counter, stream
+        self._redrawn = Redrawn(counter, stream)
+        # By _PART_ROWS rows: the nodes (ticks, rows), how many ticks and how many rows have them.
+        self._parts: list[tuple[normal.Numbers, int, int]] = []
+
     @property
-    def bytes_per_row(self): return 8*self._counter.horizon
-    def at(self,t,tags): return self._counter.draw(self._stream,t,tags)
+    def bytes_per_row(self) -> int:
+        return self._counter.fixed.dtype.itemsize * self._counter._last_tick
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        check_tick(self._counter.kind, t, self._counter._last_tick)
+        out = np.empty(len(tags), dtype=np.int64)
+        for index, first in enumerate(range(0, len(tags), _PART_ROWS)):
+            part = tags[first : first + _PART_ROWS]
+            nodes = self._nodes(index, t, part)[:t, : len(part)]
+            noise = np.zeros(len(part))
+            for start in range(0, t, _PART_TICKS):
+                stop = min(start + _PART_TICKS, t)
+                noise += self._counter._factors[t - stop : t - start][::-1] @ nodes[start:stop]
+            rounded = np.rint(noise).astype(np.int64)
+            self._redrawn.decide(rounded, out[first : first + len(part)], first)
+        return self._redrawn.finish(t, tags, out)
+
+    def _nodes(self, index: int, t: int, tags: Tags) -> normal.Numbers:
+        """Return the nodes of ticks 1..t of some rows, in units; those missing are drawn."""
+        if index == len(self._parts):
+            self._parts.append((np.empty((0, 0), dtype=self._counter.fixed.dtype), 0, 0))
+        nodes, ticks, rows = self._parts[index]
+        if ticks < t or rows < len(tags):
+            nodes = with_capacity(with_capacity(nodes, t), len(tags), 1)
+            # Of rows that have some ticks the others, and all of the other rows.
+            self._draw(nodes, ticks, t, tags[:rows], index * _PART_ROWS, 0)
+            self._draw(nodes, 0, max(t, ticks), tags[rows:], index * _PART_ROWS, rows)
+            held = max(rows, len(tags)) if ticks >= t else len(tags)
+            self._parts[index] = nodes, max(t, ticks), held
+        return nodes
+
+    def _draw(
+        self, nodes: normal.Numbers, first: int, last: int, tags: Tags, row: int, begin: int
+    ) -> None:
+        """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
+        if not len(tags):
+            return
+        scale = math.ldexp(float(root_of(self._counter._variance_of_all)), self._counter.fixed.point)
+        for tick in range(first, last):
+            words = self._redrawn.words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[0]
+            own = nodes[tick, begin : begin + len(tags)]
+            own[:] = 0
+            normal.add_rough(words, tick + 1 & 1, scale, normal.table(), own)
+
+
+@memoized(16)
+def _factors(horizon: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return 2^90 f'_k, k < T, and the sums of their squares.
+
+    Kept to 2^-120 and rounded down k times, so off by less than 2^-104 before it is rounded.
+    """
+    value, column = 1 << 120, []
+    for k in range(horizon):
+        column.append((value + (1 << (119 - _BITS))) >> (120 - _BITS))
+        value = value * (2 * k + 1) // (2 * k + 2)
+    return tuple(column), tuple(itertools.accumulate(f * f for f in column))
+
+
+@memoized(16)
+def _squares_of_differences(horizon: int, window: int) -> tuple[int, ...]:
+    """Return sum (f_k - f_(k - window))^2 over window <= k < window + s, for s = 1, 2, ..."""
+    column, _ = _factors(horizon)
+    steps = zip(column[window:], column, strict=False)
+    return tuple(itertools.accumulate((later - earlier) ** 2 for later, earlier in steps))

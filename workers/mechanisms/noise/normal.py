@@ -30,7 +30,7 @@ from statistics import NormalDist
 import numpy as np
 
 from workers.arrays.compiled import kernel, kernel_inline
-from workers.arrays.types import Floats, Longs, Words
+from workers.arrays.types import Codes, Floats, Longs, Words
 from workers.runtime.frozen import memoized, read_only
 
 # Incremented whenever the same words would give another number; part of every mechanism id.
@@ -39,6 +39,8 @@ VERSION = 1
 ROUGH_ERROR, ROUGH_LEAST = 2.0**-31, 1 << 33
 FINE_ERROR, FINE_LEAST = 2.0**-42, 1 << 40
 LARGEST = 6.4
+
+Numbers = Codes | Longs
 
 _DIGITS = 40
 _LEAST_BITS = 33
@@ -105,6 +107,28 @@ def add_fine(words: Words, halves: Longs, factors: Floats, table: Floats, out: F
                 out[i] = np.nan
             else:
                 out[i] += factors[k] * fine(word, table)
+
+
+@kernel
+def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs) -> int:
+    """Round numbers in units of 2^-point, off by at most `error` units: floor(x + 1/2) to `out`.
+
+    Return how many are not decided, listed in `open_rows` (one longer than `out`).
+    """
+    found, half, mask = 0, (1 << point) >> 1, (1 << point) - 1
+    for i in range(len(out)):
+        value = np.int64(values[i]) + half
+        out[i] = value >> point
+        open_rows[found] = i
+        found += ((value + error) & mask) <= 2 * error
+    return found
+
+
+@kernel
+def add_rough(words: Words, half: int, scale: float, table: Floats, out: Numbers) -> None:
+    """Add scale z, an integer, of words (n, 2) to `out` (n,)."""
+    for i in range(len(out)):
+        out[i] += np.int64(rough(words[i, half], table) * scale)
 
 
 @memoized(1)
