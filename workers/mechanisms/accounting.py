@@ -16,9 +16,8 @@ a = epsilon / mu - mu / 2, b = a + mu, the density phi and Mills's ratio R = (1 
 
 ln(delta) is concave in epsilon, with slope -R(b) / (R(a) - R(b)), and in mu, with the inverse of
 R(a) - R(b). So Newton's steps from the zCDP figure, valid too, stay on the private side. The result
-is checked, with a delta whose relative error is below 1e-36: R has one below 1e-49; R(a) - R(b) is
-at least mu / (b^2 + 3), and R(a) / 1000 for mu > 1; mu is from 1e-9 to 1000, and a from -mu / 2 to
-39 + mu / 2, as at every zCDP figure.
+is checked by a delta with a relative error below 1e-36: that of R is below 1e-49; R(a) - R(b) is at
+least mu / (b^2 + 3), and R(a) / 1000 for mu > 1; 1e-9 <= mu <= 1000; -mu / 2 <= a <= 39 + mu / 2.
 
 Sources: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Proposition 12
 and Corollary 13; Balle, Wang, "Improving the Gaussian Mechanism", Theorem 8.
@@ -44,8 +43,7 @@ _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
 _LARGEST_EXPONENT = 700.0
 _LARGEST_DELTA = 0.5  # in a configuration
-_PRECISE = Context(prec=60)
-_ERROR, _CONVERGED = Decimal("1e-30"), Decimal("1e-25")
+_PRECISE, _ERROR, _CONVERGED = Context(prec=60), Decimal("1e-30"), Decimal("1e-25")
 _LEAST_RHO, _LARGEST_RHO = 5e-19, 5e5  # mu from 1e-9 to 1000
 _ROOT_OF_TWO_PI = Decimal("2.5066282746310005024157652848110452530069867406099383166299236")
 
@@ -60,7 +58,7 @@ class PrivacyCost:
     _: KW_ONLY
     failures: tuple[tuple[str, float], ...] = ()  # named parts of delta; the rest converts rho
     pure: bool = False  # epsilon holds without converting rho
-    gaussian: bool = False  # exactly sqrt(2 rho)-GDP
+    gaussian: bool = False  # exactly k sqrt(2 rho)-GDP for k events, beside the failures
     times: int = 1
 
     def __post_init__(self) -> None:
@@ -114,9 +112,7 @@ def rho_of(epsilon: float, delta: float, *, gaussian: bool = False) -> float:
 def gaussian_epsilon(rho: float, delta: float) -> float:
     """Return the smallest epsilon (rounded up) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = epsilon_of(rho, delta)
-    if gaussian_delta(rho, 0.0) <= delta:
-        return 0.0
-    exact = _round_up(_newton(rho, zcdp, delta, of_rho=False))
+    exact = _round_up(max(0.0, _newton(rho, zcdp, delta, of_rho=False)))
     return exact if exact < zcdp and gaussian_delta(rho, exact) <= delta else zcdp
 
 
@@ -135,6 +131,19 @@ def gaussian_delta(rho: float, epsilon: float) -> Decimal:
         return Decimal("Infinity")
     with localcontext(_PRECISE):
         return _curve((2 * Decimal(rho)).sqrt(), Decimal(epsilon))[0] * (1 + _ERROR)
+
+
+def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
+    """Return the smallest delta (not rounded) with which rho-zCDP gives epsilon."""
+    if rho == 0 or math.isinf(epsilon):
+        return 0.0
+
+    def exponent(order: int) -> float:
+        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
+
+    lowest = -_largest(lambda order: -exponent(order))
+    found = math.exp(min(0.0, max(-_LARGEST_EXPONENT, lowest)))
+    return min(found, float(gaussian_delta(rho, epsilon))) if gaussian else found
 
 
 def paper_epsilon(rho: float, delta: float) -> float:
@@ -189,10 +198,10 @@ def float_up(value: Fraction) -> float:
 
 
 def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
-    """Return rho raised, or epsilon lowered, until their delta is `delta`, if it is proved."""
+    """Return rho raised, or epsilon lowered, until their delta is `delta` (or epsilon negative)."""
     mu, at, unused = (2 * Decimal(rho)).sqrt(_PRECISE), Decimal(epsilon), Decimal(1)
     with localcontext(_PRECISE):
-        while _LEAST_RHO <= rho <= _LARGEST_RHO and unused > _CONVERGED:
+        while _LEAST_RHO <= rho <= _LARGEST_RHO and unused > _CONVERGED and at >= 0:
             found, lower, upper = _curve(mu, at)
             unused = (Decimal(delta) / found).ln()
             step = unused * (lower - upper)
