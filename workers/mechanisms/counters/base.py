@@ -238,17 +238,15 @@ class FixedPoint(NamedTuple):
     dtype: np.dtype[np.int32] | np.dtype[np.int64]
 
 
-def fixed_point(
-    sd: float, parts: float, divisions: int = 0, held: float | None = None
-) -> FixedPoint:
+def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> FixedPoint:
     """Return units for sums in which absolute coefficients add up to at most `parts`.
 
     A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
-    rounded down by one; the factor is far above what rounds the floats. What is `held`, a sum by
-    default, is at most LARGEST sd held, and fits its type.
+    rounded down by one; the factor is far above what rounds the floats. In what is held, absolute
+    coefficients times their sd add up to at most `reach`: it fits its type.
     """
-    largest = normal.LARGEST * sd * (parts if held is None else held) + 1
-    point, dtype = min(31 - math.ceil(math.log2(largest)), _MOST_POINT), np.dtype(np.int32)
+    point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
+    dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
         point, dtype = _WIDE_POINT, np.dtype(np.int64)
     node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 1e-5), point)

@@ -31,7 +31,8 @@ too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible eff
 
 The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has parts that add up to
 1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
-down: in all 1 + h / 2 nodes and 2 h divisions. Rows that are not decided, or with a word too small
+down: in all 1 + h / 2 nodes and 2 h divisions. Of levels with one block before the last tick
+nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not decided, or with a word too small
 for `normal.rough`, are drawn by `Counter.draw`.
 """
 
@@ -126,7 +127,8 @@ def descend(
         steps: (levels, 8), `Step` by level, finest first.
         scales: (levels + 1, 3): the node's standard deviation in units, of the next, of the last;
             the total's.
-        state: (h + 1, n), read and written: r_1 .. r_h, and z_1 of the next block.
+        state: (kept + 1, n), read and written: r_1, r_2, ... of levels with a second block, and
+            z_1 of the next block.
         lefts: (n,), for the left ends.
         out: (n,), written: N, in units.
     """
@@ -178,7 +180,8 @@ def descend(
             elif c >= 0:
                 before = np.int64(normal.rough(words[c, i, c_half], table) * last_scale)
                 left -= (node + before) >> 3
-            state[level, i] = right
+            if level < after:
+                state[level, i] = right
             middle = (left + right + node) >> 1
             if goes_right:
                 lefts[i], out[i] = middle, right
@@ -219,8 +222,11 @@ class LiftedCounter(Counter):
         self._sds = tuple(map(tuple, sds))
         floats = [(float(inside), float(edge)) for inside, edge in self._variances]
         self.variance_curve = LiftedVariance(floats, self.offset)
-        parts, divisions = 1 + self._levels / 2, 2 * self._levels
-        self.fixed = fixed_point(max(map(max, sds)), parts, divisions)
+        # Levels with a second block.
+        self._kept = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
+        self.fixed = fixed_point(
+            max(map(max, sds)), 1 + self._levels / 2, self._reach(), 2 * self._levels
+        )
 
     def __repr__(self) -> str:
         share = "" if self.end_share is None else f", end_share={self.end_share}"
@@ -231,6 +237,16 @@ class LiftedCounter(Counter):
         if self.end_share is not None:
             shape["end_share"] = repr(self.end_share)
         return shape | {"sigma_squared": [[str(v) for v in pair] for pair in self._variances]}
+
+    def _reach(self) -> float:
+        """Bound the sum of absolute coefficients times sd at places up to 2^kept."""
+        beyond = [2.0 ** (self._kept - level) for level in range(self._levels + 1)]
+        of_levels = (
+            max(pair) * (1 / 2 if level <= self._kept else 5 / 4 * beyond[level])
+            for level, pair in enumerate(self._sds)
+            if level
+        )
+        return sum(of_levels, self._sds[0][0] * beyond[self._levels])
 
     def _last(self, level: int) -> int:
         return (1 << (self._levels - level)) - 1
@@ -311,7 +327,7 @@ class LiftedColumns:
 
     @property
     def bytes_per_row(self) -> int:
-        return (self._counter._levels + 1) * self._counter.fixed.dtype.itemsize
+        return (self._counter._kept + 1) * self._counter.fixed.dtype.itemsize
 
     def at(self, t: int, tags: Tags) -> Longs:
         counter, rows = self._counter, len(tags)
@@ -347,8 +363,7 @@ class LiftedColumns:
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
         if index == len(self._states):
-            levels = self._counter._levels + 1
-            self._states.append(np.empty((levels, 0), dtype=self._counter.fixed.dtype))
+            self._states.append(np.empty((self._counter._kept + 1, 0), dtype=self._counter.fixed.dtype))
         self._states[index] = with_capacity(self._states[index], rows, 1)
         return self._states[index]
 

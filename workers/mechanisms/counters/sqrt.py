@@ -79,7 +79,7 @@ class SqrtCounter(Counter):
         self.rho_item = float_up(norm_squared / (2 * self._variance_of_all))
         self._factors = read_only(np.array([f / self._denominator for f in self._column]))
         sd, parts = float(root_of(self._variance_of_all)), float(self._factors.sum())
-        self.fixed = fixed_point(sd, parts, divisions=1, held=1)
+        self.fixed = fixed_point(sd, parts, sd, divisions=1)
 
     def nodes(self, t: int) -> dict[Node, int]:
         check_tick(self.kind, t, self._last_tick)

@@ -77,7 +77,7 @@ class TreeCounter(Counter):
         self.rho_item = float_up(sum((1 / (2 * s2) for s2 in self._variances), Fraction(0)))
         self._most = min((self.radix - 1) * self._tree.levels, self._last_tick)
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
-        self.fixed = fixed_point(max(self._sds), self._most)
+        self.fixed = fixed_point(max(self._sds), self._most, max(self._sds) * self._most)
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
