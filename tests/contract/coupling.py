@@ -136,7 +136,9 @@ def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, 
     before, after = worlds if sign > 0 else worlds[::-1]
     first = perform(adapter, before, seed, Probe())
     moves = adapter.moves(first, after, events, sign)
-    second = perform(adapter, after, seed, Probe(moves.all(), moves.of_numbers, script=first.probe.peels))
+    second = perform(
+        adapter, after, seed, Probe(moves.all(), moves.of_numbers, script=first.probe.peels)
+    )
     for t, (shown, expected) in enumerate(zip(second.transcript, first.transcript, strict=True), 1):
         assert shown == expected, f"tick {t}: the neighbour shows {shown}, not {expected}"
     return _price(moves, first.probe, second.probe)

@@ -184,7 +184,11 @@ class Probe:
         ):
             # Estimates of noise as it is need no values, and look at the code that runs.
             if self.keep_values or self.factor != 1:
-                counters.enter_context(patch.object(Counter, "draw", lambda counter, *args: self.counted(counter, *args)))
+                counters.enter_context(
+                    patch.object(
+                        Counter, "draw", lambda counter, *args: self.counted(counter, *args)
+                    )
+                )
                 for kind in (LiftedColumns, TreeColumns, SqrtColumns):
                     counters.enter_context(patch.object(kind, "at", at))
             yield self

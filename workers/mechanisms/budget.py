@@ -4,7 +4,7 @@
 
 `delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items whose
 publication reveals that they exist, and `delta_numerical` for the distance of the integer samplers
-from the ideal distributions (`accounting.sampler_delta`). Order statistics, whose accounting may be
+from the ideal distributions (`accounting.sampler_delta`); Gaussian mechanisms have none. Order statistics, whose accounting may be
 pure, have their own split in `order_statistics.config`.
 """
 
@@ -31,7 +31,7 @@ DISCOVERY_SHARE = 0.5
 def split(config: HistogramConfig, *, discovers: bool, gaussian: bool = False) -> PrivacyCost:
     """Return a histogram's budget, rho for noise; `ValueError` if it is too small to use."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
-    numerical = config.delta * NUMERICAL_SHARE
+    numerical = 0.0 if gaussian else config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical
     if config.rho is not None:
         rho, epsilon = config.rho, epsilon_of(config.rho, conversion, gaussian=gaussian)
@@ -39,7 +39,8 @@ def split(config: HistogramConfig, *, discovers: bool, gaussian: bool = False) -
         rho, epsilon = rho_of(config.epsilon, conversion, gaussian=gaussian), config.epsilon
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
-    failures = (("numerical", numerical), *([("discovery", discovery)] if discovers else ()))
+    parts = ("numerical", numerical), ("discovery", discovery)
+    failures = tuple((name, part) for name, part in parts if part)
     return PrivacyCost(rho, epsilon, config.delta, failures=failures, gaussian=gaussian)
 
 

@@ -131,7 +131,7 @@ _epsilon_of = memoized(maxsize=1 << 12)(epsilon_of)
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
-_GAUSSIAN: frozenset[str] = frozenset()  # the mechanisms with `Budgeted.gaussian`
+_GAUSSIAN = frozenset({"known_base", "unk_base"})  # the mechanisms with `Budgeted.gaussian`
 # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
@@ -184,15 +184,19 @@ def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> Pri
     """
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
+    gaussian = mechanism in _GAUSSIAN
+    conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
+    if gaussian:
+        rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
+        return PrivacyCost(rho, epsilon, delta, failures=(("discovery", rest),), gaussian=True)
     numerical = delta * NUMERICAL_SHARE
-    conversion = delta_of(rho, epsilon, gaussian=mechanism in _GAUSSIAN) * (1 - 1e-8)
     if conversion >= delta - numerical:
         return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
     rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
-    return PrivacyCost(rho, epsilon, delta, failures=failures, gaussian=mechanism in _GAUSSIAN)
+    return PrivacyCost(rho, epsilon, delta, failures=failures)
 
 
 def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, float]:

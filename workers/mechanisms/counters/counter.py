@@ -75,13 +75,15 @@ class OnCounters(CounterMechanism):
     `_counter` and discoveries cost at most `delta_discovery`.
     """
 
+    gaussian = True
+
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit, discovers=discovers)
         events = config.max_items * config.max_count**2
         rho_item = math.nextafter(float(Fraction(self._budget.rho) / events), 0.0)  # rounded down
         self._counter = counter = counter_of(config, rho_item)
         spent = math.nextafter(counter.rho_item * events, math.inf)
-        self._set_cost(spent, 0.0)
+        self._set_cost(spent, 0.0)  # no sampler has a part in it
 
     def noise(self, stream: NoiseStream) -> Noise:
         return self._counter.columns(stream)

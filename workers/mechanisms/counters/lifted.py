@@ -363,7 +363,9 @@ class LiftedColumns:
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
         if index == len(self._states):
-            self._states.append(np.empty((self._counter._kept + 1, 0), dtype=self._counter.fixed.dtype))
+            self._states.append(
+                np.empty((self._counter._kept + 1, 0), dtype=self._counter.fixed.dtype)
+            )
         self._states[index] = with_capacity(self._states[index], rows, 1)
         return self._states[index]
 

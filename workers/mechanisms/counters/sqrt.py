@@ -165,7 +165,9 @@ class SqrtColumns:
         """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
         if not len(tags):
             return
-        scale = math.ldexp(float(root_of(self._counter._variance_of_all)), self._counter.fixed.point)
+        scale = math.ldexp(
+            float(root_of(self._counter._variance_of_all)), self._counter.fixed.point
+        )
         for tick in range(first, last):
             words = self._redrawn.words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[0]
             own = nodes[tick, begin : begin + len(tags)]
