@@ -51,12 +51,20 @@ KNOWN = config(KnownBaseConfig, domain=LABELS, epsilon=1.0, delta=1e-9)
 UNK = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
 
 
+class PlainKnown(KnownBase):
+    gaussian: ClassVar[bool] = False
+
+
+class PlainUnk(UnkBase):
+    gaussian: ClassVar[bool] = False
+
+
 @cache
-def built(own: HistogramConfig) -> Mechanism:
+def built(own: HistogramConfig, *, gaussian: bool = True) -> Mechanism:
     if isinstance(own, UnkBaseConfig):
-        return GaussianUnk(own)
+        return GaussianUnk(own) if gaussian else PlainUnk(own)
     assert isinstance(own, KnownBaseConfig)
-    return GaussianKnown(own)
+    return GaussianKnown(own) if gaussian else PlainKnown(own)
 
 
 def conversion(cost: PrivacyCost) -> float:
@@ -74,19 +82,19 @@ def gaussian(rho: float, delta: float = 1e-9, times: int = 1) -> PrivacyCost:
 
 @pytest.mark.parametrize("own", [KNOWN, UNK], ids=lambda own: own.mechanism)
 def test_a_gaussian_mechanism_has_more_rho_for_the_same_epsilon(own: HistogramConfig) -> None:
-    cost, plain = built(own).cost(), build(own).cost()
+    cost, plain = built(own).cost(), built(own, gaussian=False).cost()
     assert (cost.gaussian, plain.gaussian) == (True, False)
     assert (cost.epsilon, cost.delta, cost.failures) == (1.0, 1e-9, plain.failures)
     assert cost.rho <= gaussian_rho(1.0, conversion(cost)) * (1 + 1e-8)
     assert cost.rho > 1.09 * plain.rho
-    assert built(own).sd(64) < 0.96 * build(own).sd(64)
+    assert built(own).sd(64) < 0.96 * built(own, gaussian=False).sd(64)
     assert gaussian_epsilon(cost.rho, conversion(cost)) <= 1.0 < epsilon_of(cost.rho, cost.delta)
 
 
 @pytest.mark.parametrize("own", [KNOWN, UNK], ids=lambda own: own.mechanism)
 def test_a_gaussian_mechanism_has_a_smaller_epsilon_for_the_same_rho(own: HistogramConfig) -> None:
     given = structs.replace(own, epsilon=None, rho=0.02)
-    cost, plain = built(given).cost(), build(given).cost()
+    cost, plain = built(given).cost(), built(given, gaussian=False).cost()
     assert cost.epsilon == pytest.approx(gaussian_epsilon(0.02, conversion(cost)), rel=1e-8)
     assert cost.epsilon < 0.96 * plain.epsilon
 
@@ -94,7 +102,7 @@ def test_a_gaussian_mechanism_has_a_smaller_epsilon_for_the_same_rho(own: Histog
 def test_the_description_says_it_and_that_of_others_is_as_before() -> None:
     """The mechanism id covers the description, so older epochs keep their ids."""
     assert built(KNOWN).public()["accounting"] == "gaussian"
-    assert "accounting" not in build(KNOWN).public()
+    assert "accounting" not in built(KNOWN, gaussian=False).public()
 
 
 # ---- sums ----------------------------------------------------------------------------------------
@@ -231,13 +239,16 @@ def test_a_ceiling_reads_from_the_state_what_is_gaussian(monkeypatch: pytest.Mon
     """Generations of before have no mark, and stay zCDP."""
     from tests.privacy.spending import test_spent
 
-    [before] = ceiling.charges_of("w", state([(UNK, 1, 2)]))
-    assert before.cost == build(UNK).cost() and not before.cost.gaussian
-    monkeypatch.setattr(test_spent, "build", lambda own, unit: built(own))
-    test_spent._fresh.cache_clear()
-    [after] = ceiling.charges_of("w", state([(UNK, 1, 2)]))
-    test_spent._fresh.cache_clear()
-    assert after.cost == built(UNK).cost() and after.cost.gaussian
+    def charge(*, gaussian: bool) -> Charge:
+        monkeypatch.setattr(test_spent, "build", lambda own, _: built(own, gaussian=gaussian))
+        test_spent._fresh.cache_clear()
+        [found] = ceiling.charges_of("w", state([(UNK, 1, 2)]))
+        test_spent._fresh.cache_clear()
+        assert found.cost == built(UNK, gaussian=gaussian).cost()
+        assert found.cost.gaussian is gaussian
+        return found
+
+    before, after = charge(gaussian=False), charge(gaussian=True)
     limit = ceiling.Ceiling("event", 9.0, 4e-9, None)
     pair = [replace(after, key=key) for key in ("a", "b")]
     spent = 2e-9 * (0.5 + 1e-6)
