@@ -2,10 +2,10 @@
 
     delta = delta_conversion + delta_discovery + delta_numerical
 
-`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items whose
+`delta_conversion` turns the cost into (epsilon, delta) once, `delta_discovery` pays for items whose
 publication reveals that they exist, and `delta_numerical` for the distance of the integer samplers
-from the ideal distributions (`accounting.sampler_delta`); Gaussian mechanisms have none. Order statistics, whose accounting may be
-pure, have their own split in `order_statistics.config`.
+from the ideal distributions (`accounting.sampler_delta`); Gaussian mechanisms have none. Order
+statistics, whose accounting may be pure, have their own split in `order_statistics.config`.
 """
 
 from dataclasses import replace

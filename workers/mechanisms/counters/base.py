@@ -173,6 +173,9 @@ class Counter(Frozen):
             normal.add_fine(words, terms.halves[some], terms.factors[some], normal.table(), out)
         return out
 
+    def columns(self, stream: NoiseStream) -> NoiseColumns:
+        raise NotImplementedError
+
     def exact(self, stream: NoiseStream, t: int, tag: Tags) -> int:
         """Return floor(N + 1/2) of one item, tag (1, 2), from as many bits as that takes."""
         words = 2

@@ -32,8 +32,8 @@ too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible eff
 The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has parts that add up to
 1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
 down: in all 1 + h / 2 nodes and 2 h divisions. Of levels with one block before the last tick
-nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not decided, or with a word too small
-for `normal.rough`, are drawn by `Counter.draw`.
+nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not
+decided, or with a word too small for `normal.rough`, are drawn by `Counter.draw`.
 """
 
 import math
@@ -165,10 +165,9 @@ def descend(
                 state[level, i] = right
             continue
         for i in range(rows):
+            node = np.int64(state[after, i])
             if a >= 0:
                 node = np.int64(normal.rough(words[a, i, a_half], table) * scale)
-            else:
-                node = np.int64(state[after, i])
             left, right = lefts[i], out[i]
             if b >= 0:
                 beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
