@@ -31,7 +31,7 @@ import numpy as np
 from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import normal
-from workers.mechanisms.noise.gaussian import round_up_sigma_squared
+from workers.mechanisms.noise.gaussian import check_sigma_squared, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen, memoized, read_only
@@ -42,8 +42,6 @@ _TICKS_AT_ONCE = 16
 _FURTHER = 1 << 48
 # Fewer bits leave too many rows undecided, more decide few.
 _LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
-# With more noise nothing is useful.
-_LARGEST_VARIANCE = 1 << 32
 
 Node = tuple[int, int]
 
@@ -306,9 +304,5 @@ def root_of(variance: Fraction) -> Decimal:
 def rounded_up(variance: Fraction) -> Fraction:
     """Round a variance up, to a grid that all machines share; `ValueError` if it is too large."""
     found = round_up_sigma_squared(variance)
-    if found > _LARGEST_VARIANCE:
-        raise ValueError(
-            f"sigma_squared = {float(found):g}: must be at most {_LARGEST_VARIANCE} (a larger rho, "
-            "or fewer levels, needs less noise)"
-        )
+    check_sigma_squared(found)
     return found
