@@ -48,7 +48,8 @@ class InversionTable(Frozen):
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
         self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
         # The type's most negative value marks undecided words, so it must not be a sample.
-        self.dtype = np.dtype(np.int16 if self.bound < 1 << 15 else np.int32)
+        narrow = self.bound < 1 << 15
+        self.dtype = np.dtype(np.int16) if narrow else np.dtype(np.int32)
         self._ambiguous = np.iinfo(self.dtype).min
         high = [threshold >> _HALF_BITS for threshold in thresholds]
         low = [threshold & _HALF_MASK for threshold in thresholds]
