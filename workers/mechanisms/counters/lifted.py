@@ -66,8 +66,9 @@ from workers.runtime.frozen import memoized, read_only
 _UNBOUNDED_LEVELS = 50
 _TOTAL = (0, 0)
 
-# In 1/40: weights inside a level, of the finest and the coarsest levels; these multiply where a
-# level is both, others have 1. Then of a level's first and last node, and of the total.
+# In 1/40: weights inside a level, of the finest and the coarsest levels (of the two coarsest there
+# is no inside); these multiply where a level is both, others have 1. Then of a level's first and
+# last node, and of the total.
 _FINEST, _COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
 _EDGE, _COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
 _WEIGHT_OF_TOTAL = Fraction(136, 40)
