@@ -242,14 +242,15 @@ def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> Fi
     """Return units for sums in which absolute coefficients add up to at most `parts`.
 
     A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
-    rounded down by one; the factor is far above what rounds the floats. In what is held, absolute
-    coefficients times their sd add up to at most `reach`: it fits its type.
+    rounded down by one. The factor allows for floats: up to 5,000 roundings of a node, or of a sum
+    it is in, by 6.4 2^-53 sd each. In what is held, absolute coefficients times their sd add up to
+    at most `reach`: it fits its type.
     """
     point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
         point, dtype = _WIDE_POINT, np.dtype(np.int64)
-    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 1e-5), point)
+    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 2.0**-7), point)
     return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
 
 
@@ -280,8 +281,9 @@ class Redrawn:
         self._undecided += (self._found[:open_rows] + row).tolist()
 
     def finish(self, t: int, tags: Tags, out: Longs) -> Longs:
-        small = (row for row in self._small if row < len(tags))
-        rows = np.array(sorted({*self._undecided, *small}), dtype=np.int64)
+        # A call that failed may have left rows, and this one may be of fewer.
+        found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
+        rows = np.array(sorted(found), dtype=np.int64)
         self._undecided.clear()
         if len(rows):
             out[rows] = self._counter.draw(self._stream, t, tags[rows])
