@@ -1,8 +1,8 @@
 """Instrument the mechanisms' noise: record draws, move single values, repeat picks, plant errors.
 
-All randomness of the core goes through these: `InversionTable.draw` and `draw_cells` (integers),
-`Counter.draw` and the `at` of its columns (sums of normal numbers), and `selection._peel` (every
-pick of the exponential mechanism). A noise value's key is its block, tag XOR cell: the word is AES
+All randomness of the core goes through these: `InversionTable.draw` (integers), `Counter.draw` and
+the `at` of its columns (sums of normal numbers), and `selection._peel` (every pick of the
+exponential mechanism). A noise value's key is its block, tag XOR cell: the word is AES
 of it; a normal number's has its half of the word as well.
 
     drawn    block -> (its table, the value), of integers
@@ -154,19 +154,6 @@ class Probe:
                 out[:] = wide
             self.drew(table, cell, tags, out)
 
-        def draw_cells(
-            table: InversionTable, stream: NoiseStream, cells: Sequence[Block], tags: Tags
-        ) -> NDArray[Any]:
-            if self.factor != 1:
-                out: NDArray[Any] = np.empty((len(cells), len(tags)), dtype=table.dtype)
-                for cell, row in zip(cells, out, strict=True):
-                    draw(table, stream, cell, tags, row)
-                return out
-            out = _DRAW_CELLS(table, stream, cells, tags)
-            for cell, row in zip(cells, out, strict=True):
-                self.drew(table, cell, tags, row)
-            return out
-
         def largest(cell: Cell, rows: Rows, k: int) -> Rows:
             found = _LARGEST(cell, rows, k)
             self._ids = [(high, low) for high, low in cell.tags[found].tolist()]
@@ -178,7 +165,6 @@ class Probe:
         with (
             ExitStack() as counters,
             patch.object(InversionTable, "draw", draw),
-            patch.object(InversionTable, "draw_cells", draw_cells),
             patch.object(selection, "_peel", self.peeled),
             patch.object(Cell, "largest", largest),
         ):
@@ -213,6 +199,6 @@ def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
 # A stream key without items is not asked and shows nothing: if its neighbour has items, BOTTOM must
 # come first (this cannot see a private kbar).
 _NOTHING: dict[bool, list[object]] = {False: [BOTTOM], True: [0]}
-_DRAW, _DRAW_CELLS = InversionTable.draw, InversionTable.draw_cells
+_DRAW = InversionTable.draw
 _PEEL = selection._peel
 _LARGEST = Cell.largest

@@ -2,17 +2,16 @@
 
     delta = delta_conversion + delta_discovery + delta_numerical
 
-`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items whose
+`delta_conversion` turns the cost into (epsilon, delta) once, `delta_discovery` pays for items whose
 publication reveals that they exist, and `delta_numerical` for the distance of the integer samplers
-from the ideal distributions (`accounting.sampler_delta`); Gaussian mechanisms have none. Order statistics, whose accounting may be
-pure, have their own split in `order_statistics.config`.
+from the ideal distributions (`accounting.sampler_delta`); Gaussian mechanisms have none. Order
+statistics, whose accounting may be pure, have their own split in `order_statistics.config`.
 """
 
 from dataclasses import replace
 from typing import ClassVar
 
 from workers.mechanisms.accounting import (
-    REMEDY,
     PrivacyCost,
     check_sampler_delta,
     epsilon_of,
@@ -62,11 +61,9 @@ class Budgeted(Mechanism):
     def delta_discovery(self) -> float:
         return dict(self._budget.failures).get("discovery", 0.0)
 
-    def _set_cost(
-        self, rho: float, tv: float, *, times: int = 1, tests_tv: float = 0.0, remedy: str = REMEDY
-    ) -> None:
+    def _set_cost(self, rho: float, tv: float, *, times: int = 1) -> None:
         """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
         own = self._budget
-        numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
-        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, remedy)
+        numerical = sampler_delta(own.epsilon, times, tv)
+        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE)
         self._cost = replace(own, rho=min(own.rho, rho))  # `rho` is rounded up

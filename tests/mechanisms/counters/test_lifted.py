@@ -54,7 +54,10 @@ def spent(counter: LiftedCounter, matrix: Matrix) -> list[Fraction]:
     """Return what one event costs, by its tick."""
     places = range(counter.offset, counter.offset + counter._last_tick)
     return [
-        sum(row[place] ** 2 / (2 * counter.variance_of(node)) for node, row in matrix.items())
+        sum(
+            (row[place] ** 2 / (2 * counter.variance_of(node)) for node, row in matrix.items()),
+            Fraction(0),
+        )
         for place in places
     ]
 
@@ -94,10 +97,10 @@ def test_a_fault_in_the_mechanism_is_noticed(fault: str, monkeypatch: pytest.Mon
             return found
 
         monkeypatch.setattr(counter, "nodes", wrong)
-        with pytest.raises(AssertionError):
-            for t in range(1, 33):
-                for s in range(1, 33):
-                    assert decoded(counter, matrix, t, s - 1) == (s <= t)
+        sums = (
+            (t, s, decoded(counter, matrix, t, s - 1)) for t in range(1, 33) for s in range(1, 33)
+        )
+        assert any(found != (s <= t) for t, s, found in sums)
         return
     if fault == "weight":
         for level in range(6):
@@ -222,7 +225,7 @@ def test_every_path_gives_the_same_noise(path: str, monkeypatch: pytest.MonkeyPa
     counter = thawed(LiftedCounter(16, 0.01))
     tags = numbered("paths", 20)
     plain = [counter.draw(STREAM, t, tags).tolist() for t in range(1, 17)]
-    monkeypatch.setattr(counter, "_error", 1 << counter._point)
+    monkeypatch.setattr(counter, "fixed", counter.fixed._replace(error=1 << counter.fixed.point))
     asked = []
     if path == "floats":
         monkeypatch.setattr(base._Terms, "error", 1.0, raising=False)

@@ -88,14 +88,14 @@ def test_the_bound_on_the_normal_tail_is_one() -> None:
 def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_the_ticks_own(
     horizon: int, expected: float
 ) -> None:
-    """mechanisms.md 3, (threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 8 % more."""
+    """mechanisms.md 3, (threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 3 % more."""
     counter = make_counter("lifted", horizon, 0.005)
     constant, per_tick = ConstantDiscovery(counter, 1, 1, 1e-9), Discovery(counter, 1, 1, 1e-9)
     mu = math.sqrt(2 * counter.rho_item)
     assert (constant.threshold(1) - 1) * mu == pytest.approx(expected, rel=0.01)
     variances = [constant._noise_of(t).variance for t in range(1, horizon + 1, _CHUNK_TICKS)]
     worst = int(np.argmax(np.concatenate(variances))) + 1
-    assert constant.threshold(1) < 0.95 * per_tick.threshold(worst)
+    assert constant.threshold(1) < 0.98 * per_tick.threshold(worst)
 
 
 @pytest.mark.parametrize(("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)])

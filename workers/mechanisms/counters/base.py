@@ -32,7 +32,7 @@ import numpy as np
 from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import normal
-from workers.mechanisms.noise.gaussian import round_up_sigma_squared
+from workers.mechanisms.noise.gaussian import check_sigma_squared, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen, memoized, read_only
@@ -45,8 +45,6 @@ _FURTHER = 1 << 48
 _LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
 # Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
 _SMALL_DIGITS, _LARGEST, _ANY_WORD = 20, 10, np.uint64(1 << 63)
-# With more noise nothing is useful.
-_LARGEST_VARIANCE = 1 << 32
 
 Node = tuple[int, int]
 
@@ -181,7 +179,7 @@ class Counter(Frozen):
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
         """Return N of one item with words too small for `normal.fine`; NaN if unknown."""
-        # `exact` takes 5 ms a node (measured): minutes for a row of the sqrt counter, at every tick.
+        # `exact` takes 5 ms a node (measured): minutes a tick for a row of sqrt.
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
@@ -200,6 +198,9 @@ class Counter(Frozen):
                 z = normal.inverse(Fraction(2 * v + 1, 1 << 129), _SMALL_DIGITS)
                 out[0] += factors[i] * sign * float(z)
         return float(out[0])
+
+    def columns(self, stream: NoiseStream) -> NoiseColumns:
+        raise NotImplementedError
 
     def exact(self, stream: NoiseStream, t: int, tag: Tags) -> int:
         """Return floor(N + 1/2) of one item, tag (1, 2), from as many bits as that takes."""
@@ -339,9 +340,5 @@ def root_of(variance: Fraction) -> Decimal:
 def rounded_up(variance: Fraction) -> Fraction:
     """Round a variance up, to a grid that all machines share; `ValueError` if it is too large."""
     found = round_up_sigma_squared(variance)
-    if found > _LARGEST_VARIANCE:
-        raise ValueError(
-            f"sigma_squared = {float(found):g}: must be at most {_LARGEST_VARIANCE} (a larger rho, "
-            "or fewer levels, needs less noise)"
-        )
+    check_sigma_squared(found)
     return found

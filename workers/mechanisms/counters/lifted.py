@@ -32,8 +32,8 @@ too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible eff
 The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has parts that add up to
 1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
 down: in all 1 + h / 2 nodes and 2 h divisions. Of levels with one block before the last tick
-nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not decided, or with a word too small
-for `normal.rough`, are drawn by `Counter.draw`.
+nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not
+decided, or with a word too small for `normal.rough`, are drawn by `Counter.draw`.
 """
 
 import math
@@ -66,8 +66,9 @@ from workers.runtime.frozen import memoized, read_only
 _UNBOUNDED_LEVELS = 50
 _TOTAL = (0, 0)
 
-# In 1/40: weights inside a level, of the finest and the coarsest levels; these multiply where a
-# level is both, others have 1. Then of a level's first and last node, and of the total.
+# In 1/40: weights inside a level, of the finest and the coarsest levels (of the two coarsest there
+# is no inside); these multiply where a level is both, others have 1. Then of a level's first and
+# last node, and of the total.
 _FINEST, _COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
 _EDGE, _COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
 _WEIGHT_OF_TOTAL = Fraction(136, 40)
@@ -165,10 +166,9 @@ def descend(
                 state[level, i] = right
             continue
         for i in range(rows):
+            node = np.int64(state[after, i])
             if a >= 0:
                 node = np.int64(normal.rough(words[a, i, a_half], table) * scale)
-            else:
-                node = np.int64(state[after, i])
             left, right = lefts[i], out[i]
             if b >= 0:
                 beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)

@@ -11,6 +11,7 @@ only the best: later parts differ between them by less than 2^-11 of one node's 
 found are compared with their true variances, edges included.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -93,11 +94,11 @@ class LiftedVariance(Frozen):
             whole, last = _moments(level, 1 << level), self._last(level)
             # The four blocks at and beside the edges have parts of their own.
             beside = {k for k in (0, 1, last - 1, last) if 0 <= k < blocks}
-            total += sum(self._block(level, k, whole) for k in beside)
+            total += math.fsum(self._block(level, k, whole) for k in beside)
             if (others := min(blocks, last + 1) - len(beside)) > 0:
                 total += others * self._block(level, 2, whole)
             total += self._block(level, blocks, _moments(level, rest))
-        return total
+        return float(total)
 
     def _block(self, level: int, k: int, m: "_Moments") -> float:
         """Return the sum of a level's parts over the first places of block k."""

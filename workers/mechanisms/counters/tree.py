@@ -161,7 +161,7 @@ class TreeColumns:
     def _add(
         self, level: int, first: int, last: int, tags: Tags, total: normal.Numbers, row: int
     ) -> None:
-        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row`."""
+        """Add blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row` on."""
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)

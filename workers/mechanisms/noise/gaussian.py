@@ -104,33 +104,14 @@ def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
     return inversion.round_up_to_grid(sigma_squared, "sigma_squared")
 
 
-# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
-_REACH_SQUARED = 178.84
-
-
-def reach(sigma_squared: Fraction) -> int:
-    """Return an upper bound, at least 1, on the values of the table of this variance.
-
-    A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian
-    with proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2).
-    """
-    check_sigma_squared(sigma_squared)
-    return math.ceil(math.sqrt(_REACH_SQUARED * float(sigma_squared)))
-
-
 class IntegerGaussian(InversionTable):
-    """Sampler of N_Z(0, sigma_squared), cached by `integer_gaussian`.
-
-    `test_tv` is an upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
-    threshold is off by at most half a unit (less where it rounded to 0) and the tail left out.
-    """
+    """Sampler of N_Z(0, sigma_squared), cached by `integer_gaussian`."""
 
     def __init__(self, sigma_squared: Fraction) -> None:
         check_sigma_squared(sigma_squared)
         self.sigma_squared = Fraction(sigma_squared)
         lower, tail = _lower_thresholds(self.sigma_squared)
-        super().__init__(inversion.mirrored(lower), -len(lower), tail, reach(self.sigma_squared))
-        self.test_tv = math.nextafter(math.ldexp(1, -WORD_BITS) + tail, math.inf)
+        super().__init__(inversion.mirrored(lower), -len(lower), tail)
 
     def __repr__(self) -> str:
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"

@@ -26,11 +26,13 @@ import math
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_inline
-from workers.arrays.types import Codes, Floats, Longs, Words
+from workers.arrays.types import Floats, Longs, Words
 from workers.runtime.frozen import memoized, read_only
 
 # Incremented whenever the same words would give another number; part of every mechanism id.
@@ -40,7 +42,8 @@ ROUGH_ERROR, ROUGH_LEAST = 2.0**-31, 1 << 33
 FINE_ERROR, FINE_LEAST = 2.0**-42, 1 << 40
 LARGEST = 6.4
 
-Numbers = Codes | Longs
+# int32 or int64.
+Numbers = NDArray[np.signedinteger[Any]]
 
 _DIGITS = 40
 _LEAST_BITS = 33
@@ -120,7 +123,7 @@ def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs
         value = np.int64(values[i]) + half
         out[i] = value >> point
         open_rows[found] = i
-        found += ((value + error) & mask) <= 2 * error
+        found += int(((value + error) & mask) <= 2 * error)
     return found
 
 
@@ -128,7 +131,7 @@ def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs
 def add_rough(words: Words, half: int, scale: float, table: Floats, out: Numbers) -> None:
     """Add scale z, an integer, of words (n, 2) to `out` (n,)."""
     for i in range(len(out)):
-        out[i] += np.int64(rough(words[i, half], table) * scale)
+        out[i] = out[i] + np.int64(rough(words[i, half], table) * scale)
 
 
 @memoized(1)

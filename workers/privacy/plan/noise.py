@@ -207,13 +207,14 @@ def counter_of(mechanism: Mechanism) -> dict[str, Any]:
 
 def curve_of(counter: Mapping[str, Any]) -> Curve:
     if counter["kind"] == "lifted":
-        pairs = [tuple(map(_float, pair)) for pair in counter["sigma_squared"]]
+        pairs = [(_float(inside), _float(edge)) for inside, edge in counter["sigma_squared"]]
         return LiftedCurve(LiftedVariance(pairs, counter["offset"]))
     if counter["kind"] == "tree":
         return DigitCurve(counter["radix"], variances(counter), rounding=_ROUNDING)
     k = np.arange(1, counter["horizon"], dtype=np.float64)
     factors = np.cumprod(np.concatenate(([1.0], (2 * k - 1) / (2 * k))))
-    return TableCurve(np.cumsum(factors**2) * _float(counter["sigma_squared"]) + _ROUNDING)
+    of_ticks = np.cumsum(factors**2) * _float(counter["sigma_squared"]) + _ROUNDING
+    return TableCurve(of_ticks.astype(np.float64))
 
 
 def rho_item_of(counter: Mapping[str, Any]) -> float:
