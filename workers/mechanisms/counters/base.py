@@ -11,10 +11,11 @@
 The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is post-processing of a
 Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
 with c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at
-most sum_v |c_v| (FINE_ERROR + (n + 6) 6.4 2^-53), with products and sums in any order. Where an
-integer is as near to N + 1/2, or a z too large for `normal.fine`, `Counter.exact` takes more bits
-of every number until floor(N + 1/2) is the same at both ends of an interval around N. `columns`
-keep numbers of rows from tick to tick, and give what `draw` does.
+most sum_v |c_v| (FINE_ERROR + (n + 6) 10 2^-53), with products and sums in any order. A z too large
+for `normal.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128, so z
+is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64, `Counter.exact`
+takes more bits of every number until floor(N + 1/2) is the same at both ends of an interval around
+N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) z_v / D, and two roundings, counted as if
 independent; tick 0 has no noise.
@@ -42,6 +43,8 @@ _TICKS_AT_ONCE = 16
 _FURTHER = 1 << 48
 # Fewer bits leave too many rows undecided, more decide few.
 _LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
+# Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
+_SMALL_DIGITS, _LARGEST, _ANY_WORD = 20, 10, np.uint64(1 << 63)
 
 Node = tuple[int, int]
 
@@ -155,7 +158,10 @@ class Counter(Frozen):
         rows = max(1, CHUNK_ROWS // max(1, len(terms.cells)))
         for first in range(0, len(tags), rows):
             part = tags[first : first + rows]
-            noise = self._floats(stream, terms, part) + 0.5
+            noise = self._floats(stream, terms, part)
+            for row in np.flatnonzero(np.isnan(noise)).tolist():
+                noise[row] = self._with_small(stream, terms, part[row : row + 1])
+            noise += 0.5
             whole = np.floor(noise)
             decided = np.abs(noise - np.rint(noise)) > terms.error  # not where NaN
             out[first : first + rows] = np.where(decided, whole, 0)
@@ -170,6 +176,28 @@ class Counter(Frozen):
             words = stream.chunk(tags, terms.cells[some]).reshape(-1, len(tags), 2)
             normal.add_fine(words, terms.halves[some], terms.factors[some], normal.table(), out)
         return out
+
+    def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
+        """Return N of one item with words too small for `normal.fine`; NaN if unknown."""
+        # `exact` takes 5 ms a node (measured): minutes a tick for a row of sqrt.
+        out = np.zeros(1)
+        for first in range(0, len(terms.cells), CHUNK_ROWS):
+            some = slice(first, first + CHUNK_ROWS)
+            cells, halves, factors = terms.cells[some], terms.halves[some], terms.factors[some]
+            words = stream.chunk(tag, cells).reshape(-1, 1, 2).copy()
+            own = words[np.arange(len(halves)), 0, halves]
+            small = np.flatnonzero(own < np.uint64(2 * normal.FINE_LEAST)).tolist()
+            words[small] = _ANY_WORD
+            normal.add_fine(words, halves, _without(factors, small), normal.table(), out)
+            for i in small:
+                level, number = map(int, cells[i])
+                further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
+                sign, v = _sign_and_rest(int(own[i]) << 64 | int(further), 2)
+                if v < 1 << 64:
+                    return math.nan
+                z = normal.inverse(Fraction(2 * v + 1, 1 << 129), _SMALL_DIGITS)
+                out[0] += factors[i] * sign * float(z)
+        return float(out[0])
 
     def columns(self, stream: NoiseStream) -> NoiseColumns:
         raise NotImplementedError
@@ -218,6 +246,12 @@ def _sign_and_rest(value: int, words: int) -> tuple[int, int]:
     return (-1 if first & 1 else 1), (first >> 1) << shift | rest
 
 
+def _without(factors: Floats, nodes: list[int]) -> Floats:
+    left = factors.copy()
+    left[nodes] = 0
+    return left
+
+
 # Columns of many keys ask one by one.
 @memoized(64)
 def _terms(counter: Counter, t: int) -> _Terms:
@@ -225,7 +259,7 @@ def _terms(counter: Counter, t: int) -> _Terms:
     nodes = counter.nodes(t)
     factors = np.array([a / counter._denominator * counter.sd_of(v) for v, a in nodes.items()])
     halves = np.array([k & 1 for _, k in nodes], dtype=np.int64)
-    of_each = normal.FINE_ERROR + (len(nodes) + 6) * normal.LARGEST * 2.0**-53
+    of_each = normal.FINE_ERROR + (len(nodes) + 6) * _LARGEST * 2.0**-53
     error = float(np.abs(factors).sum()) * of_each * (1 + 2.0**-20)
     cells = cells_of((level, k >> 1) for level, k in nodes)
     return _Terms(cells, read_only(halves), read_only(factors), error)
@@ -243,14 +277,15 @@ def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> Fi
     """Return units for sums in which absolute coefficients add up to at most `parts`.
 
     A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
-    rounded down by one; the factor is far above what rounds the floats. In what is held, absolute
-    coefficients times their sd add up to at most `reach`: it fits its type.
+    rounded down by one. The factor allows for floats: up to 5,000 roundings of a node, or of a sum
+    it is in, by 6.4 2^-53 sd each. In what is held, absolute coefficients times their sd add up to
+    at most `reach`: it fits its type.
     """
     point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
         point, dtype = _WIDE_POINT, np.dtype(np.int64)
-    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 1e-5), point)
+    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 2.0**-7), point)
     return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
 
 
@@ -281,8 +316,9 @@ class Redrawn:
         self._undecided += (self._found[:open_rows] + row).tolist()
 
     def finish(self, t: int, tags: Tags, out: Longs) -> Longs:
-        small = (row for row in self._small if row < len(tags))
-        rows = np.array(sorted({*self._undecided, *small}), dtype=np.int64)
+        # A call that failed may have left rows, and this one may be of fewer.
+        found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
+        rows = np.array(sorted(found), dtype=np.int64)
         self._undecided.clear()
         if len(rows):
             out[rows] = self._counter.draw(self._stream, t, tags[rows])

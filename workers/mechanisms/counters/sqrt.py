@@ -20,8 +20,9 @@ Guarantee: rho = ||c||^2 / (2 s2) for each item it changes by one, for all relea
 when the stream reacts to them: B is lower triangular with positive diagonal, and invertible
 (docs/decisions/0030-lifted-haar.md, 2).
 
-A row keeps z_s of every tick in the units of `fixed_point`, as int32; N is their sum with f' as
-floats, off by at most (T + 2) 2^-53 of sum f |z| <= sum f 6.4 sd, less than a unit.
+A row keeps z_s of every tick in the units of `fixed_point`; N is their sum with f' as floats, in
+parts of 1,024 ticks. A node is in at most 1,024 + 64 + 2 roundings, which `fixed_point` allows for;
+rounding N to a unit counts as a division.
 
 Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay,
 "Almost Tight Error Bounds on Differentially Private Continual Counting".
