@@ -79,8 +79,8 @@ class SqrtCounter(Counter):
         self._variance_of_all = rounded_up(norm_squared / (2 * Fraction(rho_item)))
         self.rho_item = float_up(norm_squared / (2 * self._variance_of_all))
         self._factors = read_only(np.array([f / self._denominator for f in self._column]))
-        sd, parts = float(root_of(self._variance_of_all)), float(self._factors.sum())
-        self.fixed = fixed_point(sd, parts, sd, divisions=1)
+        self._sd, parts = float(root_of(self._variance_of_all)), float(self._factors.sum())
+        self.fixed = fixed_point(self._sd, parts, self._sd, divisions=1)
 
     def nodes(self, t: int) -> dict[Node, int]:
         check_tick(self.kind, t, self._last_tick)
@@ -88,6 +88,9 @@ class SqrtCounter(Counter):
 
     def variance_of(self, node: Node) -> Fraction:
         return self._variance_of_all
+
+    def sd_of(self, node: Node) -> float:
+        return self._sd
 
     def variance(self, t: int) -> Fraction:
         check_tick(self.kind, t, self._last_tick)
@@ -166,9 +169,7 @@ class SqrtColumns:
         """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
         if not len(tags):
             return
-        scale = math.ldexp(
-            float(root_of(self._counter._variance_of_all)), self._counter.fixed.point
-        )
+        scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
         for tick in range(first, last):
             words = self._redrawn.words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[0]
             own = nodes[tick, begin : begin + len(tags)]

@@ -89,6 +89,9 @@ class TreeCounter(Counter):
     def variance_of(self, node: Node) -> Fraction:
         return self._variances[node[0]]
 
+    def sd_of(self, node: Node) -> float:
+        return self._sds[node[0]]
+
     def variances(self, ticks: Longs) -> Floats:
         total = np.zeros(len(ticks))
         for variance in self._variances:
