@@ -116,7 +116,7 @@ class SqrtCounter(Counter):
         return math.sqrt(variance + sum(normal.rounded_variance(end) - end for end in ends))
 
     def _shape(self) -> dict[str, object]:
-        return {"sigma_squared": str(self._variance_of_all)}
+        return {"bits": _BITS, "sigma_squared": str(self._variance_of_all)}
 
     def columns(self, stream: NoiseStream) -> "SqrtColumns":
         return SqrtColumns(self, stream)
