@@ -22,7 +22,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.privacy.plan.advice import _end, end_choices
+from workers.privacy.plan.advice import end_choices
 from workers.privacy.plan.make import plan_of
 from workers.privacy.plan.memory import memory_of
 from workers.privacy.plan.model import Bucket, EndChoice, HistogramPlan, Plan
@@ -51,7 +51,9 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
     one = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
     found = total_of(built(one, structs.replace(one, name="other")))
     rho, failures = summed(build(one).cost() for _ in range(2))
-    assert found.epsilon == pytest.approx(epsilon_of(rho, found.delta - failures), rel=1e-8)
+    assert found.epsilon == pytest.approx(
+        epsilon_of(rho, found.delta - failures, gaussian=True), rel=1e-8
+    )
     assert found.epsilon == pytest.approx(1.41, abs=0.005)
     assert found.delta == pytest.approx(2e-9)
     assert found.epsilon_of_the_sum == 2.0
@@ -138,7 +140,7 @@ def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
     assert [size.rows for size in memory_of(build(known), known).sizes] == [12]
     assert memory_of(build(known), known).label_bytes == 4
     sqrt = config(KnownBaseConfig, domain=LABELS, counter="sqrt")
-    assert memory_of(build(sqrt), sqrt).noise_per_row == 8 * 64
+    assert memory_of(build(sqrt), sqrt).noise_per_row == 4 * 64
     sketch = config(MisraGriesConfig, size=50)
     mechanism = build(sketch)
     assert memory_of(mechanism, sketch).rows_most == getattr(mechanism, "counters_max", None)
@@ -184,7 +186,7 @@ def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
     plan = planned(config(KnownBaseConfig, domain=LABELS, counter="tree", horizon=1024))
     assert [row.chosen for row in plan.counters] == [True] + [False] * (len(plan.counters) - 1)
     ratios = {(row.counter, row.radix): row.times_worst for row in plan.counters if row.possible}
-    assert ratios["lifted", None] == pytest.approx(4.22 / 8.49, rel=0.01)
+    assert ratios["lifted", None] == pytest.approx(3.54 / 8.49, rel=0.01)
     assert ratios["sqrt", None] == pytest.approx(3.27 / 8.49, rel=0.02)
     assert any('counter = "sqrt"' in sentence for sentence in plan.advice)
     unknown = {row.counter: row for row in planned(config(UnkBaseConfig)).counters}
@@ -341,13 +343,6 @@ def test_the_share_named_costs_other_ticks_at_most_a_third(horizon: int, named: 
     for row in rows[1:]:
         assert row.end_share is not None
         assert (row.worst_sd <= none.worst_sd * 4 / 3 * (1 + 1e-9)) is (row.end_share <= named)
-
-
-def test_none_is_named_where_no_share_can_be_had() -> None:
-    """A budget at the edge of the noise tables leaves nothing to choose."""
-    rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=1000, epsilon=None, rho=2.9e-9))
-    assert [(row.end_share, row.recommended) for row in rows] == [(None, False)]
-    assert not list(_end(rows))
 
 
 def test_a_share_in_use_is_not_argued_with() -> None:

@@ -84,7 +84,9 @@ def gaussian(rho: float, delta: float = 1e-9, times: int = 1) -> PrivacyCost:
 def test_a_gaussian_mechanism_has_more_rho_for_the_same_epsilon(own: HistogramConfig) -> None:
     cost, plain = built(own).cost(), built(own, gaussian=False).cost()
     assert (cost.gaussian, plain.gaussian) == (True, False)
-    assert (cost.epsilon, cost.delta, cost.failures) == (1.0, 1e-9, plain.failures)
+    assert (cost.epsilon, cost.delta) == (1.0, 1e-9)
+    parts = tuple(part for part in plain.failures if part[0] != "numerical")
+    assert cost.failures == parts
     assert cost.rho <= gaussian_rho(1.0, conversion(cost)) * (1 + 1e-8)
     assert cost.rho > 1.09 * plain.rho
     assert built(own).sd(64) < 0.96 * built(own, gaussian=False).sd(64)
