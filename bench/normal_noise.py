@@ -34,7 +34,7 @@ def count(words: Words, scale: float, table: Floats, bins: Longs) -> None:
     middle = len(bins) // 2
     for i in range(len(words)):
         for half in range(2):
-            place = np.int64(np.floor(normal.rough(words[i, half], table) * scale)) + middle
+            place = int(np.floor(normal.rough(words[i, half], table) * scale)) + middle
             bins[min(max(place, 0), len(bins) - 1)] += 1
 
 

@@ -188,8 +188,9 @@ def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> Pri
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
     if gaussian:
         rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
-        name = "discovery" if mechanism == "unk_base" else NUMERICAL  # of rounding epsilon
-        return PrivacyCost(rho, epsilon, delta, failures=((name, rest),), gaussian=True)
+        # All of a known domain's delta converts rho.
+        own = (("discovery", rest),) if mechanism == "unk_base" else ()
+        return PrivacyCost(rho, epsilon, delta, failures=own, gaussian=True)
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
         return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)

@@ -13,7 +13,6 @@ from tests.mechanisms.small import KEY, STREAM, assert_variance, numbered
 from workers.arrays.types import Tags, Words
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.counter import KINDS, make_counter
-from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.noise.keyed import CHUNK_ROWS
@@ -248,9 +247,9 @@ def test_parameters_outside_their_range_are_refused(
 @every_counter
 def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
     """`plan` sizes the machine by it: four or eight bytes a number that is kept."""
-    kept = {
-        LiftedCounter: lambda: min((last_tick(counter) - 1).bit_length(), 40) + 1,
-        TreeCounter: lambda: counter._tree.levels,
-        SqrtCounter: lambda: last_tick(counter),
-    }[type(counter)]()
+    kept = min((last_tick(counter) - 1).bit_length(), 40) + 1
+    if isinstance(counter, TreeCounter):
+        kept = counter._tree.levels
+    elif isinstance(counter, SqrtCounter):
+        kept = last_tick(counter)
     assert counter.columns(STREAM).bytes_per_row in (4 * kept, 8 * kept)

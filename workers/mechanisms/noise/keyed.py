@@ -35,8 +35,8 @@ Cell = tuple[int, int]
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
-# 16 B in and 16 B out per row stay in a core's L2 cache (measured with 1 MiB, per row and tick of one
-# cell of a counter: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns).
+# 16 B in and 16 B out per row stay in a core's L2 cache (measured with 1 MiB, per row and tick:
+# 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns).
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
