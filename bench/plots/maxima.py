@@ -14,7 +14,7 @@ from workers.privacy.theorems import Data, error_bounds
 COLUMNS, SEEDS = 8, 3
 LINES = {
     "tree": Line("known_base, tree", BLUE, "s", (0, (5, 2))),
-    "lifted": Line("known_base, haar", BLACK, "o"),
+    "lifted": Line("known_base, lifted", BLACK, "o"),
     "two_level": Line("two_level", RED, "D", (0, (7, 2, 2, 2))),
     "bounded_max": Line("bounded_max (told the maximum)", ORANGE, "^", (0, (1, 1))),
 }
