@@ -9,7 +9,7 @@ import pytest
 from mpmath import mp
 
 from workers.arrays.types import Floats, Words
-from workers.mechanisms.noise import normal
+from workers.mechanisms.noise import normal, normal_loops
 
 BITS = 200
 
@@ -39,12 +39,12 @@ def some_words(least: int, count: int) -> list[int]:
 
 
 def rough(words: Words, table: Floats) -> Floats:
-    return np.array([normal.rough(word, table) for word in words[0, :, 0]])
+    return np.array([normal_loops.rough(word, table) for word in words[0, :, 0]])
 
 
 def fine(words: Words, table: Floats) -> Floats:
     out = np.zeros(words.shape[1])
-    normal.add_fine(words, np.zeros(1, dtype=np.int64), np.ones(1), table, out)
+    normal_loops.add_fine(words, np.zeros(1, dtype=np.int64), np.ones(1), table, out)
     return out
 
 
@@ -96,7 +96,7 @@ def test_small_words_are_raised_and_listed() -> None:
     words = np.random.default_rng(1).integers(1 << 40, 1 << 64, (50, 2), dtype=np.uint64)
     words[7, 1], words[20, 0], words[30] = 5, 2 * normal.ROUGH_LEAST - 1, 2 * normal.ROUGH_LEAST
     before, found = words.copy(), np.zeros(50, dtype=np.int64)
-    assert normal.raise_small(words, found) == 2
+    assert normal_loops.raise_small(words, found) == 2
     assert found[:2].tolist() == [7, 20]
     others = np.delete(np.arange(50), [7, 20])
     assert (words[others] == before[others]).all()
@@ -137,5 +137,5 @@ def test_compiled_and_plain_code_give_the_same_bits() -> None:
     out = np.zeros(words.shape[1])
     halves, ones = np.zeros(1, dtype=np.int64), np.ones(1)
     with np.errstate(over="ignore"):
-        normal.add_fine.py_func(words, halves, ones, normal.table(), out)  # type: ignore[attr-defined]
+        normal_loops.add_fine.py_func(words, halves, ones, normal.table(), out)  # type: ignore[attr-defined]
     assert (out == fine(words, normal.table())).all()

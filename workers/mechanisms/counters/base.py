@@ -12,7 +12,7 @@ The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is po
 Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
 with c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at
 most sum_v |c_v| (FINE_ERROR + (n + 6) 10 2^-53), with products and sums in any order. A z too large
-for `normal.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128, so z
+for `normal_loops.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128, so z
 is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64, `Counter.exact`
 takes more bits of every number until floor(N + 1/2) is the same at both ends of an interval around
 N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
@@ -170,15 +170,19 @@ class Counter(Frozen):
         return out
 
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
+        from workers.mechanisms.noise.normal_loops import add_fine
+
         out, at_once = np.zeros(len(tags)), CHUNK_ROWS // len(tags)
         for first in range(0, len(terms.cells), at_once):
             some = slice(first, first + at_once)
             words = stream.chunk(tags, terms.cells[some]).reshape(-1, len(tags), 2)
-            normal.add_fine(words, terms.halves[some], terms.factors[some], normal.table(), out)
+            add_fine(words, terms.halves[some], terms.factors[some], normal.table(), out)
         return out
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
-        """Return N of one item with words too small for `normal.fine`; NaN if unknown."""
+        """Return N of one item with words too small for `normal_loops.fine`; NaN if unknown."""
+        from workers.mechanisms.noise.normal_loops import add_fine
+
         # `exact` takes 5 ms a node (measured): minutes a tick for a row of sqrt.
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
@@ -188,7 +192,7 @@ class Counter(Frozen):
             own = words[np.arange(len(halves)), 0, halves]
             small = np.flatnonzero(own < np.uint64(2 * normal.FINE_LEAST)).tolist()
             words[small] = _ANY_WORD
-            normal.add_fine(words, halves, _without(factors, small), normal.table(), out)
+            add_fine(words, halves, _without(factors, small), normal.table(), out)
             for i in small:
                 level, number = map(int, cells[i])
                 further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
@@ -292,7 +296,7 @@ def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> Fi
 class Redrawn:
     """The rows that columns leave to `Counter.draw`.
 
-    Undecided ones of a tick, and rows that ever had a word too small for `normal.rough`, about one
+    Undecided ones of a tick, and rows that ever had a word too small for `normal_loops.rough`, about one
     word in 2^30.
     """
 
@@ -304,15 +308,19 @@ class Redrawn:
 
     def words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
+        from workers.mechanisms.noise.normal_loops import raise_small
+
         words = self._stream.chunk(tags, cells)
-        if small := normal.raise_small(words, self._found):
+        if small := raise_small(words, self._found):
             self._small.update((self._found[:small] % len(tags) + row).tolist())
         return words.reshape(len(cells), len(tags), 2)
 
     def decide(self, values: normal.Numbers, out: Longs, row: int) -> None:
         """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
+        from workers.mechanisms.noise.normal_loops import decide
+
         fixed = self._counter.fixed
-        open_rows = normal.decide(values, fixed.point, fixed.error, out, self._found)
+        open_rows = decide(values, fixed.point, fixed.error, out, self._found)
         self._undecided += (self._found[:open_rows] + row).tolist()
 
     def finish(self, t: int, tags: Tags, out: Longs) -> Longs:

@@ -33,7 +33,7 @@ The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has p
 1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
 down: in all 1 + h / 2 nodes and 2 h divisions. Of levels with one block before the last tick
 nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not
-decided, or with a word too small for `normal.rough`, are drawn by `Counter.draw`.
+decided, or with a word too small for `normal_loops.rough`, are drawn by `Counter.draw`.
 """
 
 import math
@@ -43,7 +43,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workers.arrays.compiled import kernel
 from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.accounting import check_rho_item
 from workers.mechanisms.counters.base import (
@@ -106,87 +105,6 @@ class Plan(NamedTuple):
     total: int
     steps: Longs
     scales: Floats
-
-
-@kernel
-def descend(
-    words: Words,
-    table: Floats,
-    total: int,
-    steps: Longs,
-    scales: Floats,
-    state: normal.Numbers,
-    lefts: Longs,
-    out: Longs,
-) -> None:
-    """Bring rows to a place.
-
-    Args:
-        words: (cells, n, 2).
-        table: of `normal`.
-        total: the total's cell; -1 where the level above is in the state.
-        steps: (levels, 8), `Step` by level, finest first.
-        scales: (levels + 1, 3): the node's standard deviation in units, of the next, of the last;
-            the total's.
-        state: (kept + 1, n), read and written: r_1, r_2, ... of levels with a second block, and
-            z_1 of the next block.
-        lefts: (n,), for the left ends.
-        out: (n,), written: N, in units.
-    """
-    levels, rows, after = len(steps), len(out), len(state) - 1
-    if total >= 0:
-        for i in range(rows):
-            lefts[i] = 0
-            out[i] = np.int64(normal.rough(words[total, i, 0], table) * scales[levels, 0])
-    else:
-        for i in range(rows):
-            out[i] = state[levels, i]
-    for level in range(levels - 1, -1, -1):
-        scale, next_scale, last_scale = scales[level, 0], scales[level, 1], scales[level, 2]
-        a, a_half, b, b_half = steps[level, 0], steps[level, 1], steps[level, 2], steps[level, 3]
-        c, c_half = steps[level, 4], steps[level, 5]
-        stored, goes_right = steps[level, 6], steps[level, 7]
-        # From tick to tick: the first level and others, as short as they can be.
-        if stored and b >= 0 and a < 0 and not goes_right:
-            for i in range(rows):
-                node = np.int64(state[after, i])
-                beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
-                right = out[i] - ((node + beside) >> 3)
-                out[i] = (np.int64(state[0, i]) + right + node) >> 1
-                state[0, i] = right
-                state[after, i] = beside
-            continue
-        if stored and b >= 0 and level and not goes_right:
-            for i in range(rows):
-                node = np.int64(normal.rough(words[a, i, a_half], table) * scale)
-                beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
-                right = out[i] - ((node + beside) >> 3)
-                left = np.int64(state[level, i])
-                lefts[i], out[i] = left, (left + right + node) >> 1
-                state[level, i] = right
-            continue
-        for i in range(rows):
-            node = np.int64(state[after, i])
-            if a >= 0:
-                node = np.int64(normal.rough(words[a, i, a_half], table) * scale)
-            left, right = lefts[i], out[i]
-            if b >= 0:
-                beside = np.int64(normal.rough(words[b, i, b_half], table) * next_scale)
-                right -= (node + beside) >> 3
-                if level == 0:
-                    state[after, i] = beside
-            if stored:
-                left = np.int64(state[level, i])
-            elif c >= 0:
-                before = np.int64(normal.rough(words[c, i, c_half], table) * last_scale)
-                left -= (node + before) >> 3
-            if level < after:
-                state[level, i] = right
-            middle = (left + right + node) >> 1
-            if goes_right:
-                lefts[i], out[i] = middle, right
-            else:
-                lefts[i], out[i] = left, middle
 
 
 class LiftedCounter(Counter):
@@ -345,6 +263,8 @@ class LiftedColumns:
 
     def _advance(self, place: int, since: int | None, tags: Tags, first: int, out: Longs) -> None:
         """Bring rows, the first of which is `first`, to a place."""
+        from workers.mechanisms.counters.lifted_loops import descend
+
         if not len(tags):
             return
         plan, at, last = _plan(self._counter, place, since), first, first + len(tags)

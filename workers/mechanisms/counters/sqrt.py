@@ -167,6 +167,8 @@ class SqrtColumns:
         self, nodes: normal.Numbers, first: int, last: int, tags: Tags, row: int, begin: int
     ) -> None:
         """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
+        from workers.mechanisms.noise.normal_loops import add_rough
+
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
@@ -174,7 +176,7 @@ class SqrtColumns:
             words = self._redrawn.words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[0]
             own = nodes[tick, begin : begin + len(tags)]
             own[:] = 0
-            normal.add_rough(words, tick + 1 & 1, scale, normal.table(), own)
+            add_rough(words, tick + 1 & 1, scale, normal.table(), own)
 
 
 @memoized(16)

@@ -165,12 +165,14 @@ class TreeColumns:
         self, level: int, first: int, last: int, tags: Tags, total: normal.Numbers, row: int
     ) -> None:
         """Add blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row` on."""
+        from workers.mechanisms.noise.normal_loops import add_rough
+
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)
         for block in range(first, last):
             words = self._redrawn.words(cells_of([(level, block >> 1)]), tags, row)[0]
-            normal.add_rough(words, block & 1, scale, normal.table(), total)
+            add_rough(words, block & 1, scale, normal.table(), total)
 
 
 class Tree(Frozen):

@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel, kernel_inline
-from workers.arrays.types import Floats, Longs, Words
+from workers.arrays.types import Floats
 from workers.runtime.frozen import memoized, read_only
 
 # Incremented whenever the same words would give another number; part of every mechanism id.
@@ -46,114 +45,33 @@ LARGEST = 6.4
 Numbers = NDArray[np.signedinteger[Any]]
 
 _DIGITS = 40
-_LEAST_BITS = 33
-_PART_BITS = 6
-_DEGREE = 6
-_CENTER = _DEGREE + 1  # rows have 8 numbers, a cache line
-_ROWS = (63 - _LEAST_BITS << _PART_BITS) + 1
-_REST_BITS = 52 - _PART_BITS
-_FIRST_PART = (1023 + _LEAST_BITS) << _PART_BITS
-_ONE, _SIGN_SHIFT = np.uint64(1), np.uint64(63)
-_ROUGH_LEAST, _FINE_LEAST = np.uint64(2 * ROUGH_LEAST), np.uint64(2 * FINE_LEAST)
-
-
-@kernel_inline
-def rough(word: np.uint64, table: Floats) -> float:
-    """Return z within `ROUGH_ERROR`, from the first terms of its polynomial."""
-    # No mask and no branch: LLVM's code for a mask waits for the number before (14 ns), and a
-    # branch on a random sign is mispredicted half the time.
-    v = np.float64(np.int64(word >> _ONE))
-    row = (v.view(np.int64) >> _REST_BITS) - _FIRST_PART
-    x = v - table[row, _CENTER]
-    z = table[row, 3]
-    z = z * x + table[row, 2]
-    z = z * x + table[row, 1]
-    z = z * x + table[row, 0]
-    return np.uint64(np.float64(z).view(np.uint64) ^ (word << _SIGN_SHIFT)).view(np.float64)
-
-
-@kernel_inline
-def fine(word: np.uint64, table: Floats) -> float:
-    """Return z within `FINE_ERROR`."""
-    v = np.float64(np.int64(word >> _ONE))
-    row = (v.view(np.int64) >> _REST_BITS) - _FIRST_PART
-    x = v - table[row, _CENTER]
-    z = table[row, _DEGREE]
-    for n in range(_DEGREE - 1, -1, -1):
-        z = z * x + table[row, n]
-    return np.uint64(np.float64(z).view(np.uint64) ^ (word << _SIGN_SHIFT)).view(np.float64)
-
-
-@kernel
-def raise_small(words: Words, found: Longs) -> int:
-    """Raise words (n, 2) too small for `rough`; return how many rows, listed in `found`."""
-    lowest, small = _ROUGH_LEAST, 0
-    for i in range(len(words)):  # vectorized
-        lowest = min(lowest, words[i, 0], words[i, 1])
-    if lowest < _ROUGH_LEAST:
-        for i in range(len(words)):
-            if min(words[i, 0], words[i, 1]) < _ROUGH_LEAST:
-                words[i, 0] |= _ROUGH_LEAST
-                words[i, 1] |= _ROUGH_LEAST
-                found[small] = i
-                small += 1
-    return small
-
-
-@kernel
-def add_fine(words: Words, halves: Longs, factors: Floats, table: Floats, out: Floats) -> None:
-    """Add factors[k] z of words[k, :, halves[k]] to `out` (n,); NaN where v is too small."""
-    for k in range(len(factors)):
-        for i in range(len(out)):
-            word = words[k, i, halves[k]]
-            if word < _FINE_LEAST:
-                out[i] = np.nan
-            else:
-                out[i] += factors[k] * fine(word, table)
-
-
-@kernel
-def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs) -> int:
-    """Round numbers in units of 2^-point, off by at most `error` units: floor(x + 1/2) to `out`.
-
-    Return how many are not decided, listed in `open_rows` (one longer than `out`).
-    """
-    found, half, mask = 0, (1 << point) >> 1, (1 << point) - 1
-    for i in range(len(out)):
-        value = np.int64(values[i]) + half
-        out[i] = value >> point
-        open_rows[found] = i
-        found += int(((value + error) & mask) <= 2 * error)
-    return found
-
-
-@kernel
-def add_rough(words: Words, half: int, scale: float, table: Floats, out: Numbers) -> None:
-    """Add scale z, an integer, of words (n, 2) to `out` (n,)."""
-    for i in range(len(out)):
-        out[i] = out[i] + np.int64(rough(words[i, half], table) * scale)
+LEAST_BITS = 33
+PART_BITS = 6
+DEGREE = 6
+CENTER = DEGREE + 1  # rows have 8 numbers, a cache line
+_ROWS = (63 - LEAST_BITS << PART_BITS) + 1
 
 
 @memoized(1)
 def table() -> Floats:
     """Return the coefficients by v and the center of every part: 30 octaves of 64, and v = 2^63."""
-    polynomials, context = _derivatives(_DEGREE), _context(_DIGITS)
-    found = np.zeros((_ROWS, _CENTER + 1))
+    polynomials, context = _derivatives(DEGREE), _context(_DIGITS)
+    found = np.zeros((_ROWS, CENTER + 1))
     for row in range(_ROWS):
         _, center = part(row)
         z, density = _newton(center, 1, context)
         step = -context.divide(Decimal(1) / (1 << 64), density)
-        found[row, :_CENTER] = [float(term) for term in _taylor(polynomials, z, step, context)]
-        found[row, _CENTER] = float(context.multiply(center, 1 << 64))
+        found[row, :CENTER] = [float(term) for term in _taylor(polynomials, z, step, context)]
+        found[row, CENTER] = float(context.multiply(center, 1 << 64))
     return read_only(found)
 
 
 def part(row: int) -> tuple[Decimal, Decimal]:
     """Return width and center of a row's part, as probabilities."""
-    octave, index = divmod(row, 1 << _PART_BITS)
+    octave, index = divmod(row, 1 << PART_BITS)
     context = _context(_DIGITS)
-    width = context.power(2, octave + _LEAST_BITS - _PART_BITS - 64)
-    return width, context.multiply(width, Decimal((1 << _PART_BITS) + index) + Decimal("0.5"))
+    width = context.power(2, octave + LEAST_BITS - PART_BITS - 64)
+    return width, context.multiply(width, Decimal((1 << PART_BITS) + index) + Decimal("0.5"))
 
 
 def remainder(row: int, degree: int) -> float:
