@@ -313,7 +313,7 @@ def test_the_words_of_a_counter_are_public_parameters() -> None:
     """Every parameter that changes a noise value has a name in the mechanism's id."""
     public = LiftedCounter(100, 0.1, 0.6).public()
     assert list(public) == [
-        *("kind", "horizon", "rho_item", "levels", "offset", "end_share", "sigma_squared"),
+        *("kind", "horizon", "levels", "offset", "end_share", "sigma_squared"),
         "normal_version",
     ]
     assert (public["offset"], public["end_share"]) == (28, "0.6")

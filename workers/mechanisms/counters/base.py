@@ -32,7 +32,7 @@ import numpy as np
 from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise import normal
-from workers.mechanisms.noise.gaussian import check_sigma_squared, round_up_sigma_squared
+from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen, memoized, read_only
@@ -43,6 +43,8 @@ _TICKS_AT_ONCE = 16
 _FURTHER = 1 << 48
 # Fewer bits leave too many rows undecided, more decide few.
 _LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
+# With more noise nothing is useful; what rows keep still fits 64 bits.
+_LARGEST_VARIANCE = 1 << 40
 # Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
 _SMALL_DIGITS, _LARGEST, _ANY_WORD = 20, 10, np.uint64(1 << 63)
 
@@ -145,7 +147,7 @@ class Counter(Frozen):
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON."""
-        own = {"kind": self.kind, "horizon": self.horizon, "rho_item": repr(self.rho_item)}
+        own = {"kind": self.kind, "horizon": self.horizon}
         return own | self._shape() | {"normal_version": normal.VERSION}
 
     def _shape(self) -> dict[str, object]:
@@ -348,5 +350,9 @@ def root_of(variance: Fraction) -> Decimal:
 def rounded_up(variance: Fraction) -> Fraction:
     """Round a variance up, to a grid that all machines share; `ValueError` if it is too large."""
     found = round_up_sigma_squared(variance)
-    check_sigma_squared(found)
+    if found > _LARGEST_VARIANCE:
+        raise ValueError(
+            f"sigma_squared = {float(found):g}: must be above 0 and at most {_LARGEST_VARIANCE} (a "
+            "larger rho, or fewer levels, needs less noise)"
+        )
     return found

@@ -60,6 +60,10 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
 class CounterMechanism(Budgeted):
     _counter: Counter
 
+    @property
+    def rho_item(self) -> float:
+        return self._counter.rho_item
+
     def sd(self, t: int) -> float:
         ticks = tick_block(t, last_tick_of(self._counter.horizon))
         return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)

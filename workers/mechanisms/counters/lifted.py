@@ -82,7 +82,7 @@ _OF_LEVELS = (
 )
 _OF_UNBOUNDED = Fraction(12717, 4096)
 
-_NO_WORDS = np.empty((0, 0, 2), dtype=np.uint64)
+_NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
 
 
 class Step(NamedTuple):

@@ -18,7 +18,7 @@ from workers.mechanisms.config.histogram import (
     HistogramConfig,
     UnkBaseConfig,
 )
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.counter import CounterMechanism, make_counter
 from workers.mechanisms.counters.tree import best_radix, default_radix
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.config import MaxConfig
@@ -33,12 +33,10 @@ from workers.privacy.plan.noise import (
     DigitCurve,
     alternatives_to,
     blocks_of,
-    counter_of,
     curve,
     curve_of,
     last_tick,
     noise_of,
-    rho_item_of,
     thresholds_of,
     worst_and_rms,
     worst_of_all,
@@ -201,8 +199,8 @@ def counter_choices(
     elif isinstance(mechanism, OrderStatistics):
         if mechanism.inner is not None and not config.pure:
             yield from _intervals(config, mechanism)
-    elif counter := counter_of(mechanism):
-        yield from _running(config, mechanism, noise, rho_item_of(counter))
+    elif isinstance(mechanism, CounterMechanism):
+        yield from _running(config, mechanism, noise, mechanism.rho_item)
 
 
 def _running(

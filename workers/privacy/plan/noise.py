@@ -217,10 +217,6 @@ def curve_of(counter: Mapping[str, Any]) -> Curve:
     return TableCurve(of_ticks.astype(np.float64))
 
 
-def rho_item_of(counter: Mapping[str, Any]) -> float:
-    return float(counter["rho_item"])
-
-
 def _float(value: str) -> float:
     return float(Fraction(value))
 
