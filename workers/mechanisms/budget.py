@@ -9,6 +9,7 @@ pure, have their own split in `order_statistics.config`.
 """
 
 from dataclasses import replace
+from typing import ClassVar
 
 from workers.mechanisms.accounting import (
     REMEDY,
@@ -27,19 +28,19 @@ NUMERICAL_SHARE = 1e-6
 DISCOVERY_SHARE = 0.5
 
 
-def split(config: HistogramConfig, *, discovers: bool) -> PrivacyCost:
+def split(config: HistogramConfig, *, discovers: bool, gaussian: bool = False) -> PrivacyCost:
     """Return a histogram's budget, rho for noise; `ValueError` if it is too small to use."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical
     if config.rho is not None:
-        rho, epsilon = config.rho, epsilon_of(config.rho, conversion)
+        rho, epsilon = config.rho, epsilon_of(config.rho, conversion, gaussian=gaussian)
     elif config.epsilon is not None:
-        rho, epsilon = rho_of(config.epsilon, conversion), config.epsilon
+        rho, epsilon = rho_of(config.epsilon, conversion, gaussian=gaussian), config.epsilon
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
     failures = (("numerical", numerical), *([("discovery", discovery)] if discovers else ()))
-    return PrivacyCost(rho, epsilon, config.delta, failures=failures)
+    return PrivacyCost(rho, epsilon, config.delta, failures=failures, gaussian=gaussian)
 
 
 class Budgeted(Mechanism):
@@ -50,9 +51,11 @@ class Budgeted(Mechanism):
     Constructors calibrate the noise to `_budget` and end with `_set_cost`.
     """
 
+    gaussian: ClassVar[bool] = False  # of its `PrivacyCost`
+
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit)
-        self._budget = split(config, discovers=discovers)
+        self._budget = split(config, discovers=discovers, gaussian=self.gaussian)
 
     @property
     def delta_discovery(self) -> float:

@@ -127,6 +127,7 @@ class Mechanism(Frozen):
             "rho": repr(promise.rho),
             "delta": repr(promise.delta),
             **numeric,
+            **({"accounting": "gaussian"} if self._cost.gaussian else {}),
             **self._parameters(),
         }
 

@@ -80,9 +80,10 @@ def generations_of(
     for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
         running, grid = i >= retired, grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
-        pure, failures = life.description.get("accounting") == "pure", tuple(life.deltas.items())
+        accounting, failures = life.description.get("accounting"), tuple(life.deltas.items())
+        cost = PrivacyCost(life.rho, life.epsilon, life.delta, failures=failures)
         charge = Charge(
-            PrivacyCost(life.rho, life.epsilon, life.delta, failures=failures, pure=pure),
+            replace(cost, pure=accounting == "pure", gaussian=accounting == "gaussian"),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
             start_ms=grid.start_ms,
             unit=life.unit,
@@ -462,7 +463,7 @@ def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
     rho, epsilon = cost.rho * factor, cost.epsilon * factor
     if not cost.pure and (left := conversion_delta([cost])) > 0:
-        epsilon = epsilon_of(rho, left)
+        epsilon = epsilon_of(rho, left, gaussian=cost.gaussian)
     return replace(cost, rho=rho, epsilon=epsilon)
 
 

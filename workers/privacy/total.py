@@ -6,9 +6,9 @@ may react to published results, so all of this is adaptive composition. A cost's
 named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
-costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some have a pure
-epsilon, those summed and the others composed. A single cost, charged once at its own delta, gets
-the figures in its snapshots. All sums are exact and rounded up once.
+costs composed in zCDP and converted once (`accounting`; exactly if all are Gaussian); and, if some
+have a pure epsilon, those summed and the others composed. A single cost, charged once at its own
+delta, gets the figures in its snapshots. All sums are exact and rounded up once.
 
 Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
 histograms that serve it: the total is that of the costliest key. If histograms take the key from
@@ -37,10 +37,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
+from itertools import chain
 
 from msgspec import structs
 
-from workers.mechanisms.accounting import PrivacyCost, _largest, epsilon_of, float_up, paper_epsilon
+from workers.mechanisms.accounting import PrivacyCost, delta_of, epsilon_of, float_up, paper_epsilon
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
@@ -115,7 +116,8 @@ def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     left = float(Fraction(delta) - Fraction(spent))
     if not 0 < left < 1:
         return []
-    return [epsilon_of(_sum((cost.rho, cost.times) for cost in costs), left)]
+    rho = _sum((cost.rho, cost.times) for cost in costs)
+    return [epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))]
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
@@ -129,6 +131,7 @@ _epsilon_of = memoized(maxsize=1 << 12)(epsilon_of)
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
+_GAUSSIAN: frozenset[str] = frozenset()  # the mechanisms with `Budgeted.gaussian`
 # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
@@ -182,26 +185,14 @@ def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> Pri
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     numerical = delta * NUMERICAL_SHARE
-    conversion = delta_of(rho, epsilon) * (1 - 1e-8)
+    conversion = delta_of(rho, epsilon, gaussian=mechanism in _GAUSSIAN) * (1 - 1e-8)
     if conversion >= delta - numerical:
         return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
     rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
-    return PrivacyCost(rho, epsilon, delta, failures=failures)
-
-
-def delta_of(rho: float, epsilon: float) -> float:
-    """Return the smallest delta with which rho-zCDP gives epsilon, at integer orders."""
-    if rho == 0 or math.isinf(epsilon):
-        return 0.0
-
-    def exponent(order: int) -> float:
-        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
-
-    lowest = -_largest(lambda order: -exponent(order))
-    return math.exp(min(0.0, max(-_LARGEST_EXPONENT, lowest)))
+    return PrivacyCost(rho, epsilon, delta, failures=failures, gaussian=mechanism in _GAUSSIAN)
 
 
 def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, float]:
@@ -212,7 +203,7 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
-    epsilon = _epsilon_of(rho, left)
+    epsilon = _epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
     failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
 
@@ -350,7 +341,10 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
 
 
 def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float | None, float]:
-    """Bound the loss of every mixture of groups."""
+    """Bound the loss of every mixture of groups; it is Gaussian only if every cost is."""
+    costs = list(chain(*groups)) if len(groups) > 1 else []
+    if not all(one.gaussian for one in costs) and events * max(one.times for one in costs) > 1:
+        groups = [[replace(cost, gaussian=False) for cost in group] for group in groups]
     epsilons, deltas = zip(*(group_loss(group, events) for group in groups), strict=True)
     delta = max(deltas)
     if events > 1 and len(groups) > 1:

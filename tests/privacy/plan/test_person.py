@@ -11,7 +11,7 @@ from tests import ROOT
 from tests.privacy.plan.test_figures import planned
 from tests.privacy.plan.test_figures import said as plan_as_text
 from tests.privacy.plan.test_noise import config
-from workers.mechanisms.accounting import PrivacyCost, rho_of
+from workers.mechanisms.accounting import PrivacyCost, delta_of, rho_of
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
@@ -21,7 +21,6 @@ from workers.privacy.total import (
     Charge,
     charge_of,
     compose,
-    delta_of,
     group_failure,
     group_loss,
     loss_table,
