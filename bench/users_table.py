@@ -62,6 +62,7 @@ def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
         items[first : first + rows] = np.searchsorted(weights, rng.random(rows))
     user = np.repeat(np.arange(users, dtype=np.int32), number_of)
     tick = rng.integers(0, ticks, number).astype(np.uint16)
+    start_ms = replay.START_MS - replay.START_MS % (1000 * ticks)  # an epoch's
     order = np.argsort(tick, kind="stable")
     labels = pa.array([f"k{i}" for i in range(ITEMS)])
     schema = pa.schema([("ts", pa.int64()), ("user", pa.int64()), ("item", pa.string())])
@@ -69,7 +70,7 @@ def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
         for first in range(0, number, ROWS):
             some = order[first : first + ROWS]
             columns = [
-                pa.array(replay.START_MS + tick[some].astype(np.int64) * 1000),
+                pa.array(start_ms + tick[some].astype(np.int64) * 1000),
                 pa.array(user[some].astype(np.int64)),
             ]
             out.write_table(
