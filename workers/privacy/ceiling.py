@@ -81,9 +81,15 @@ def generations_of(
         running, grid = i >= retired, grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
         accounting, failures = life.description.get("accounting"), tuple(life.deltas.items())
-        cost = PrivacyCost(life.rho, life.epsilon, life.delta, failures=failures)
         charge = Charge(
-            replace(cost, pure=accounting == "pure", gaussian=accounting == "gaussian"),
+            PrivacyCost(
+                life.rho,
+                life.epsilon,
+                life.delta,
+                failures=failures,
+                pure=accounting == "pure",
+                gaussian=accounting == "gaussian",
+            ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
             start_ms=grid.start_ms,
             unit=life.unit,
