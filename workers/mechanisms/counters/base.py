@@ -12,10 +12,10 @@ The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is po
 Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
 with c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at
 most sum_v |c_v| (FINE_ERROR + (n + 6) 10 2^-53), with products and sums in any order. A z too large
-for `normal_loops.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128, so z
-is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64, `Counter.exact`
-takes more bits of every number until floor(N + 1/2) is the same at both ends of an interval around
-N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
+for `normal_loops.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128,
+so z is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64,
+`Counter.exact` takes more bits of every number until floor(N + 1/2) is the same at both ends of an
+interval around N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) z_v / D, and two roundings, counted as if
 independent; tick 0 has no noise.
@@ -298,8 +298,8 @@ def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> Fi
 class Redrawn:
     """The rows that columns leave to `Counter.draw`.
 
-    Undecided ones of a tick, and rows that ever had a word too small for `normal_loops.rough`, about one
-    word in 2^30.
+    Undecided ones of a tick, and rows that ever had a word too small for `normal_loops.rough`:
+    about one word in 2^30.
     """
 
     def __init__(self, counter: Counter, stream: NoiseStream) -> None:

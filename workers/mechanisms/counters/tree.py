@@ -100,7 +100,7 @@ class TreeCounter(Counter):
         return total
 
     def worst_variance(self) -> float:
-        return self._most * float(max(self._variances))
+        return float(self.variances(np.array(self._tree.fullest())).max())
 
     def _shape(self) -> dict[str, object]:
         shape = {"levels": self._tree.levels, "radix": self.radix}
@@ -200,6 +200,16 @@ class Tree(Frozen):
     def cells(self, t: int) -> int:
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
         return sum(last - first for _, first, last in self.blocks(t))
+
+    def fullest(self) -> list[int]:
+        """Return the ticks such that no other has as many blocks of every level."""
+        found = {self.horizon}
+        for level in range(self.levels):
+            width = self.radix**level
+            if self.horizon // width % self.radix:
+                # This digit less one, and the largest ones below it.
+                found.add(self.horizon // width * width - 1)
+        return sorted(found - {0})
 
     def top_level(self, t: int) -> int:
         """Return the highest level with a block complete at t."""

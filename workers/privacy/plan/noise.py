@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.counters.lifted_variance import LiftedVariance
+from workers.mechanisms.counters.tree import Tree
 from workers.mechanisms.mechanism import Differences, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.order_statistics.engine import OrderStatistics
@@ -161,13 +162,7 @@ class DigitCurve(Curve):
         return total
 
     def _candidates(self, last: int) -> Ticks:
-        found = {last}
-        for level in range(len(self._variances)):
-            width = self.radix**level
-            if last // width % self.radix:
-                # Decrement this digit and maximize those below it.
-                found.add(last // width * width - 1)
-        return np.array(sorted(found - {0}), dtype=np.int64)
+        return np.array(Tree(last, self.radix).fullest(), dtype=np.int64)
 
     def mean(self, last: int) -> float:
         total = self._rounding
