@@ -263,12 +263,12 @@ def _without(factors: Floats, nodes: list[int]) -> Floats:
 def _terms(counter: Counter, t: int) -> _Terms:
     check_tick(counter.kind, t, counter._last_tick)
     nodes = counter.nodes(t)
+    numbers = np.array(list(nodes), dtype=np.int64).reshape(-1, 2)
+    halves, cells = numbers[:, 1] & 1, (numbers >> (0, 1)).astype(np.uint64)
     factors = np.array([a / counter._denominator * counter.sd_of(v) for v, a in nodes.items()])
-    halves = np.array([k & 1 for _, k in nodes], dtype=np.int64)
     of_each = normal.FINE_ERROR + (len(nodes) + 6) * _LARGEST * 2.0**-53
     error = float(np.abs(factors).sum()) * of_each * (1 + 2.0**-20)
-    cells = cells_of((level, k >> 1) for level, k in nodes)
-    return _Terms(cells, read_only(halves), read_only(factors), error)
+    return _Terms(read_only(cells), read_only(halves), read_only(factors), error)
 
 
 class FixedPoint(NamedTuple):

@@ -90,7 +90,7 @@ class Step(NamedTuple):
 
     cell: int = -1  # -1: the node's number is in the state
     half: int = 0
-    next_cell: int = -1  # -1: it has no part
+    next_cell: int = -1  # -1: it has no part, -2: it is in the state
     next_half: int = 0
     last_cell: int = -1
     last_half: int = 0
@@ -141,7 +141,7 @@ class LiftedCounter(Counter):
         floats = [(float(inside), float(edge)) for inside, edge in self._variances]
         self.variance_curve = LiftedVariance(floats, self.offset)
         # Levels with a second block.
-        self._kept = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
+        self._used = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
         self.fixed = fixed_point(
             max(map(max, sds)), 1 + self._levels / 2, self._reach(), 2 * self._levels
         )
@@ -157,10 +157,10 @@ class LiftedCounter(Counter):
         return shape | {"sigma_squared": [[str(v) for v in pair] for pair in self._variances]}
 
     def _reach(self) -> float:
-        """Bound the sum of absolute coefficients times sd at places up to 2^kept."""
-        beyond = [2.0 ** (self._kept - level) for level in range(self._levels + 1)]
+        """Bound the sum of absolute coefficients times sd at places up to 2^used."""
+        beyond = [2.0 ** (self._used - level) for level in range(self._levels + 1)]
         of_levels = (
-            max(pair) * (1 / 2 if level <= self._kept else 5 / 4 * beyond[level])
+            max(pair) * (1 / 2 if level <= self._used else 5 / 4 * beyond[level])
             for level, pair in enumerate(self._sds)
             if level
         )
@@ -170,7 +170,7 @@ class LiftedCounter(Counter):
         return (1 << (self._levels - level)) - 1
 
     def _edge(self, level: int, k: int) -> bool:
-        return k in (0, self._last(level))
+        return k == 0 or k == self._last(level)
 
     def variance_of(self, node: Node) -> Fraction:
         level, k = node
@@ -203,9 +203,9 @@ class LiftedCounter(Counter):
         """Return how rows get from `since` to `place`; from nothing if None."""
         levels = self._levels
         if since is not None:  # those with another block
-            levels = max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
+            levels = _changed_levels(place, since)
         cells: dict[Cell, int] = {}
-        steps, scales = np.zeros((levels, 8), dtype=np.int64), np.zeros((levels + 1, 3))
+        steps, scales = np.zeros((levels, 8), dtype=np.int64), np.zeros((levels + 1, 4))
 
         def node(level: int, k: int, column: int) -> tuple[int, int]:
             scales[level - 1, column] = self._scale(level, k)
@@ -214,8 +214,15 @@ class LiftedCounter(Counter):
         for level in range(levels, 0, -1):
             k, last = (place - 1) >> level, self._last(level)
             stored = since is not None and (since - 1) >> level == k - 1
-            own = (-1, 0) if stored and level == 1 else node(level, k, 0)
-            beside = node(level, k + 1, 1) if k < last else (-1, 0)
+            kept = stored and level == 1
+            own = (-1, 0) if kept else node(level, k, 0)
+            if k == last:
+                beside = -1, 0
+            elif kept and not k & 1:
+                beside = -2, 0
+            else:
+                beside = node(level, k + 1, 1)
+                scales[level - 1, 3] = self._scale(level, k + 2)
             before = node(level, k - 1, 2) if k and not stored else (-1, 0)
             goes_right = (place - 1) >> (level - 1) & 1
             steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
@@ -238,20 +245,23 @@ class LiftedColumns:
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
         self._counter, self._stream = counter, stream
         self._redrawn = Redrawn(counter, stream)
-        self._lefts = np.empty(CHUNK_ROWS, dtype=np.int64)
+        # r_1, r_2, ..., z_1 of the next block and, if that is even, of the one after it. The level
+        # below the highest has a new block once: it starts from nothing.
+        self._kept = max(counter._used - 1, 0)
+        self._ends = np.empty((2, CHUNK_ROWS), dtype=np.int64)
         self._states: list[normal.Numbers] = []
         self._place: int | None = None
         self._filled = 0
 
     @property
     def bytes_per_row(self) -> int:
-        return (self._counter._kept + 1) * self._counter.fixed.dtype.itemsize
+        return (self._kept + 2) * self._counter.fixed.dtype.itemsize
 
     def at(self, t: int, tags: Tags) -> Longs:
         counter, rows = self._counter, len(tags)
         check_tick(counter.kind, t, counter._last_tick)
         place, since, filled = t + counter.offset, self._place, min(self._filled, rows)
-        if since is None or since > place or (since == place and place & 1):
+        if since is None or not self._can_reach(place, since):
             since, filled = None, 0
         # Unset until this call succeeds: a failure leaves no wrong state.
         self._place = None
@@ -260,6 +270,11 @@ class LiftedColumns:
         self._advance(place, None, tags[filled:], filled, out)
         self._place, self._filled = place, rows
         return self._redrawn.finish(t, tags, out)
+
+    def _can_reach(self, place: int, since: int) -> bool:
+        # At the same place N is r_1 if that is even.
+        later = place > since or (place == since and not place & 1)
+        return later and _changed_levels(place, since) < self._kept
 
     def _advance(self, place: int, since: int | None, tags: Tags, first: int, out: Longs) -> None:
         """Bring rows, the first of which is `first`, to a place."""
@@ -273,21 +288,26 @@ class LiftedColumns:
             index, begin = divmod(at, CHUNK_ROWS)
             rows = min(at_once, last - at, CHUNK_ROWS - begin)
             state = self._state(index, begin + rows)[:, begin : begin + rows]
-            part = tags[at - first : at - first + rows]
-            words = self._redrawn.words(plan.cells, part, at) if len(plan.cells) else _NO_WORDS
-            noise = out[at : at + rows]
-            steps = plan.total, plan.steps, plan.scales
-            descend(words, normal.table(), *steps, state, self._lefts[:rows], noise)
-            self._redrawn.decide(noise, noise, at)
+            noise: normal.Numbers = state[0]
+            if len(plan.cells) or len(plan.steps):
+                part, ends = tags[at - first : at - first + rows], self._ends[:, :rows]
+                words = self._redrawn.words(plan.cells, part, at) if len(plan.cells) else _NO_WORDS
+                steps = plan.total, plan.steps, plan.scales
+                descend(words, normal.table(), *steps, state, ends[0], ends[1])
+                noise = ends[1]
+            self._redrawn.decide(noise, out[at : at + rows], at)
             at += rows
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
         if index == len(self._states):
-            self._states.append(
-                np.empty((self._counter._kept + 1, 0), dtype=self._counter.fixed.dtype)
-            )
+            self._states.append(np.empty((self._kept + 2, 0), dtype=self._counter.fixed.dtype))
         self._states[index] = with_capacity(self._states[index], rows, 1)
         return self._states[index]
+
+
+def _changed_levels(place: int, since: int) -> int:
+    """Return how many levels, from the first on, have another block."""
+    return max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
 
 
 @memoized(512)

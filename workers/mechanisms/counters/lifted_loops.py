@@ -26,14 +26,14 @@ def descend(
         table: of `normal`.
         total: the total's cell; -1 where the level above is in the state.
         steps: (levels, 8), `Step` by level, finest first.
-        scales: (levels + 1, 3): the node's standard deviation in units, of the next, of the last;
-            the total's.
-        state: (kept + 1, n), read and written: r_1, r_2, ... of levels with a second block, and
-            z_1 of the next block.
+        scales: (levels + 1, 4): the node's standard deviation in units, of the next, of the last,
+            of the one after the next; the total's.
+        state: (kept + 2, n), read and written: r_1, r_2, ... of levels with a second block, and
+            z_1 of the next two blocks.
         lefts: (n,), for the left ends.
         out: (n,), written: N, in units.
     """
-    levels, rows, after = len(steps), len(out), len(state) - 1
+    levels, rows, after = len(steps), len(out), len(state) - 2
     if total >= 0:
         for i in range(rows):
             lefts[i] = 0
@@ -46,15 +46,23 @@ def descend(
         a, a_half, b, b_half = steps[level, 0], steps[level, 1], steps[level, 2], steps[level, 3]
         c, c_half = steps[level, 4], steps[level, 5]
         stored, goes_right = steps[level, 6], steps[level, 7]
+        pair_scale = scales[level, 3]
         # From tick to tick: the first level and others, as short as they can be.
-        if stored and b >= 0 and a < 0 and not goes_right:
-            for i in range(rows):
-                node = np.int64(state[after, i])
-                beside = np.int64(rough(words[b, i, b_half], table) * next_scale)
-                right = out[i] - ((node + beside) >> 3)
-                out[i] = (np.int64(state[0, i]) + right + node) >> 1
-                state[0, i] = right
-                state[after, i] = beside
+        if stored and a < 0 and b != -1 and not goes_right:
+            if b >= 0:
+                for i in range(rows):
+                    node = np.int64(state[after, i])
+                    beside = np.int64(rough(words[b, i, 0], table) * next_scale)
+                    state[after + 1, i] = np.int64(rough(words[b, i, 1], table) * pair_scale)
+                    right = out[i] - ((node + beside) >> 3)
+                    out[i] = (np.int64(state[0, i]) + right + node) >> 1
+                    state[0, i], state[after, i] = right, beside
+            else:
+                for i in range(rows):
+                    node, beside = np.int64(state[after, i]), np.int64(state[after + 1, i])
+                    right = out[i] - ((node + beside) >> 3)
+                    out[i] = (np.int64(state[0, i]) + right + node) >> 1
+                    state[0, i], state[after, i] = right, beside
             continue
         if stored and b >= 0 and level and not goes_right:
             for i in range(rows):
@@ -70,11 +78,15 @@ def descend(
             if a >= 0:
                 node = np.int64(rough(words[a, i, a_half], table) * scale)
             left, right = lefts[i], out[i]
-            if b >= 0:
-                beside = np.int64(rough(words[b, i, b_half], table) * next_scale)
+            if b != -1:
+                beside = np.int64(state[after + 1, i])
+                if b >= 0:
+                    beside = np.int64(rough(words[b, i, b_half], table) * next_scale)
                 right -= (node + beside) >> 3
                 if level == 0:
                     state[after, i] = beside
+                    if b >= 0 and b_half == 0:
+                        state[after + 1, i] = np.int64(rough(words[b, i, 1], table) * pair_scale)
             if stored:
                 left = np.int64(state[level, i])
             elif c >= 0:

@@ -20,6 +20,8 @@ from workers.mechanisms.noise.normal import (
 _REST_BITS = 52 - PART_BITS
 _FIRST_PART = (1023 + LEAST_BITS) << PART_BITS
 _ONE, _SIGN_SHIFT = np.uint64(1), np.uint64(63)
+_GROUP_ROWS = 64
+_NONE, _ROUGH_BITS = np.uint64(0), np.uint64(ROUGH_LEAST.bit_length())
 _ROUGH_LEAST, _FINE_LEAST = np.uint64(2 * ROUGH_LEAST), np.uint64(2 * FINE_LEAST)
 
 
@@ -53,16 +55,18 @@ def fine(word: np.uint64, table: Floats) -> float:
 @kernel
 def raise_small(words: Words, found: Longs) -> int:
     """Raise words (n, 2) too small for `rough`; return how many rows, listed in `found`."""
-    lowest, small = _ROUGH_LEAST, 0
-    for i in range(len(words)):  # vectorized
-        lowest = min(lowest, words[i, 0], words[i, 1])
-    if lowest < _ROUGH_LEAST:
-        for i in range(len(words)):
-            if min(words[i, 0], words[i, 1]) < _ROUGH_LEAST:
-                words[i, 0] |= _ROUGH_LEAST
-                words[i, 1] |= _ROUGH_LEAST
-                found[small] = i
-                small += 1
+    flat, small = words.reshape(-1), 0
+    for i in range(len(flat)):  # vectorized
+        small += int(flat[i] >> _ROUGH_BITS == _NONE)
+    if small == 0:
+        return 0
+    small = 0
+    for i in range(len(words)):
+        if min(words[i, 0], words[i, 1]) < _ROUGH_LEAST:
+            words[i, 0] |= _ROUGH_LEAST
+            words[i, 1] |= _ROUGH_LEAST
+            found[small] = i
+            small += 1
     return small
 
 
@@ -85,11 +89,15 @@ def decide(values: Numbers, point: int, error: int, out: Longs, open_rows: Longs
     Return how many are not decided, listed in `open_rows` (one longer than `out`).
     """
     found, half, mask = 0, (1 << point) >> 1, (1 << point) - 1
-    for i in range(len(out)):
-        value = np.int64(values[i]) + half
-        out[i] = value >> point
-        open_rows[found] = i
-        found += int(((value + error) & mask) <= 2 * error)
+    for first in range(0, len(out), _GROUP_ROWS):
+        last, close = min(first + _GROUP_ROWS, len(out)), 0
+        for i in range(first, last):  # vectorized
+            value = np.int64(values[i]) + half
+            out[i] = value >> point
+            close += int(((value + error) & mask) <= 2 * error)
+        for i in range(first, last if close else first):
+            open_rows[found] = i
+            found += int(((np.int64(values[i]) + half + error) & mask) <= 2 * error)
     return found
 
 
