@@ -17,17 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.lifted import unbounded_weights
+from workers.mechanisms.counters.lifted import COARSEST, WEIGHT_OF_TOTAL, unbounded_weights, weights
 
 Numbers = NDArray[Any]
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-# Weights of interior nodes, finest and coarsest levels first, and of edge nodes, in 1/40. Where a
-# level is among the finest and the coarsest, they multiply; elsewhere interior nodes have 1.
-FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
-EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
-TOTAL = 136
 LIFT = 1 / 8
 # Levels until a state depends little on the place before them; doubles hold 17 exactly.
 WINDOW = 17
@@ -83,20 +78,6 @@ def check_recursion(levels: int, seed: int = 0) -> None:
     found = synthesize(*analyze(counts))
     if not np.array_equal(found[1:], np.cumsum(counts) * 8**levels):
         raise ArithmeticError(f"2^{levels} ticks: B C x is not A x")
-
-
-def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
-    """Return the weights (interior, edge) of levels 1..h, and the total's."""
-    found = []
-    for level in range(1, levels + 1):
-        interior, edge, top = Fraction(1), Fraction(EDGE, 40), levels - level
-        if level <= len(FINEST):
-            interior *= Fraction(FINEST[level - 1], 40)
-        if top < len(COARSEST):
-            interior *= Fraction(COARSEST[top], 40)
-            edge *= Fraction(COARSEST_EDGE[top], 40)
-        found.append((interior, edge))
-    return found, Fraction(TOTAL, 40)
 
 
 class Squares:
@@ -179,9 +160,8 @@ class Squares:
 
 
 def by_kind(levels: int) -> Floats:
-    of_levels, total = weights(levels)
-    interior, edge = zip(*of_levels, strict=True)
-    return np.array([*interior, *edge, total], dtype=float)
+    interior, edge = zip(*weights(levels), strict=True)
+    return np.array([*interior, *edge, WEIGHT_OF_TOTAL], dtype=float)
 
 
 def fitted(squares: Squares) -> Floats:
@@ -305,18 +285,18 @@ def _distance(moved: Floats) -> float:
 
 def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
     """Bound the cost of an event at 2^h ticks, without the total's, for every h."""
-    interior = [weight for weight, _ in weights(max(horizons))[0]]
+    interior = [weight for weight, _ in weights(max(horizons))]
     event, found = EventCost(interior[: -len(COARSEST)], window), []
     for levels in horizons:
         level = max(levels - len(COARSEST), 0)
         # The right half mirrors the left one.
         half = ((1 << (levels - level)) + 1) // 2
-        found.append(event.worst(weights(levels)[0], level, half))
+        found.append(event.worst(weights(levels), level, half))
     return found
 
 
 def unbounded_cost(window: int = WINDOW) -> float:
-    """Bound the cost of an event at a tick below 2^40 of 50 levels with the haar counter's weights."""
+    """Bound the cost of an event at a tick below 2^40 of 50 levels with the weights of unbounded horizons."""
     interior = [weight for weight, _ in unbounded_weights()]
     return EventCost(interior[:38], window).worst([(w, w) for w in interior], 38, 4)
 

@@ -265,14 +265,13 @@ def test_more_bits_are_taken_until_they_decide(planted: int, above: int) -> None
     """N is so near to 3 + 1/2 that its first 1 to 4 words do not decide on which side it is."""
     counter = LiftedCounter(1, 0.01)
     bits = 64 * planted - 1
-    sd = mpmath.sqrt(mpmath.mpf(counter.variance_of((0, 0)).numerator))
     with mp.workprec(400):
         variance = counter.variance_of((0, 0))
         sd = mpmath.sqrt(mpmath.mpf(variance.numerator) / variance.denominator)
         p = mpmath.erfc(mpmath.mpf(7) / 2 / sd / mpmath.sqrt(2)) / 2
         v = int(mpmath.floor(p * mpmath.mpf(2) ** (bits + 1)))
     # The digits of the boundary, or the next: below or above it by less than their last place.
-    v += above - (above == 0 and planted > 0) * 0
+    v += above
     first = (v >> (64 * (planted - 1))) << 1
     rest = [(v >> (64 * (planted - 1 - i))) & ((1 << 64) - 1) for i in range(1, planted)]
     stream = Planted([first, *rest])

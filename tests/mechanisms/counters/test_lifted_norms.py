@@ -15,9 +15,9 @@ from bench.lifted_haar import (
     horizon_costs,
     in_units,
     unbounded_cost,
-    weights,
 )
-from workers.mechanisms.counters.lifted import unbounded_weights
+from workers.mechanisms.counters import lifted
+from workers.mechanisms.counters.lifted import unbounded_weights, weights
 
 HORIZONS = range(13)
 INTEGER_HORIZONS = range(9)
@@ -27,7 +27,7 @@ def largest(levels: int) -> Fraction:
     """Return the largest cost of 2^h ticks from the nodes of every unit vector, in integers."""
     nodes, _ = analyze(np.eye(1 << levels, dtype=np.int64))
     cost = np.zeros(1 << levels, dtype=object)
-    for level, pair in zip(nodes, weights(levels)[0], strict=True):
+    for level, pair in zip(nodes, weights(levels), strict=True):
         interior, edge = (int(weight * 1600) for weight in pair)
         weight = [interior] * len(level)
         weight[0] = weight[-1] = edge
@@ -78,7 +78,7 @@ def test_bounds_are_the_largest_costs_of_brute_force_rounded_up() -> None:
 
 def test_the_two_brute_forces_agree() -> None:
     for levels in range(7):
-        pairs = weights(levels)[0]
+        pairs = weights(levels)
         assert largest(levels) == max(cost_at(tick, pairs) for tick in range(1 << levels))
 
 
@@ -88,10 +88,10 @@ def test_a_weight_off_by_two_percent_is_refused(
     monkeypatch: pytest.MonkeyPatch, exact: list[float], name: str, share: Fraction
 ) -> None:
     """Also where it is one of several; but a level of one or two nodes has no interior."""
-    right = getattr(lifted_haar, name)
+    right = getattr(lifted, name)
     for i in range(len(right) if isinstance(right, tuple) else 1):
         wrong = right * share if name == "EDGE" else (*right[:i], right[i] * share, *right[i + 1 :])
-        monkeypatch.setattr(lifted_haar, name, wrong)
+        monkeypatch.setattr(lifted, name, wrong)
         unused = name == "COARSEST" and i < 2
         assert are_largest(horizon_costs(HORIZONS, window=12), exact) == unused, i
 
@@ -135,7 +135,7 @@ def test_bounds_hold_with_a_forgotten_past(window: int, exact: list[float]) -> N
 @pytest.mark.parametrize("levels", [20, 23, 31, 40])
 def test_a_bound_is_close_to_the_cost_of_one_tick(levels: int) -> None:
     """Tick 7/96 2^h, 0.0001 0010 1010 ... in binary, is the worst at 10 to 20 levels."""
-    cost = cost_at((7 << levels) // 96, weights(levels)[0])
+    cost = cost_at((7 << levels) // 96, weights(levels))
     (bound,) = horizon_costs(range(levels, levels + 1))
     assert cost <= Fraction(in_units(bound), 4096) <= cost * Fraction(10003, 10000)
 

@@ -13,7 +13,7 @@ Why: the least error of the counters that need no state and few nodes a tick.
     o           `offset`, places before tick 1: 0, or 2^h - T with an end_share; p = t + o
     K           p >> j, the node of level j whose block of 2^j places begins at or before p
     u_j         (p mod 2^j) / 2^j
-    w_(j,k)     `_weights`: of level j inside, and of its first and last node; s2_v = s2 / w_v
+    w_(j,k)     `weights`: of level j inside, and of its first and last node; s2_v = s2 / w_v
     L           `_of_levels`, at least sum_(j >= 1) w_v C[v, t]^2 at every t; S = L + w_total
     s2          S / (2 rho_item), rounded up
     r_j         the state of a row: N_(j-1)(2K + 2), K the block of 2^j places with p - 1
@@ -68,9 +68,9 @@ _TOTAL = (0, 0)
 # In 1/40: weights inside a level, of the finest and the coarsest levels (of the two coarsest there
 # is no inside); these multiply where a level is both, others have 1. Then of a level's first and
 # last node, and of the total.
-_FINEST, _COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
-_EDGE, _COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
-_WEIGHT_OF_TOTAL = Fraction(136, 40)
+FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
+EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
+WEIGHT_OF_TOTAL = Fraction(136, 40)
 
 # L in 1/4096 for h = 0..40, and unbounded: `python -m bench.lifted_haar --norms`.
 _OF_LEVELS = (
@@ -122,9 +122,14 @@ class LiftedCounter(Counter):
             raise ValueError(f"end_share = {end_share}: an unbounded horizon has no last tick")
         self.horizon, self.end_share = horizon, end_share
         self._last_tick = last_tick_of(horizon)
-        weights, of_total, of_levels = _weights(horizon)
-        self._levels = len(weights)
-        if end_share is not None and weights:
+        if horizon is None:
+            of_each, of_levels = list(unbounded_weights()), _OF_UNBOUNDED
+            of_total = sum((w for w, _ in of_each), Fraction(0)) / 1024
+        else:
+            of_each, of_total = weights((horizon - 1).bit_length()), WEIGHT_OF_TOTAL
+            of_levels = Fraction(_OF_LEVELS[len(of_each)], 4096)
+        self._levels = len(of_each)
+        if end_share is not None and of_each:
             share = Fraction(repr(end_share))  # 0.6 is exactly six tenths
             of_total = share / (1 - share) * of_levels
         self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
@@ -132,7 +137,7 @@ class LiftedCounter(Counter):
         # By level, 0 the total: of nodes inside, and of the first and last one.
         self._variances = tuple(
             (rounded_up(s2 / inside), rounded_up(s2 / edge))
-            for inside, edge in ((of_total, of_total), *weights)
+            for inside, edge in ((of_total, of_total), *of_each)
         )
         self.rho_item = rho_item
         self._denominator = 1 << (self._levels + 3)
@@ -322,29 +327,26 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
     return counter.plan(place, since)
 
 
-def _weights(horizon: int | None) -> tuple[list[tuple[Fraction, Fraction]], Fraction, Fraction]:
-    """Return the weights (inside, edge) of levels 1..h, the total's, and L."""
-    if horizon is None:
-        weights = list(unbounded_weights())
-        return weights, sum((w for w, _ in weights), Fraction(0)) / 1024, _OF_UNBOUNDED
-    levels, weights = (horizon - 1).bit_length(), []
+def weights(levels: int) -> list[tuple[Fraction, Fraction]]:
+    """Return the weights (inside, edge) of levels 1..h."""
+    found = []
     for level in range(1, levels + 1):
-        inside, edge, top = Fraction(1), Fraction(_EDGE, 40), levels - level
-        if level <= len(_FINEST):
-            inside *= Fraction(_FINEST[level - 1], 40)
-        if top < len(_COARSEST):
-            inside *= Fraction(_COARSEST[top], 40)
-            edge *= Fraction(_COARSEST_EDGE[top], 40)
-        weights.append((inside, edge))
-    return weights, _WEIGHT_OF_TOTAL, Fraction(_OF_LEVELS[levels], 4096)
+        inside, edge, top = Fraction(1), Fraction(EDGE, 40), levels - level
+        if level <= len(FINEST):
+            inside *= Fraction(FINEST[level - 1], 40)
+        if top < len(COARSEST):
+            inside *= Fraction(COARSEST[top], 40)
+            edge *= Fraction(COARSEST_EDGE[top], 40)
+        found.append((inside, edge))
+    return found
 
 
 @memoized(1)
 def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
     """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
-    context, weights = Context(prec=50), []
+    context, found = Context(prec=50), []
     for level in range(1, _UNBOUNDED_LEVELS + 1):
         power = context.exp(context.multiply(Decimal("-1.2"), context.ln(Decimal(level + 2))))
         weight = Fraction(int(context.multiply(power, Decimal(1 << 40))), 1 << 40)
-        weights.append((weight, weight))
-    return tuple(weights)
+        found.append((weight, weight))
+    return tuple(found)
