@@ -78,6 +78,8 @@ class Guarantee:
     delta: NotNegative
 
 
+# Spans and groups of a table share these figures.
+@memoized(maxsize=1 << 12)
 def epsilon_of(rho: float, delta: float, *, gaussian: bool = False) -> float:
     """Return the smallest epsilon (rounded up) for which rho-zCDP gives (epsilon, delta)."""
     if gaussian:
@@ -108,7 +110,6 @@ def rho_of(epsilon: float, delta: float, *, gaussian: bool = False) -> float:
     return _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
 
 
-@memoized(maxsize=1 << 12)
 def gaussian_epsilon(rho: float, delta: float) -> float:
     """Return the smallest epsilon (rounded up) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = epsilon_of(rho, delta)

@@ -125,8 +125,6 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
 
 
 NUMERICAL = "numerical"
-# Spans and groups of a table share these figures.
-_epsilon_of = memoized(maxsize=1 << 12)(epsilon_of)
 # Far above the floating-point error in an exponent of this size.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
@@ -209,7 +207,7 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
-    epsilon = _epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
+    epsilon = epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
     failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
 
