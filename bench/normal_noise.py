@@ -2,7 +2,7 @@
 
 Law: the numbers of `--draws` words (default 10^9, minutes) in bins of an eighth of a standard
 deviation, up to 6 and beyond, by chi squared; and that it refuses half and twice the variance.
-Rounding: counts of `lifted` at `--cells` cells (default 10^6, hours; 10^5 takes minutes) equal
+Rounding: counts of `lifted` at `--cells` cells (default 10^6, ten minutes) equal
 those of the definition's recursion at 200 bits, by mpmath. Exits with 1 where a check fails.
 """
 
