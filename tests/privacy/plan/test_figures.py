@@ -147,7 +147,7 @@ def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
 
 
 def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
-    """Conversion, haar and exact quantiles only gain; a better printed figure means an error."""
+    """Conversion, `lifted` and exact quantiles only gain; a better printed figure means an error."""
     for own in (
         config(KnownBaseConfig, domain=LABELS),
         config(UnkBaseConfig, max_count=3),
