@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.lifted import COARSEST, WEIGHT_OF_TOTAL, unbounded_weights, weights
+from workers.mechanisms.counters.lifted import COARSEST, unbounded_weights, weights
 
 Numbers = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -160,8 +160,9 @@ class Squares:
 
 
 def by_kind(levels: int) -> Floats:
-    interior, edge = zip(*weights(levels), strict=True)
-    return np.array([*interior, *edge, WEIGHT_OF_TOTAL], dtype=float)
+    of_levels, total = weights(levels)
+    interior, edge = zip(*of_levels, strict=True)
+    return np.array([*interior, *edge, total], dtype=float)
 
 
 def fitted(squares: Squares) -> Floats:
@@ -285,13 +286,13 @@ def _distance(moved: Floats) -> float:
 
 def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
     """Bound the cost of an event at 2^h ticks, without the total's, for every h."""
-    interior = [weight for weight, _ in weights(max(horizons))]
+    interior = [weight for weight, _ in weights(max(horizons))[0]]
     event, found = EventCost(interior[: -len(COARSEST)], window), []
     for levels in horizons:
         level = max(levels - len(COARSEST), 0)
         # The right half mirrors the left one.
         half = ((1 << (levels - level)) + 1) // 2
-        found.append(event.worst(weights(levels), level, half))
+        found.append(event.worst(weights(levels)[0], level, half))
     return found
 
 

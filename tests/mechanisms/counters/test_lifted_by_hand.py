@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from tests.mechanisms.counters.test_lifted import strategy
-from workers.mechanisms.counters.lifted import WEIGHT_OF_TOTAL, LiftedCounter, weights
+from workers.mechanisms.counters.lifted import LiftedCounter, weights
 
 PAGE = Path(__file__).parents[3] / "docs" / "decisions" / "0030-lifted-haar.md"
 TEXT = PAGE.read_text().partition("## 7 By hand: 8 ticks")[2]
@@ -23,7 +23,7 @@ def rows() -> list[list[Fraction]]:
 
 def test_the_table_is_that_of_the_counter() -> None:
     counter, matrix = LiftedCounter(8, 0.5), strategy(3)
-    of_levels, of_total = weights(3), WEIGHT_OF_TOTAL
+    of_levels, of_total = weights(3)
     assert len(rows()) == len(NODES)
     for (level, k), (weight, change, cost, *decoder) in zip(NODES, rows(), strict=True):
         pair = of_levels[level - 1] if level else (of_total, of_total)

@@ -27,7 +27,7 @@ def largest(levels: int) -> Fraction:
     """Return the largest cost of 2^h ticks from the nodes of every unit vector, in integers."""
     nodes, _ = analyze(np.eye(1 << levels, dtype=np.int64))
     cost = np.zeros(1 << levels, dtype=object)
-    for level, pair in zip(nodes, weights(levels), strict=True):
+    for level, pair in zip(nodes, weights(levels)[0], strict=True):
         interior, edge = (int(weight * 1600) for weight in pair)
         weight = [interior] * len(level)
         weight[0] = weight[-1] = edge
@@ -78,7 +78,7 @@ def test_bounds_are_the_largest_costs_of_brute_force_rounded_up() -> None:
 
 def test_the_two_brute_forces_agree() -> None:
     for levels in range(7):
-        pairs = weights(levels)
+        pairs = weights(levels)[0]
         assert largest(levels) == max(cost_at(tick, pairs) for tick in range(1 << levels))
 
 
@@ -135,7 +135,7 @@ def test_bounds_hold_with_a_forgotten_past(window: int, exact: list[float]) -> N
 @pytest.mark.parametrize("levels", [20, 23, 31, 40])
 def test_a_bound_is_close_to_the_cost_of_one_tick(levels: int) -> None:
     """Tick 7/96 2^h, 0.0001 0010 1010 ... in binary, is the worst at 10 to 20 levels."""
-    cost = cost_at((7 << levels) // 96, weights(levels))
+    cost = cost_at((7 << levels) // 96, weights(levels)[0])
     (bound,) = horizon_costs(range(levels, levels + 1))
     assert cost <= Fraction(in_units(bound), 4096) <= cost * Fraction(10003, 10000)
 

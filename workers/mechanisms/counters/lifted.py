@@ -67,10 +67,10 @@ _TOTAL = (0, 0)
 
 # In 1/40: weights inside a level, of the finest and the coarsest levels (of the two coarsest there
 # is no inside); these multiply where a level is both, others have 1. Then of a level's first and
-# last node, and of the total.
+# last node, and of the total, by h and beyond.
 FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
 EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
-WEIGHT_OF_TOTAL = Fraction(136, 40)
+TOTAL, TOTAL_OF_FEW = 136, (40, 70, 60, 90, 110)
 
 # L in 1/4096 for h = 0..40, and unbounded: `python -m bench.lifted_haar --norms`.
 _OF_LEVELS = (
@@ -126,8 +126,8 @@ class LiftedCounter(Counter):
             of_each, of_levels = list(unbounded_weights()), _OF_UNBOUNDED
             of_total = sum((w for w, _ in of_each), Fraction(0)) / 1024
         else:
-            of_each, of_total = weights((horizon - 1).bit_length()), WEIGHT_OF_TOTAL
-            of_levels = Fraction(_OF_LEVELS[len(of_each)], 4096)
+            of_each, of_total = weights(levels := (horizon - 1).bit_length())
+            of_levels = Fraction(_OF_LEVELS[levels], 4096)
         self._levels = len(of_each)
         if end_share is not None and of_each:
             share = Fraction(repr(end_share))  # 0.6 is exactly six tenths
@@ -327,8 +327,8 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
     return counter.plan(place, since)
 
 
-def weights(levels: int) -> list[tuple[Fraction, Fraction]]:
-    """Return the weights (inside, edge) of levels 1..h."""
+def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
+    """Return the weights (inside, edge) of levels 1..h, and the total's."""
     found = []
     for level in range(1, levels + 1):
         inside, edge, top = Fraction(1), Fraction(EDGE, 40), levels - level
@@ -338,7 +338,8 @@ def weights(levels: int) -> list[tuple[Fraction, Fraction]]:
             inside *= Fraction(COARSEST[top], 40)
             edge *= Fraction(COARSEST_EDGE[top], 40)
         found.append((inside, edge))
-    return found
+    total = TOTAL_OF_FEW[levels] if levels < len(TOTAL_OF_FEW) else TOTAL
+    return found, Fraction(total, 40)
 
 
 @memoized(1)
