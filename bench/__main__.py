@@ -55,14 +55,14 @@ NAMES = (
 def bench_core(rows: int, ticks: int) -> None:
     """The core alone, on one thread."""
     print(f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, {ticks} ticks: ns a row and tick")
-    for counter in ("haar", "tree"):
+    for counter in ("lifted", "tree"):
         step = mechanism_step.measure(rows, ticks, 65_536, counter)
         print(
             f"  {counter}: mean {step.mean:.1f}, most {step.most:.0f}; first tick after a restart {step.first:.0f}",
             flush=True,
         )
     print("noise alone:")
-    for kind, horizon in (("haar", 65_536), ("haar", None), ("tree", 65_536)):
+    for kind, horizon in (("lifted", 65_536), ("lifted", None), ("tree", 65_536)):
         print(f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}", flush=True)
 
 

@@ -17,17 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.lifted import COARSEST, unbounded_weights, weights
 
 Numbers = NDArray[Any]
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-# Weights of interior nodes, finest and coarsest levels first, and of edge nodes, in 1/40. Where a
-# level is among the finest and the coarsest, they multiply; elsewhere interior nodes have 1.
-FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
-EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
-TOTAL = 136
 LIFT = 1 / 8
 # Levels until a state depends little on the place before them; doubles hold 17 exactly.
 WINDOW = 17
@@ -83,20 +78,6 @@ def check_recursion(levels: int, seed: int = 0) -> None:
     found = synthesize(*analyze(counts))
     if not np.array_equal(found[1:], np.cumsum(counts) * 8**levels):
         raise ArithmeticError(f"2^{levels} ticks: B C x is not A x")
-
-
-def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
-    """Return the weights (interior, edge) of levels 1..h, and the total's."""
-    found = []
-    for level in range(1, levels + 1):
-        interior, edge, top = Fraction(1), Fraction(EDGE, 40), levels - level
-        if level <= len(FINEST):
-            interior *= Fraction(FINEST[level - 1], 40)
-        if top < len(COARSEST):
-            interior *= Fraction(COARSEST[top], 40)
-            edge *= Fraction(COARSEST_EDGE[top], 40)
-        found.append((interior, edge))
-    return found, Fraction(TOTAL, 40)
 
 
 class Squares:
@@ -316,8 +297,8 @@ def horizon_costs(horizons: range, window: int = WINDOW) -> list[float]:
 
 
 def unbounded_cost(window: int = WINDOW) -> float:
-    """Bound the cost of an event at a tick below 2^40 of 50 levels with the haar counter's weights."""
-    interior = HaarCounter(None, 1.0)._weights()[1:]
+    """Bound the cost of an event at a tick below 2^40 of 50 levels with the weights of unbounded horizons."""
+    interior = [weight for weight, _ in unbounded_weights()]
     return EventCost(interior[:38], window).worst([(w, w) for w in interior], 38, 4)
 
 

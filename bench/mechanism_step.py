@@ -1,6 +1,6 @@
 """What one whole tick of `unk_base` costs: contributions merged, noise, threshold, shown rows; nanoseconds a row and tick.
 
-`python -m bench.mechanism_step [--rows N] [--ticks N] [--horizon T] [--counter haar|tree]`
+`python -m bench.mechanism_step [--rows N] [--ticks N] [--horizon T] [--counter lifted|tree]`
 """
 
 import argparse
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=65_536)
-    parser.add_argument("--counter", choices=("haar", "tree"), default="haar")
+    parser.add_argument("--counter", choices=("lifted", "tree"), default="lifted")
     given = parser.parse_args()
     step = measure(given.rows, given.ticks, given.horizon, given.counter)
     print(

@@ -6,7 +6,7 @@
     heavy     as again, but items weigh 1 + 10^6 / rank (Zipf)
 
 `python -m bench.per_item [--items N] [--ticks N] [--horizon T] [--only NAME ...]`. Time is that of the processor, on one core: others on
-the machine do not count. A figure is the mean of the ticks of a kind, as a counter's ticks differ: haar's second tick of two costs three
+the machine do not count. A figure is the mean of the ticks of a kind, as a counter's ticks differ: the second of two costs three
 times the first. Order statistics have columns, not items: see `columns`.
 """
 

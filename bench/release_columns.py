@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--horizon", default="65536")
     parser.add_argument("--ticks", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--kind", choices=KINDS, default="haar")
+    parser.add_argument("--kind", choices=KINDS, default="lifted")
     parser.add_argument(
         "--rho",
         type=float,

@@ -195,11 +195,11 @@ def cases(ticks: int = 1_024) -> list[Case]:
         )
 
     words = f"Zipf, 50 events a tick, 40 labels, T = {ticks:,}"
-    for counter in ("haar", "tree", "sqrt"):
+    for counter in ("lifted", "tree", "sqrt"):
         add("known_base", counter, words, zipf(ticks, 40, 50), domain=labels(40), counter=counter)
     climb = f"200 labels that end at 2 to 400, T = {ticks:,}"
     for variant, further in (
-        ("haar", {}),
+        ("lifted", {}),
         ("tree", {"counter": "tree"}),
         ("constant", {"threshold": "constant"}),
         ("every 16", {"threshold": "every", "every": 16}),

@@ -6,11 +6,12 @@ Seeds are fixed: a repeat gives the same files.
 import argparse
 from pathlib import Path
 
-from bench.plots import maxima, rooms, sketches, top_k
+from bench.plots import counters, maxima, rooms, sketches, top_k
 from bench.plots.style import DOCS
 
 PICTURES = {
     "rooms": rooms.draw,
+    "counters": counters.draw,
     "top_k": top_k.draw,
     "small_maxima": maxima.draw,
     "equal_memory": sketches.draw,

@@ -14,7 +14,7 @@ from workers.privacy.theorems import Data, error_bounds
 COLUMNS, SEEDS = 8, 3
 LINES = {
     "tree": Line("known_base, tree", BLUE, "s", (0, (5, 2))),
-    "haar": Line("known_base, haar", BLACK, "o"),
+    "lifted": Line("known_base, lifted", BLACK, "o"),
     "two_level": Line("two_level", RED, "D", (0, (7, 2, 2, 2))),
     "bounded_max": Line("bounded_max (told the maximum)", ORANGE, "^", (0, (1, 1))),
 }
@@ -28,7 +28,7 @@ SMALL = 10
 def made(name: str, ticks: int, maximum: int) -> HistogramConfig:
     """A contender at epsilon = 1, delta = 1e-6; events of one item."""
     usual = {"horizon": ticks, "domain": labels(COLUMNS)}
-    if name in ("tree", "haar"):
+    if name in ("tree", "lifted"):
         return config("known_base", **usual, counter=name)
     return config(name, **usual, **({"c_max": maximum} if name == "bounded_max" else {}))
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.number_blocks import (
     HEAD_BYTES,
-    add_up,
     find_shown,
     look_up,
     mark_blocks,
@@ -109,28 +108,6 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
         way(xor)(readonly_contiguous(words), cells, out)
         pairs = product(cells.tolist(), words.tolist())
         assert out.tolist() == [[a ^ upper, b ^ lower] for (upper, lower), (a, b) in pairs]
-
-
-@pytest.mark.parametrize("tile", [1, 2, 5, 8])
-@pytest.mark.parametrize("factors", [(60_000, 3, -3, 7), (1 << 45, 5, 1 << 20, -1)])
-def test_sums_are_exact_and_carried_into_the_next(tile: int, factors: tuple[int, ...]) -> None:
-    """Narrow noise times a large factor needs the wide type; tiles must not leak into the next."""
-    noise = np.array([-32_767, -1, 0, 1, 32_767, 12])
-    narrow = np.stack((noise[::-1], noise)).astype(np.int16)
-    wide = np.stack((2 * noise, -noise)).astype(np.int32)
-    a, b, c, d = factors
-    terms = readonly_contiguous(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
-    # The first two terms, half of which and more are carried into a sum of 32 bits where the
-    # factors are small.
-    fits = int(a < 1 << 31)
-    sums = readonly_contiguous(np.array([(2, 5, 17, fits), (4, 1 << 3, 4, fits)]))
-    carried = [(5 + n * a + 2 * n * d) >> 17 for n in noise.tolist()]
-    whole = zip(carried, noise.tolist(), noise[::-1].tolist(), strict=True)
-    expected = [(8 + first + other * b - n * c) >> 4 for first, n, other in whole]
-    for way in WAYS:
-        out = np.full(7, 99)
-        way(add_up)(narrow, wide, terms, sums, np.empty(tile, dtype=np.int32), out[:6])
-        assert out.tolist() == [*expected, 99]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])

@@ -10,12 +10,10 @@ from typing import Any, cast
 import numpy as np
 
 from tests.contract.coupling import Adapter, Events, Moves, Test, World
-from tests.contract.probe import Block
+from tests.contract.probe import Block, Half
 from tests.contract.stage import KEY, NAME, Histogram, Run, Tick
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
-from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
@@ -38,28 +36,52 @@ def block(label: str | None, cell: Cell) -> Block:
     return high ^ cell[0], low ^ cell[1]
 
 
-def counter_moves(public: Mapping[str, Any], tick: int, amount: int) -> Iterator[tuple[Cell, int]]:
+def number(label: str, node: Cell, place: int = 0) -> Half:
+    """Return block and half of an item's normal number, in the counter of a place."""
+    level, k = node
+    return (*block(label, (place ^ level, k >> 1)), k & 1)
+
+
+def counter_moves(
+    public: Mapping[str, Any], tick: int, amount: int
+) -> Iterator[tuple[Cell, Fraction]]:
     """Return how an event of `amount` in `tick` changes the statistics of one item's counter.
 
-    haar: in every level the block of 2^j ticks that holds the tick changes (left half) - (right
-    half), and so does the total; blocks begin `offset` ticks before tick 1.
-    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k,
-    k) / 4^k), k = t - s.
+    lifted: level by level, d[k] = s[2k] - s[2k + 1] and the next s[k] = s[2k] + s[2k + 1] +
+    (d[k + 1] - d[k - 1]) / 8, with d[-1] = -d[0] and d[n] = -d[n - 1]; then the total. Blocks begin
+    `offset` ticks before tick 1.
+    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = binom(2k, k) / 4^k,
+    k = t - s.
     """
     kind, last = public["kind"], tick - 1
-    if kind == "haar":
-        last += public.get("offset", 0)
+    if kind == "lifted":
+        sums = {last + public["offset"]: Fraction(amount)}
         for level in range(1, public["levels"] + 1):
-            left = (last >> (level - 1)) % 2 == 0
-            yield (level, last >> level), amount if left else -amount
-        yield (0, 0), amount
+            end = (1 << (public["levels"] - level)) - 1
+            touched = {k >> 1 for k in sums}
+            d = {k: sums.get(2 * k, Fraction(0)) - sums.get(2 * k + 1, 0) for k in touched}
+            yield from (((level, k), change) for k, change in d.items() if change)
+
+            def beyond(k: int, d: dict[int, Fraction] = d, end: int = end) -> Fraction:
+                if k in (-1, end + 1):
+                    return -d.get(0 if k < 0 else end, Fraction(0))
+                return d.get(k, Fraction(0))
+
+            near = {k + step for k in touched for step in (-1, 0, 1)} & set(
+                range(max(min(touched) - 1, 0), min(max(touched) + 1, end) + 1)
+            )
+            sums = {
+                k: sums.get(2 * k, 0) + sums.get(2 * k + 1, 0) + (beyond(k + 1) - beyond(k - 1)) / 8
+                for k in near
+            }
+        yield (0, 0), sums[0]
     elif kind == "tree":
         for level in range(public["levels"]):
-            yield (level, last // public["radix"] ** level), amount
+            yield (level, last // public["radix"] ** level), Fraction(amount)
     elif kind == "sqrt":
         for t in range(tick, public["horizon"] + 1):
-            k, scale = t - tick, 2 ** public["bits"]
-            yield (256, t), amount * int(Fraction(comb(2 * k, k), 4**k) * scale + Fraction(1, 2))
+            k = t - tick
+            yield (256, t), amount * Fraction(comb(2 * k, k), 4**k)
     else:
         raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
 
@@ -69,8 +91,8 @@ class Counting(Adapter):
         found = Moves()
         for tick, items in events:
             for label, amount in items.items():
-                for cell, change in counter_moves(self.counter, tick, amount):
-                    found.add(block(label, cell), -sign * change)
+                for node, change in counter_moves(self.counter, tick, amount):
+                    found.add_number(number(label, node), -sign * change)
         return found
 
 
@@ -128,8 +150,8 @@ class Sparse(Adapter):
         ever = {domain[place].decode() for note in first.notes for place in note[1]}
         for label, amount in items.items():
             if label in ever:
-                for cell, change in counter_moves(self.counter, tick, amount):
-                    found.add(block(label, cell), -sign * change)
+                for node, change in counter_moves(self.counter, tick, amount):
+                    found.add_number(number(label, node), -sign * change)
         for used in range(self.mechanism.config.switches):
             # The choice is made at the end of the first of these ticks; only the last can stop it.
             ticks = [t for t, note in enumerate(first.notes[:-1], 1) if note[0] == used]
@@ -296,10 +318,8 @@ class Maxima(Adapter):
             threshold = engine.INNER_TAU << 56 | j, i
             found.tests.append(_test(threshold, engine.INNER_MU, closed, moved, sign))
         if closed:
-            place = engine.INNER_COLUMNS << 56 | j << 8
             for label, amount in items.items():
-                for (high, low), change in self._sums(j, i, amount):
-                    found.add(block(label, (place ^ high, low)), -sign * change)
+                self._closes(found, j, i, label, -sign * amount)
             if mechanism.queries.k > 1:
                 stand = notes[closed - 1]
                 begun = stand.start + stand.noise
@@ -322,18 +342,16 @@ class Maxima(Adapter):
         without, more = ((one - stand.thresholds).max() for one in values)
         return int(more - without)
 
-    def _sums(
-        self, segment: int, interval: int, amount: int
-    ) -> Iterator[tuple[tuple[int, int], int]]:
+    def _closes(self, found: Moves, segment: int, interval: int, label: str, amount: int) -> None:
         """Move the counter over intervals; the event is in one of them."""
         assert isinstance(self.mechanism, OrderStatistics)
-        noise = self.mechanism.sum_noise(segment)
+        noise, place = self.mechanism.sum_noise(segment), engine.INNER_COLUMNS << 56 | segment << 8
         if isinstance(noise, LaplaceTree):
             for level in range(noise.levels):
-                yield (level, (interval - 1) >> level), amount
-        else:
-            assert isinstance(noise, HaarCounter | TreeCounter)
-            yield from counter_moves(noise.public(), interval, amount)
+                found.add(block(label, (place ^ level, (interval - 1) >> level)), amount)
+            return
+        for node, change in counter_moves(noise.public(), interval, amount):
+            found.add_number(number(label, node, place), change)
 
     def _exact(self, stream: Sequence[Tick], t: int) -> Longs:
         labels = [label.decode() for label in self.mechanism.domain()]

@@ -7,7 +7,7 @@ they were added to (the adapters take it from the papers' definitions, not from 
 its picks; run the other world. If the transcripts are equal, no other statistic exists, and the
 moves are the sensitivities. Their price follows from the tables really drawn from:
 
-    discrete Gaussian    move d of N_Z(0, s2)       d^2 / (2 s2)
+    normal, discrete Gaussian    move d of N(0, s2) or N_Z(0, s2)    d^2 / (2 s2)
     discrete Laplace     move d of scale b          (d / b)^2 / 2; pure |d| / b
     pick                 scores' moves span e b     e^2 / 8
     AboveThreshold       e1 of threshold, e2 of test    (e1 + 2 e2)^2 / 8; pure e1 + 2 e2
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from tests.contract.probe import Block, Peel, Probe
+from tests.contract.probe import Block, Half, Peel, Probe
 from tests.contract.stage import Histogram, Run, Tick, with_events
 from tests.contract.variants import Variant
 from workers.mechanisms.mechanism import Mechanism
@@ -45,10 +45,14 @@ class Moves:
     """Noise moves that turn one neighbour's run into the other's."""
 
     shifts: dict[Block, int] = field(default_factory=dict)
+    of_numbers: dict[Half, Fraction] = field(default_factory=dict)
     tests: list[Test] = field(default_factory=list)
 
     def add(self, block: Block, shift: int) -> None:
         self.shifts[block] = self.shifts.get(block, 0) + shift
+
+    def add_number(self, number: Half, shift: Fraction) -> None:
+        self.of_numbers[number] = self.of_numbers.get(number, Fraction(0)) + shift
 
     def all(self) -> dict[Block, int]:
         found = {block: shift for block, shift in self.shifts.items() if shift}
@@ -63,7 +67,7 @@ class Moves:
 class Price:
     """Parts of a coupling's cost: standard deviations and scales in units of the move."""
 
-    gaussian: tuple[float, ...]  # sigma / move of each moved discrete Gaussian
+    gaussian: tuple[float, ...]  # sigma / move of each moved Gaussian
     laplace: tuple[float, ...]  # scale / move of each moved discrete Laplace
     picks: tuple[float, ...]  # e of each pick
     tests: tuple[tuple[float, float], ...]  # (e1, e2) of each run of AboveThreshold
@@ -132,7 +136,9 @@ def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, 
     before, after = worlds if sign > 0 else worlds[::-1]
     first = perform(adapter, before, seed, Probe())
     moves = adapter.moves(first, after, events, sign)
-    second = perform(adapter, after, seed, Probe(shifts=moves.all(), script=first.probe.peels))
+    second = perform(
+        adapter, after, seed, Probe(moves.all(), moves.of_numbers, script=first.probe.peels)
+    )
     for t, (shown, expected) in enumerate(zip(second.transcript, first.transcript, strict=True), 1):
         assert shown == expected, f"tick {t}: the neighbour shows {shown}, not {expected}"
     return _price(moves, first.probe, second.probe)
@@ -156,7 +162,11 @@ def pure(variant: Variant) -> bool:
 
 def _price(moves: Moves, first: Probe, second: Probe) -> Price:
     """Price the moves; draws made in one world only do not affect the common output."""
-    gaussian, laplace = [], []
+    gaussian: list[float] = []
+    laplace: list[float] = []
+    for number in moves.of_numbers.keys() & first.numbers.keys() & second.numbers.keys():
+        if shift := float(moves.of_numbers[number]):
+            gaussian.append(float(first.numbers[number]) ** 0.5 / abs(shift))
     of_tests = {move[0] for test in moves.tests for move in (test.threshold, test.stop) if move}
     for block, shift in moves.shifts.items():
         if shift and block in first.drawn and block in second.drawn and block not in of_tests:

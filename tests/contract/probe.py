@@ -1,17 +1,20 @@
 """Instrument the mechanisms' noise: record draws, move single values, repeat picks, plant errors.
 
-All randomness of the core goes through three functions: `InversionTable.draw` and `draw_cells`
-(every integer that is added to anything) and `selection._peel` (every pick of the exponential
-mechanism). A noise value's key is its block, tag XOR cell: the word is AES of it.
+All randomness of the core goes through these: `InversionTable.draw` (integers), `Counter.draw` and
+the `at` of its columns (sums of normal numbers), and `selection._peel` (every pick of the
+exponential mechanism). A noise value's key is its block, tag XOR cell: the word is AES
+of it; a normal number's has its half of the word as well.
 
-    drawn    block -> (its table, the value)
+    drawn    block -> (its table, the value), of integers
+    numbers  block and half -> the variance of the normal number
     peels    first word -> a call of the exponential mechanism: candidates, their scores, the picks
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -23,15 +26,22 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs, Tags
+from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.lifted import LiftedColumns
+from workers.mechanisms.counters.sqrt import SqrtColumns
+from workers.mechanisms.counters.tree import TreeColumns
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.normal import table as normal_table
+from workers.mechanisms.noise.normal_loops import add_fine
 from workers.mechanisms.one_shot.algorithms import Cell
 
 Block = tuple[int, int]
+Half = tuple[int, int, int]
 Samples = list[tuple[Tags, Longs]]
 BOTTOM = "bottom"
 
@@ -48,11 +58,12 @@ class Probe:
     """Changes to apply to noise, and a record of the noise seen."""
 
     shifts: Mapping[Block, int] = field(default_factory=dict)  # of the noise values of blocks
+    of_numbers: Mapping[Half, Fraction] = field(default_factory=dict)  # the same of normal numbers
     script: Mapping[Block, Peel] | None = None  # picks to repeat, by a call's first word
     factor: Fraction = Fraction(1)  # planted error: multiplies the variance of noise and picks
-    silent: bool = False  # whether every noise value is 0 (picks stay)
     keep_values: bool = True  # whether `drawn` is kept (an entry a value); else only `samples`
     drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
+    numbers: dict[Half, Fraction] = field(default_factory=dict)
     samples: dict[InversionTable, Samples] = field(default_factory=dict)
     peels: dict[Block, Peel] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
@@ -104,14 +115,34 @@ class Probe:
         found: Longs = values[once]
         return found
 
+    def counted(self, counter: Counter, stream: NoiseStream, t: int, tags: Tags) -> Longs:
+        """Return a counter's noise as the definition has it, each number moved by its shift."""
+        nodes, d = counter.nodes(t), counter._denominator
+        sums, exact = np.zeros(len(tags)), [Fraction(0)] * len(tags)
+        for (level, k), a in nodes.items():
+            cell, half = (level, k >> 1), k & 1
+            variance = counter.variance_of((level, k))
+            sd = np.array([math.sqrt(variance * self.factor)])
+            words, found = stream.words(tags, cell), np.zeros(len(tags))
+            add_fine(words[None], np.array([half]), sd, normal_table(), found)
+            assert np.isfinite(found).all()
+            sums += a / d * found
+            if self.keep_values:
+                blocks = (tags ^ np.array(cell, dtype=np.uint64)).tolist()
+                for row, (high, low) in enumerate(blocks):
+                    self.numbers[high, low, half] = variance
+                    moved = self.of_numbers.get((high, low, half), 0)
+                    exact[row] += a * (Fraction(float(found[row])) + moved) / d
+        if self.keep_values:
+            return np.array([math.floor(n + Fraction(1, 2)) for n in exact], dtype=np.int64)
+        return np.floor(sums + 0.5).astype(np.int64)
+
     @contextmanager
     def watching(self) -> Iterator[Probe]:
         def draw(
             table: InversionTable, stream: NoiseStream, cell: Block, tags: Tags, out: NDArray[Any]
         ) -> None:
-            if self.silent:
-                out[:] = 0
-            elif self.factor == 1:
+            if self.factor == 1:
                 _DRAW(table, stream, cell, tags, out)
             else:
                 # Keep the table alive, so that no other one gets its id.
@@ -123,30 +154,29 @@ class Probe:
                 out[:] = wide
             self.drew(table, cell, tags, out)
 
-        def draw_cells(
-            table: InversionTable, stream: NoiseStream, cells: Sequence[Block], tags: Tags
-        ) -> NDArray[Any]:
-            if self.silent or self.factor != 1:
-                out: NDArray[Any] = np.empty((len(cells), len(tags)), dtype=table.dtype)
-                for cell, row in zip(cells, out, strict=True):
-                    draw(table, stream, cell, tags, row)
-                return out
-            out = _DRAW_CELLS(table, stream, cells, tags)
-            for cell, row in zip(cells, out, strict=True):
-                self.drew(table, cell, tags, row)
-            return out
-
         def largest(cell: Cell, rows: Rows, k: int) -> Rows:
             found = _LARGEST(cell, rows, k)
             self._ids = [(high, low) for high, low in cell.tags[found].tolist()]
             return found
 
+        def at(columns: Any, t: int, tags: Tags) -> Longs:
+            return self.counted(columns._counter, columns._stream, t, tags)
+
         with (
+            ExitStack() as counters,
             patch.object(InversionTable, "draw", draw),
-            patch.object(InversionTable, "draw_cells", draw_cells),
             patch.object(selection, "_peel", self.peeled),
             patch.object(Cell, "largest", largest),
         ):
+            # Estimates of noise as it is need no values, and look at the code that runs.
+            if self.keep_values or self.factor != 1:
+                counters.enter_context(
+                    patch.object(
+                        Counter, "draw", lambda counter, *args: self.counted(counter, *args)
+                    )
+                )
+                for kind in (LiftedColumns, TreeColumns, SqrtColumns):
+                    counters.enter_context(patch.object(kind, "at", at))
             yield self
 
 
@@ -169,6 +199,6 @@ def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
 # A stream key without items is not asked and shows nothing: if its neighbour has items, BOTTOM must
 # come first (this cannot see a private kbar).
 _NOTHING: dict[bool, list[object]] = {False: [BOTTOM], True: [0]}
-_DRAW, _DRAW_CELLS = InversionTable.draw, InversionTable.draw_cells
+_DRAW = InversionTable.draw
 _PEEL = selection._peel
 _LARGEST = Cell.largest

@@ -140,10 +140,10 @@ class Run:
 # most of a counter is used.
 _RATES = {
     "bounded_max-tree": (100, 1),
-    "bounded_max-quantile": (100, 5),
-    "two_level-haar": (15, 1),
+    "bounded_max-quantile": (100, 7),
+    "two_level-lifted": (15, 1),
     "two_level-tree": (40, 1),
-    "two_level_k-haar": (25, 1),
+    "two_level_k-lifted": (25, 1),
     "two_level_k-histogram": (25, 1),
     "two_level_k-tree": (100, 7),
 }

@@ -23,8 +23,7 @@ import pytest
 from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, worst
 from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
-from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.counters.base import Counter as NoiseCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
@@ -147,7 +146,7 @@ def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) ->
                 if isinstance(noise, LaplaceTree):
                     variance += n.bit_count() * discrete_laplace(noise.scale).variance
                 else:
-                    assert isinstance(noise, HaarCounter | TreeCounter)
+                    assert isinstance(noise, NoiseCounter)
                     variance += noise.sd(n) ** 2
             # Only once a stream key, so that no segment's noise counts twice.
             if one.segment + one.interval == 3:

@@ -157,7 +157,7 @@ def lowered(sigma_squared: Fraction) -> Fraction:
 def too_little_noise() -> Iterator[None]:
     """Calibrate as for one level, item or sensitivity less: three quarters of every variance."""
     with ExitStack() as patches:
-        for module in ("noise.gaussian", "misra_gries.misra_gries", "one_shot.algorithms"):
+        for module in ("counters.base", "misra_gries.misra_gries", "one_shot.algorithms"):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
             patches.enter_context(patch(name, lowered))
         make_counter.cache_clear()
@@ -165,11 +165,11 @@ def too_little_noise() -> Iterator[None]:
     make_counter.cache_clear()
 
 
-CALIBRATED = ["known_base-haar", "unk_base-tree", "known_base-sqrt", "meta-unk_gauss"]
+CALIBRATED = ["known_base-lifted", "unk_base-tree", "known_base-sqrt", "meta-unk_gauss"]
 CALIBRATED += ["misra_gries-pmg", "misra_gries-merge", "positive_gauss-user", "known_gauss"]
 
 
-@pytest.mark.parametrize("name", [*CALIBRATED, "bounded_max-haar"])
+@pytest.mark.parametrize("name", [*CALIBRATED, "bounded_max-lifted"])
 def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
     """Planted calibration error: the accountant states the request, the tables do not match it."""
     variant = named(name)
@@ -217,7 +217,7 @@ def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
 
 
 def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
-    variant = named("two_level-haar")
+    variant = named("two_level-lifted")
 
     def exact(self: MaxNoise, tags: Any, segment: int) -> Any:
         return np.zeros(len(tags), dtype=np.int64)

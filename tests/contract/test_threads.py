@@ -150,7 +150,7 @@ def test_what_caches_keep_is_looked_at() -> None:
     """Without caches, or with empty ones, the mutability test would check nothing."""
     names = {cache.__name__ for cache in caches()}
     assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric"} <= names
-    assert {"make_counter", "smoothing_constants"} <= names
+    assert {"make_counter", "quantile_up"} <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)
     race(mechanism, [1])

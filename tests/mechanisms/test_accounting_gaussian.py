@@ -205,7 +205,7 @@ def fresh() -> Iterator[None]:
 
 
 def forget() -> None:
-    for function in (gaussian_epsilon, gaussian_rho):
+    for function in (epsilon_of, gaussian_rho):
         cached: Any = function
         cached.cache_clear()
 

@@ -58,7 +58,7 @@ OTHERS = {
 def test_whatever_differs_in_public_gives_other_noise(name: str) -> None:
     """Two series with equal noise could be subtracted, exposing the data."""
     assert OTHERS[name] != an_id()
-    counter = make_counter("haar", 64, 0.01)
+    counter = make_counter("lifted", 64, 0.01)
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     other = counter.draw(KEY.stream(OTHERS[name]), 37, tags)
@@ -69,7 +69,7 @@ def test_whatever_differs_in_public_gives_other_noise(name: str) -> None:
 
 def test_the_correlation_test_sees_shared_noise() -> None:
     """Negative control: one id gives one noise, and a shared tenth would be detected."""
-    counter = make_counter("haar", 64, 0.01)
+    counter = make_counter("lifted", 64, 0.01)
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     assert np.array_equal(mine, counter.draw(KEY.stream(an_id()), 37, tags))

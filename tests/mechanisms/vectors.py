@@ -28,13 +28,13 @@ PICK_SCALES = ["1/3", "1", "40", "100000"]
 # Ties, a gap that no weight reaches across at the smaller scales, and the largest possible gap.
 PICK_COUNTS = [7, 7, 7, 6, 3, 3, 0, -4, 250, 251, 100_000, 2**62]
 COUNTERS: list[tuple[str, int | None, float, float | None]] = [
-    ("haar", 1000, 0.004, None),
-    ("haar", None, 0.004, None),
-    ("haar", 2**40, 1e-6, None),
+    ("lifted", 1000, 0.004, None),
+    ("lifted", None, 0.004, None),
+    ("lifted", 2**40, 1e-6, None),
     ("tree", 1000, 0.004, None),
     ("tree", None, 0.004, None),
     ("sqrt", 1000, 0.004, None),
-    ("haar", 1000, 0.004, 0.6),
+    ("lifted", 1000, 0.004, 0.6),
 ]
 TICKS = [1, 2, 341, 512, 999, 1000]
 

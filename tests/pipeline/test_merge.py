@@ -72,7 +72,7 @@ def test_released_minus_noise_is_the_exact_count(partitions: Partitions, owners:
     config = unk()
     mechanism = build(config)
     spent = mechanism._counter.rho_item  # type: ignore[attr-defined]  # the counter is rebuilt from what it spent
-    counter = make_counter("haar", config.horizon_ticks, spent)
+    counter = make_counter("lifted", config.horizon_ticks, spent)
     per_tick = exact(partitions, config)
     messages = contribute(partitions, [config], owners=owners)
     seen: dict[int, set[str]] = {}

@@ -148,7 +148,7 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
     assert covered(counts, numbers, q, 2 * sd, sd) < 0.95 - TOLERANCE
 
 
-@pytest.mark.parametrize("counter", ["haar", "tree", "sqrt"])
+@pytest.mark.parametrize("counter", ["lifted", "tree", "sqrt"])
 def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     """The interval relies on its sd and independence between buckets; 1,500 stream keys."""
     buckets = parse_buckets({"from": 0, "to": 400, "count": 16})

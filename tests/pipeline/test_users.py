@@ -245,7 +245,7 @@ def users_of(events: Events) -> list[bytes]:
 
 
 def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
-    for counter in ("haar", "tree"):
+    for counter in ("lifted", "tree"):
         shared: Any = {"name": "h", "tick_ms": 10, "horizon": 8, "keys": "public"}
         shared["counter"] = counter
         shared |= {"max_items": 1, "max_items_per_user": 7, "epsilon": 1.0, "delta": 1e-6}

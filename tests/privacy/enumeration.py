@@ -43,8 +43,8 @@ class Addresses(NoiseStream):
     def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
         return tags ^ np.array(cell, dtype=np.uint64)
 
-    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
-        return np.concatenate([self.words(tags, cell) for cell in cells])
+    def chunk(self, tags: NDArray[np.uint64], cells: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return np.concatenate([tags ^ cell for cell in cells])
 
 
 @dataclass(frozen=True)

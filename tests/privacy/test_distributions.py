@@ -13,7 +13,6 @@ from tests.privacy.enumeration import Event, History, Law, also, fixed, hockey_s
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.total import group_failure
-from workers.runtime.frozen import thawed
 
 pytestmark = pytest.mark.slow
 
@@ -112,13 +111,6 @@ def lower_bottom(mechanism: Any) -> None:
     lower(mechanism.algorithm._bottom, "_above", mechanism.config.max_count)
 
 
-def lower_discovery(mechanism: Any) -> None:
-    """Plant it in a copy: equal mechanisms share thresholds and cached results."""
-    own = thawed(mechanism._discovery)
-    lower(own, "max_count", own.max_count)
-    object.__setattr__(mechanism, "_discovery", own)
-
-
 def lower_sketch(mechanism: Any) -> None:
     lower(mechanism, "_threshold", mechanism.largest)
 
@@ -146,22 +138,6 @@ MERGE: dict[str, Any] = {"size": 2, "max_items": 2, "release": "merge"}
 PURE: dict[str, Any] = {"rho": None, "release": "pure"}
 PAY: dict[str, Any] = {"rho": 2.0, "kbar": 2, "queries": 3}
 CASES: dict[str, Case] = {
-    "haar": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, A1], A2, half),
-    "haar, Dinf": on("known_base", rho=2.0, max_count=2, **OF_A)([A1, {}], A2, ONE_COUNT),
-    "haar, noise was seen": on("known_base", rho=2.0, **OF_AB)([A1, B1], even, half, tick=2),
-    "haar, end": on("known_base", rho=6.0, end_share=0.4, **OF_A)([A1, A1, {}], A1, half, tick=2),
-    "tree, D0": on("known_base", rho=2.0, max_items=2, counter="tree", **OF_AB)(
-        [A1], AB1, ONE_ITEM
-    ),
-    "sqrt": on("known_base", rho=2.0, counter="sqrt", **OF_A)([A1, {}], A1, half),
-    "unk_base": on("unk_base", rho=1.0, max_count=2)([{"a": 9}, A1], A2, half),
-    "unk_base, a new item": on("unk_base", rho=2.0, max_count=2)([{}, {}], A2, lower_discovery),
-    "unk_base, constant": on("unk_base", rho=2.0, max_count=2, threshold="constant", delta=0.1)(
-        [{}, A1], A2, lambda m: lower(m._discovery, "_threshold", 2)
-    ),
-    "unk_base, every": on("unk_base", rho=2.0, max_count=2, threshold="every", every=2)(
-        [{}, B1], A2, lower_discovery
-    ),
     "known_gauss": on("known_gauss", rho=4.0, **OF_AB, **TWO)([A3], AB2, ONE_ITEM),
     "known_gumbel": on("known_gumbel", rho=2.0, k=1, **OF_ABC, **TWO)(
         [{**AB3, "c": 4}], AB2, ONE_COUNT
@@ -247,11 +223,6 @@ def group_excess(p: Law, q: Law, rho: float, failures: float) -> float:
 # Mechanism, stream, the ticks of events with one item "a", and settings.
 RARE: dict[str, Any] = {"rho": 0.25, "delta": 0.002}
 GROUPS: dict[str, tuple[str, list[Event], tuple[int, ...], dict[str, object]]] = {
-    "known_base, one tick": ("known_base", [A3], (1, 1), {"rho": 0.5} | OF_A),
-    "known_base, two ticks": ("known_base", [A1, A1], (1, 2), {"rho": 0.5} | OF_A),
-    "unk_base, new items": ("unk_base", [{}], (1, 1), RARE),
-    "unk_base, three": ("unk_base", [{}], (1, 1, 1), {"rho": 0.1, "delta": 2e-4}),
-    "unk_base, in two ticks": ("unk_base", [{}, {}], (1, 2), RARE | {"rho": 0.5}),
     "positive_gauss": ("positive_gauss", [{}], (1, 1), RARE),
     "positive_laplace": ("positive_laplace", [{}], (1, 1), RARE),
     "pmg": ("misra_gries", [{}], (1, 1), RARE | {"size": 1}),
@@ -271,7 +242,7 @@ def test_several_events_cost_no_more_than_is_stated(name: str) -> None:
         assert group_excess(left, right, cost.rho * k**2, failures) <= SLACK
 
 
-@pytest.mark.parametrize("name", ["unk_base, new items", "unk_base, three", "positive_gauss"])
+@pytest.mark.parametrize("name", ["positive_gauss"])
 def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
     """The page once claimed this. A hidden item of several events shows far more often."""
     mechanism, k, p, q = laws(name)
@@ -280,7 +251,7 @@ def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
     assert max(group_excess(q, p, rho, failures), group_excess(p, q, rho, failures)) > 10 * SLACK
 
 
-@pytest.mark.parametrize("name", ["known_base, one tick", "known_base, two ticks", "known_gumbel"])
+@pytest.mark.parametrize("name", ["known_gumbel"])
 def test_k_times_rho_is_refused(name: str) -> None:
     """One person's events are dependent: their shifts add up before squaring."""
     mechanism, k, p, q = laws(name)

@@ -7,11 +7,11 @@ from types import FrameType
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, replaced
 from tests.privacy.test_identity_of_fields import DOMAIN, OWN, config
 from workers.arrays.texts import Texts
+from workers.arrays.types import Tags, Words
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.registry import MECHANISMS, build
@@ -20,7 +20,7 @@ from workers.mechanisms.running import sparse_gumb
 TICKS = 64
 KEYS = ("s", "r")
 # A counter's noise is a function of its cell, and is read while the cell is part of a sum.
-COUNTERS = ("haar", "tree", "sqrt", "column_sums")
+COUNTERS = ("base", "lifted", "tree", "sqrt", "column_sums")
 # The same holds for a threshold's noise in every test of its run.
 HELD = (*COUNTERS, "sparse_gumb.threshold")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,16 +49,16 @@ class Recorder(NoiseStream, shared=False):
         self.tick = 0
         self.taken: dict[tuple[int, int], tuple[str, int]] = {}
 
-    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
+    def chunk(self, tags: Tags, cells: Words) -> Words:
         use = " < ".join(callers(sys._getframe(1)))
-        words = np.concatenate([tags ^ np.array(cell, dtype=np.uint64) for cell in cells])
+        words = np.concatenate([tags ^ cell for cell in cells])
         for word in map(tuple, words.tolist()):
             before, tick = self.taken.setdefault(word, (use, self.tick))
             if before != use:
                 raise AssertionError(f"one word for {before} and for {use}")
             if tick != self.tick and not use.startswith(HELD):
                 raise AssertionError(f"one word at ticks {tick} and {self.tick} for {use}")
-        return super().chunk(tags, *cells)
+        return super().chunk(tags, cells)
 
 
 def callers(frame: FrameType | None) -> Iterator[str]:

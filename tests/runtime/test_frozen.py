@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.runtime.frozen import Frozen, check_frozen, memoized, read_only, thawed
 
@@ -38,7 +38,7 @@ class Changing(msgspec.Struct):
 
 ATOMS = (1, 2.5, "s", b"b", None, True, Fraction(1, 3), np.int64(3), np.dtype(np.int16), int, len)
 NESTED = ((), (1, (2, "x")), frozenset((1, "a")), MappingProxyType({"a": (1,)}), Loose((1,)))
-OBJECTS = (read_only(np.zeros(3)), Record("x"), threading.local(), HaarCounter(8, 0.1))
+OBJECTS = (read_only(np.zeros(3)), Record("x"), threading.local(), LiftedCounter(8, 0.1))
 MUTABLE: Any = ([], {}, set(), bytearray(), np.zeros(3), np.array([[]], object), Changing(1))
 HOLDING: Any = ((1, []), MappingProxyType({"a": []}), Loose([]), Record({}), [].append, {}.get)
 CALLED = (lambda: None, functools.lru_cache(lambda: None), functools.partial(len))
@@ -129,12 +129,12 @@ def test_kept_results_are_checked_and_kept() -> None:
 
 def test_a_thawed_copy_belongs_to_one_thread_and_is_refused_where_threads_would_share_it() -> None:
     """Replay's copy has a memory, which must never reach the worker's threads."""
-    counter = HaarCounter(8, 0.1)
+    counter = LiftedCounter(8, 0.1)
     own = thawed(counter)
     object.__getattribute__(own, "__dict__")["_note"] = []
     own.horizon = 9
     assert (counter.horizon, own.horizon) == (8, 9)
-    assert own._sigma_squared is counter._sigma_squared
+    assert own._variances is counter._variances
     with pytest.raises(TypeError, match="a thawed one"):
         check_frozen(own, "it")
 
@@ -154,7 +154,7 @@ def test_a_class_of_one_thread_says_so_and_is_refused_where_threads_would_share_
 
 
 def test_copies_of_what_is_frozen_are_frozen() -> None:
-    counter = HaarCounter(8, 0.1)
+    counter = LiftedCounter(8, 0.1)
     for same in (copy.copy(counter), pickle.loads(pickle.dumps(counter))):
         assert same.public() == counter.public()
         check_frozen(same, "it")

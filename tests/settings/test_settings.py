@@ -79,7 +79,7 @@ def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
     assert (events.timestamp, events.user, found.privacy.unit) == (None, None, "event")
     [histogram] = found.histograms
     assert isinstance(histogram, UnkBaseConfig)
-    assert (histogram.mechanism, histogram.counter, histogram.radix) == ("unk_base", "haar", None)
+    assert (histogram.mechanism, histogram.counter, histogram.radix) == ("unk_base", "lifted", None)
     assert (histogram.max_count, histogram.generation, histogram.topic) == (1, 1, None)
     assert (histogram.start_given, histogram.start_ms, histogram.horizon_ticks) == (False, 0, 8640)
 
@@ -117,7 +117,7 @@ max_items = 4
 max_count = 5
 rho = 0.5
 delta = 1e-6
-counter = "haar"
+counter = "lifted"
 keys = "public"
 generation = 2
 topic = "out"
@@ -200,7 +200,7 @@ REFUSALS = [
     (GOOD + "start = 2026-11-21T00:00:00\n", "start = 2026-11-21T00:00:00: ... time zone"),
     (GOOD + "start = 1969-12-31T00:00:00Z\n", "start = 1969-12-31T00:00:00Z ... 1970"),
     (GOOD + "start = 2026-11-21T00:00:00.0005Z\n", "start = ... whole milliseconds"),
-    (GOOD + 'counter = "binary"\n', 'counter = "binary" ... "haar", "tree" or "sqrt"'),
+    (GOOD + 'counter = "binary"\n', 'counter = "binary" ... "lifted", "tree" or "sqrt"'),
     (changed('"unk_base"', '"positive_gauss"\ncounter = "tree"'), "keeps no counter"),
     (changed('"unk_base"', '"positive_gauss"\nradix = 3'), "only with counter"),
     (GOOD + "radix = 2\n", 'radix = 2 ... counter = "tree"'),

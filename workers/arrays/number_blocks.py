@@ -1,4 +1,4 @@
-"""Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes."""
+"""Columns of numbers: noise lookup, threshold tests, and blocks as bytes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,6 @@ Sums = Codes | Longs
 GROUP_ROWS = 64
 # Head of a block: version, width, rows.
 HEAD_BYTES = 4
-# Rows per tile of sums: these take 12 KiB of a 32-KiB L1 cache.
-TILE_ROWS = 1024
 
 
 @kernel
@@ -57,53 +55,6 @@ def look_up(
                     last = middle
             value = lowest + first
         out[i] = value
-
-
-@kernel
-def add_up(
-    narrow: NDArray[np.int16], wide: Codes, terms: Longs, sums: Longs, short: Codes, out: Longs
-) -> None:
-    """Sum multiples of noise columns in a chain of sums, each shifted and carried into the next.
-
-    No sum overflows its type. Works in tiles of len(short) rows, so that sums stay in L1.
-
-    Args:
-        narrow, wide: (columns, n or more), noise.
-        terms: (k, 3), of all sums: 0 for a narrow or 1 for a wide column, column, factor.
-        sums: (m, 4): end of its terms, constant to add, right shift, 1 where 32 bits suffice.
-        out: (n,), written: the last sum.
-    """
-    out[:] = 0
-    for first in range(0, len(out), len(short)):
-        rows, term = min(len(short), len(out) - first), 0
-        for s in range(len(sums)):
-            addend, shift, fits = sums[s, 1], sums[s, 2], sums[s, 3] != 0
-            for i in range(rows):
-                out[first + i] += addend
-            if fits:
-                for i in range(rows):
-                    short[i] = out[first + i]
-            while term < sums[s, 0]:
-                is_wide, column, factor = terms[term, 0] != 0, terms[term, 1], terms[term, 2]
-                if fits and is_wide:
-                    for i in range(rows):
-                        short[i] += np.int64(wide[column, first + i]) * factor
-                elif fits:
-                    for i in range(rows):
-                        short[i] += np.int64(narrow[column, first + i]) * factor
-                elif is_wide:
-                    for i in range(rows):
-                        out[first + i] += np.int64(wide[column, first + i]) * factor
-                else:
-                    for i in range(rows):
-                        out[first + i] += np.int64(narrow[column, first + i]) * factor
-                term += 1
-            if fits:
-                for i in range(rows):
-                    out[first + i] = short[i] >> shift
-            else:
-                for i in range(rows):
-                    out[first + i] >>= shift
 
 
 @kernel

@@ -37,9 +37,10 @@ from workers.events.user_reader import UserReader
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, batch
-from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.noise.keyed import MECHANISM_ID_BYTES, ROOT_BYTES, NoiseKey
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
@@ -174,15 +175,19 @@ def _compile_noise() -> None:
     one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
     fixed_words, first = readonly_contiguous(words), readonly_contiguous(words[0])
     number_blocks.xor(fixed_words, words, words)
-    narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
-    widths: tuple[number_blocks.Narrow, ...] = (narrow[0], wide[0])
+    widths: tuple[number_blocks.Narrow, ...] = (np.zeros(1, np.int16), np.zeros(1, np.int32))
     for noise in widths:
         table = readonly_contiguous(noise), np.uint64(48), -1
         number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
         number_blocks.find_shown(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
-    number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
+    stream = NoiseKey(bytes(ROOT_BYTES)).stream(bytes(MECHANISM_ID_BYTES))
+    for kind in ("lifted", "tree"):
+        for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits
+            counter = make_counter(kind, 4, rho_item)
+            counter.columns(stream).at(1, words)
+            counter.draw(stream, 1, words)
 
 
 def _compile_batches(form: Callable[[Node], Format] = Json) -> None:

@@ -78,6 +78,8 @@ class Guarantee:
     delta: NotNegative
 
 
+# Spans and groups of a table share these figures.
+@memoized(maxsize=1 << 12)
 def epsilon_of(rho: float, delta: float, *, gaussian: bool = False) -> float:
     """Return the smallest epsilon (rounded up) for which rho-zCDP gives (epsilon, delta)."""
     if gaussian:
@@ -108,7 +110,6 @@ def rho_of(epsilon: float, delta: float, *, gaussian: bool = False) -> float:
     return _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
 
 
-@memoized(maxsize=1 << 12)
 def gaussian_epsilon(rho: float, delta: float) -> float:
     """Return the smallest epsilon (rounded up) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = epsilon_of(rho, delta)
@@ -153,29 +154,21 @@ def paper_epsilon(rho: float, delta: float) -> float:
     return _round_up(rho + 2 * math.sqrt(rho * math.log(1 / delta)))
 
 
-def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0.0) -> float:
-    """Return the delta charged for sampling noise from a table: (1 + e^epsilon) D0 TV + D0 TV'.
+def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
+    """Return the delta charged for sampling noise from a table: (1 + e^epsilon) D0 TV.
 
-    For noise on counts, only cells whose true value differs between neighbours matter, so TV grows
-    neither with items nor with ticks. TV' covers the tests that an item of one event must fail to
-    stay hidden. Their chance was bounded under the ideal distribution, so TV' grows with the number
-    of tests (docs/decisions/0009-derivations.md, 8). `max_items` is D0; `tv` is TV, `Counter.tv`
-    over all cells of one item; `tests_tv` is TV', `Counter.test_tv` times the tests of one item,
-    0 for a known domain.
+    Only cells whose true value differs between neighbours matter, so TV grows neither with items
+    nor with ticks (docs/decisions/0009-derivations.md, 8). `max_items` is D0; `tv` is TV, the
+    samplers' distance over all cells of one item.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
     if epsilon > _LARGEST_EXPONENT:
         return 1.0
-    return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv + max_items * tests_tv))
+    return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv))
 
 
-REMEDY = "a smaller epsilon or rho"
-
-
-def check_sampler_delta(
-    delta: float, epsilon: float, required: float, share: float, remedy: str = REMEDY
-) -> None:
+def check_sampler_delta(delta: float, epsilon: float, required: float, share: float) -> None:
     """Raise `ValueError` if the samplers' share of delta is below what is `required`."""
     if required <= delta * share:
         return
@@ -187,7 +180,7 @@ def check_sampler_delta(
         found, mend = "no delta is enough", ""
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} "
-        f"({found}): {mend}{remedy}"
+        f"({found}): {mend}a smaller epsilon or rho"
     )
 
 

@@ -2,17 +2,16 @@
 
     delta = delta_conversion + delta_discovery + delta_numerical
 
-`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items whose
+`delta_conversion` turns the cost into (epsilon, delta) once, `delta_discovery` pays for items whose
 publication reveals that they exist, and `delta_numerical` for the distance of the integer samplers
-from the ideal distributions (`accounting.sampler_delta`). Order statistics, whose accounting may be
-pure, have their own split in `order_statistics.config`.
+from the ideal distributions (`accounting.sampler_delta`); Gaussian mechanisms have none. Order
+statistics, whose accounting may be pure, have their own split in `order_statistics.config`.
 """
 
 from dataclasses import replace
 from typing import ClassVar
 
 from workers.mechanisms.accounting import (
-    REMEDY,
     PrivacyCost,
     check_sampler_delta,
     epsilon_of,
@@ -31,7 +30,7 @@ DISCOVERY_SHARE = 0.5
 def split(config: HistogramConfig, *, discovers: bool, gaussian: bool = False) -> PrivacyCost:
     """Return a histogram's budget, rho for noise; `ValueError` if it is too small to use."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
-    numerical = config.delta * NUMERICAL_SHARE
+    numerical = 0.0 if gaussian else config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical
     if config.rho is not None:
         rho, epsilon = config.rho, epsilon_of(config.rho, conversion, gaussian=gaussian)
@@ -39,7 +38,8 @@ def split(config: HistogramConfig, *, discovers: bool, gaussian: bool = False) -
         rho, epsilon = rho_of(config.epsilon, conversion, gaussian=gaussian), config.epsilon
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
-    failures = (("numerical", numerical), *([("discovery", discovery)] if discovers else ()))
+    parts = ("numerical", numerical), ("discovery", discovery)
+    failures = tuple((name, part) for name, part in parts if part)
     return PrivacyCost(rho, epsilon, config.delta, failures=failures, gaussian=gaussian)
 
 
@@ -61,11 +61,9 @@ class Budgeted(Mechanism):
     def delta_discovery(self) -> float:
         return dict(self._budget.failures).get("discovery", 0.0)
 
-    def _set_cost(
-        self, rho: float, tv: float, *, times: int = 1, tests_tv: float = 0.0, remedy: str = REMEDY
-    ) -> None:
+    def _set_cost(self, rho: float, tv: float, *, times: int = 1) -> None:
         """Set the cost after the noise is calibrated; `ValueError` if delta is too small."""
         own = self._budget
-        numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
-        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, remedy)
+        numerical = sampler_delta(own.epsilon, times, tv)
+        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE)
         self._cost = replace(own, rho=min(own.rho, rho))  # `rho` is rounded up

@@ -14,7 +14,7 @@ and quantiles add fewer than 30,000: a page has room for more than a hundred ite
 Windows. For each window a snapshot states the standard deviation of an item's published count at
 tick t minus the one `ticks` before. It follows from the settings and t alone, so it costs no
 privacy. Two snapshots share noise, which cancels: error bars that assume independence would be
-three times too long over one tick (`haar`), less over longer windows. In an epoch younger than a
+three times too long over one tick (`lifted`), less over longer windows. In an epoch younger than a
 window, `ticks` is `tick`: before its start every count is 0 without noise.
 
 Numbers. Quantiles and their intervals are post-processing of the released counts, the public edges

@@ -122,7 +122,7 @@ from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.privacy.plan.model import Bound, Noise, Printed
-from workers.privacy.plan.noise import DigitCurve, counter_of, curve_of, laplace_q, variances
+from workers.privacy.plan.noise import DigitCurve, counter_of, curve_of, laplace_q
 
 _NORMAL = NormalDist()
 
@@ -196,33 +196,9 @@ def tree_variance(tau_squared: float, ticks: int, radix: int) -> float:
 
 
 def worst_variance(mechanism: Mechanism, ticks: int) -> float:
-    """Return an upper bound, at most about a fifth too high, on the counter's variance at any tick.
-
-    haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
-    c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
-    above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
-    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks of 2 `ticks` or more have
-    c_j = t / 2^j. tree: the digits of the worst t. sqrt: the variance never falls with t.
-    """
-    counter = counter_of(mechanism)
-    if counter["kind"] == "sqrt":
-        return mechanism.sd(ticks) ** 2
-    if counter["kind"] == "tree":
-        worst = curve_of(counter)
-        return float(worst.variance(worst.noisiest(ticks)[:1])[0])
-    total, *levels = variances(counter)
-    if not levels:
-        return total
-    height = min(ticks.bit_length(), len(levels))
-    below = sum(levels[:height]) / 9
-    beyond = sum(s2 * (ticks / 2.0**j) ** 2 for j, s2 in enumerate(levels, start=1) if j > height)
-    share = ticks / 2.0 ** len(levels)
-    whole = total * share**2
-    if counter["horizon"] is not None and height == len(levels):
-        # phi(c) and the total's share both grow with t up to the horizon, for weights 1 and 2.
-        rest = min(1 - share, share)
-        return below + levels[-1] * (4 * rest / 9 - rest**2 / 3) + whole
-    return below + levels[height - 1] * 5 / 36 + beyond + whole
+    """Return the counter's largest variance at any tick up to `ticks`, without rounding."""
+    curve = curve_of(counter_of(mechanism))
+    return float(curve.variance(curve.noisiest(ticks)[:1])[0]) - 1 / 12
 
 
 def normal_quantile(tail: float) -> float:
@@ -617,7 +593,7 @@ def _running_bounds(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> 
     rho = paper_rho(config, discovers=not known)
     variance = tree_variance(config.max_items * config.max_count**2 / (2 * rho), ticks, radix)
     printed, worst = normal_bound(variance, labels * ticks, beta), worst_variance(mechanism, ticks)
-    ours = normal_bound(worst, labels * ticks, beta) + _rounding(config)
+    ours = normal_bound(worst, labels * ticks, beta) + 0.5
     bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     if isinstance(mechanism, KnownBase):
         source = "Cardoso, Rogers: Theorem 2"
@@ -634,7 +610,7 @@ def _running_bounds(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> 
 
 
 def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
-    """Bound every m_t by the sub-Gaussian tail; the thresholds in use take the best of several."""
+    """Bound every m_t, by the largest variance and the smallest delta_t."""
     config = mechanism.config
     if config.threshold == "constant":
         return mechanism.threshold(1) or 0
@@ -643,11 +619,7 @@ def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
     octave = tests.bit_length() - 1
     shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave) + octave * math.log(2)
     log = math.log(delta) - (math.log(tests) if config.horizon_ticks is not None else shares)
-    return config.max_count + 0.5 + math.sqrt(-2 * (log - 1e-9) * worst)
-
-
-def _rounding(config: HistogramConfig) -> float:
-    return 0.0 if config.counter == "tree" else 0.5
+    return config.max_count + 0.5 + normal_quantile(math.exp(log - 1e-9)) * math.sqrt(worst)
 
 
 def _sparse_bounds(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Bound, ...]:
@@ -657,7 +629,7 @@ def _sparse_bounds(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Boun
     tau_squared = (k + 2) * config.max_count**2 / paper_rho(config, discovers=False)
     tau = math.sqrt(tau_squared)
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
-    worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
+    worst, rounding = worst_variance(mechanism, ticks), 0.5
     bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
     ours = normal_bound(worst, d * ticks, beta) + rounding
     printed = normal_bound(variance, d * ticks, beta)
@@ -783,7 +755,7 @@ def _printed_accounting(mechanism: OrderStatistics) -> Iterator[Printed]:
     try:
         pure: Mechanism = mechanism
         if not config.pure:  # pure accounting has its own counter
-            pure = build(structs.replace(config, accounting="pure", counter="haar", radix=None))
+            pure = build(structs.replace(config, accounting="pure", counter="lifted", radix=None))
     except ValueError:
         return
     if isinstance(pure, OrderStatistics):

@@ -125,13 +125,11 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
 
 
 NUMERICAL = "numerical"
-# Spans and groups of a table share these figures.
-_epsilon_of = memoized(maxsize=1 << 12)(epsilon_of)
 # Far above the floating-point error in an exponent of this size.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
-_GAUSSIAN: frozenset[str] = frozenset()  # the mechanisms with `Budgeted.gaussian`
+_GAUSSIAN = frozenset({"known_base", "unk_base"})  # the mechanisms with `Budgeted.gaussian`
 # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
@@ -184,15 +182,21 @@ def stated_cost(mechanism: str, rho: float, epsilon: float, delta: float) -> Pri
     """
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
+    gaussian = mechanism in _GAUSSIAN
+    conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
+    if gaussian:
+        rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
+        # All of a known domain's delta converts rho.
+        own = (("discovery", rest),) if mechanism == "unk_base" else ()
+        return PrivacyCost(rho, epsilon, delta, failures=own, gaussian=True)
     numerical = delta * NUMERICAL_SHARE
-    conversion = delta_of(rho, epsilon, gaussian=mechanism in _GAUSSIAN) * (1 - 1e-8)
     if conversion >= delta - numerical:
         return PrivacyCost(rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True)
     rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
-    return PrivacyCost(rho, epsilon, delta, failures=failures, gaussian=mechanism in _GAUSSIAN)
+    return PrivacyCost(rho, epsilon, delta, failures=failures)
 
 
 def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, float]:
@@ -203,7 +207,7 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
-    epsilon = _epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
+    epsilon = epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
     failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
 

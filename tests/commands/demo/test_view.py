@@ -10,12 +10,13 @@ import pytest
 from rich.console import Console
 
 from tests.commands.demo.test_demo import GRID, snapshot
-from tests.costs import delta_of, summed
+from tests.costs import summed
 from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS
 from workers.commands.demo.session import HORIZON, TICK_MS, Child, promise, settings_text
 from workers.commands.demo.view import DIGITS, Scene, bar, compact, ordinal, picture, render
 from workers.kafka.clients import Connection
+from workers.mechanisms.accounting import gaussian_delta
 from workers.mechanisms.registry import build
 from workers.privacy.total import charge_of, total_of
 from workers.settings.settings import Settings
@@ -36,7 +37,7 @@ def test_the_promise_for_both_histograms_covers_their_summed_cost(settings: Sett
     epsilon, delta = total.epsilon, total.delta
     costs = [build(histogram).cost() for histogram in settings.histograms]
     rho, failures = summed(costs)
-    assert delta_of(rho, epsilon) + failures <= delta * (1 + 1e-6)
+    assert float(gaussian_delta(rho, epsilon)) + failures <= delta * (1 + 1e-6)
     assert 1 < epsilon < 2
     words, both = promise(settings, HORIZON * TICK_MS), math.ceil(epsilon * 100) / 100
     for part in ("34 min", "epsilon 1, delta 1e-9 for each", f"{both} and 2e-9 for both"):

@@ -15,9 +15,9 @@ from bench.lifted_haar import (
     horizon_costs,
     in_units,
     unbounded_cost,
-    weights,
 )
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters import lifted
+from workers.mechanisms.counters.lifted import unbounded_weights, weights
 
 HORIZONS = range(13)
 INTEGER_HORIZONS = range(9)
@@ -88,10 +88,10 @@ def test_a_weight_off_by_two_percent_is_refused(
     monkeypatch: pytest.MonkeyPatch, exact: list[float], name: str, share: Fraction
 ) -> None:
     """Also where it is one of several; but a level of one or two nodes has no interior."""
-    right = getattr(lifted_haar, name)
+    right = getattr(lifted, name)
     for i in range(len(right) if isinstance(right, tuple) else 1):
         wrong = right * share if name == "EDGE" else (*right[:i], right[i] * share, *right[i + 1 :])
-        monkeypatch.setattr(lifted_haar, name, wrong)
+        monkeypatch.setattr(lifted, name, wrong)
         unused = name == "COARSEST" and i < 2
         assert are_largest(horizon_costs(HORIZONS, window=12), exact) == unused, i
 
@@ -141,7 +141,7 @@ def test_a_bound_is_close_to_the_cost_of_one_tick(levels: int) -> None:
 
 
 def test_the_unbounded_counter_costs_most_at_its_first_tick() -> None:
-    pairs = [(weight, weight) for weight in HaarCounter(None, 1.0)._weights()[1:]]
+    pairs = list(unbounded_weights())
     over = Fraction(in_units(unbounded_cost()), 4096) - cost_at(0, pairs)
     assert 0 <= over <= Fraction(1, 4096) + Fraction(1, 1 << 19)
     assert all(cost_at(tick, pairs) < cost_at(0, pairs) for tick in (1, 2, 5, 74, (1 << 40) - 1))

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.mechanisms.small import KEY, STREAM, numbered
+from tests.mechanisms.small import STREAM, numbered
 from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
 
 
@@ -30,7 +30,7 @@ def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | Non
             width = counter.radix**level
             covered += range(first * width + 1, last * width + 1)
         assert sorted(covered) == list(range(1, t + 1))
-        assert len(counter.terms(t)) == sum(digits(t, counter.radix))
+        assert len(counter.nodes(t)) == sum(digits(t, counter.radix))
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | Non
 def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> None:
     """The sensitivity behind rho = L_r / (2 sigma^2): at most L_r released blocks hold a tick."""
     counter = TreeCounter(horizon, 0.1, radix)
-    released = {cell for t in range(1, horizon + 1) for cell in counter.cells(t)}
+    released = {node for t in range(1, horizon + 1) for node in counter.nodes(t)}
     for s in range(1, horizon + 1):
         holding = [level for level, block in released if (s - 1) // counter.radix**level == block]
-        assert len(set(holding)) == len(holding) <= counter.cells_per_event
-    sigma_squared = counter.variance(1)
-    assert counter.rho_item >= counter.cells_per_event / (2 * sigma_squared)
+        spent = sum(1 / (2 * counter.variance_of((level, 0))) for level in holding)
+        assert len(set(holding)) == len(holding)
+        assert spent <= Fraction(counter.rho_item)
     assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
 
 
@@ -101,7 +101,7 @@ def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(
 ) -> None:
     """The proof's sum, from each level's variance; the levels hold every allowed tick."""
     counter = TreeCounter(None, rho_item, radix)
-    levels = counter.cells_per_event
+    levels = counter._tree.levels
     assert counter.radix ** (levels - 1) <= 2**40 - 1 < counter.radix**levels
     variances = [counter.variance(counter.radix**level) for level in range(levels)]
     spent = sum(1 / (2 * variance) for variance in variances)
@@ -127,25 +127,11 @@ def test_error_without_a_horizon_is_what_the_module_states(horizon: int, worst: 
     """Worst sd times mu over all ticks up to there, summed digit by digit here."""
     counter = TreeCounter(None, 0.005)
     variances, rest = np.zeros(horizon), np.arange(1, horizon + 1)
-    for level in range(counter.cells_per_event):
+    for level in range(counter._tree.levels):
         variances += rest % 5 * float(counter.variance(5**level))
         rest //= 5
     assert math.sqrt(variances.max() * 2 * counter.rho_item) == pytest.approx(worst, abs=0.06)
     assert float(counter.variance(horizon)) == pytest.approx(variances[-1])
-
-
-def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
-    counter = TreeCounter(100, 0.01, 3)
-    tags = KEY.tags("blocks", [b"a", b"b", b"c"])
-    for t in (1, 5, 26, 27, 100):
-        expected = np.zeros(3, dtype=np.int64)
-        for level, digit in enumerate(digits(t, 3)):
-            first = t // 3 ** (level + 1) * 3
-            for block in range(first, first + digit):
-                values = np.empty(3, dtype=counter._tables[0].dtype)
-                counter._tables[0].draw(STREAM, (level, block), tags, values)
-                expected += values
-        assert counter.draw(STREAM, t, tags).tolist() == expected.tolist()
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
@@ -161,12 +147,11 @@ def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
 
 
 def test_sums_of_wide_noise_do_not_wrap() -> None:
-    """Column width follows the largest possible sum, not the largest value."""
-    # sigma = 1,400: a value fits int16, (r - 1) L_r of them do not.
-    counter = TreeCounter(1000, 1.3e-6, 4)
-    assert counter._tables[0].dtype == np.int16
-    assert counter._sums_dtype == np.int32
-    narrow = TreeCounter(1000, 0.01, 4)
-    assert narrow._sums_dtype == np.int16
-    assert 15 * narrow._tables[0].bound < 2**15
-    assert Fraction(counter.rho_item) <= Fraction(1.3e-6)
+    """The type follows the largest possible sum; both give what `draw` gives."""
+    tags = numbered("wide", 50)
+    for rho_item, width in ((1e-7, np.int64), (0.01, np.int32)):
+        counter = TreeCounter(1000, rho_item, 4)
+        assert counter.fixed.dtype == width
+        columns = counter.columns(STREAM)
+        for t in (*range(1, 40), 999, 1000):
+            assert columns.at(t, tags).tolist() == counter.draw(STREAM, t, tags).tolist()

@@ -227,7 +227,7 @@ def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused(
     mechanism = MisraGries(config())
     with pytest.raises(HorizonExceeded):
         mechanism.step(start(mechanism), 21, [], Silent())
-    wrong = {"horizon": "unbounded", "size": 0, "release": "lap", "counter": "haar", "radix": 1}
+    wrong = {"horizon": "unbounded", "size": 0, "release": "lap", "counter": "lifted", "radix": 1}
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             config(**{name: value})

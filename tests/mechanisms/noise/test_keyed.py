@@ -44,7 +44,7 @@ def test_words_are_aes_256_of_tag_xor_cell(rows: int) -> None:
 def test_chunk_refuses_more_rows_than_its_buffers_hold() -> None:
     """Rows beyond the buffer would otherwise get old words."""
     with pytest.raises(ValueError, match=f"{CHUNK_ROWS + 1} rows"):
-        STREAM.chunk(random_words(CHUNK_ROWS + 1, 1), (0, 0))
+        STREAM.chunk(random_words(CHUNK_ROWS + 1, 1), np.zeros((1, 2), dtype=np.uint64))
 
 
 def test_tags_encode_stream_key_and_label_injectively() -> None:

@@ -66,7 +66,7 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
         sums = Fraction(level["sums"])
         for segment in (1,) if kind == "bounded_max" else (1, 4):
             capacity = mechanism.intervals(segment).capacity
-            counter = make_counter("haar", capacity, float(sums / 18))
+            counter = make_counter("lifted", capacity, float(sums / 18))
             assert 0.998 < counter.rho_item * 18 / float(sums) <= 1
         rho += sums
         if kind == "two_level_k":

@@ -117,7 +117,7 @@ def test_a_threshold_that_is_too_low_would_be_noticed() -> None:
     mechanism = unk(horizon=1, **PLANTED)
     tags = KEY.tags("k", [b"%d" % i for i in range(RUNS)])
     noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
-    assert (noisy > 0.8 * (mechanism.threshold(1) or 0)).mean() > ALLOWED + SLACK
+    assert (noisy > (mechanism.threshold(1) or 0) - 2).mean() > ALLOWED + SLACK
 
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32])

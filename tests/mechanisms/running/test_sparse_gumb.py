@@ -91,7 +91,7 @@ def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting()
 
 def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
     """Also for an item chosen late: running sum plus that tick's noise, for every counter."""
-    for counter in ("haar", "tree", "sqrt"):
+    for counter in ("lifted", "tree", "sqrt"):
         mechanism = made(counter=counter, top_k=2, rho=5.0, max_items=1)
         state, noise, total = begun(mechanism), noise_of(mechanism), Tally[bytes]()
         for t in range(1, 8):

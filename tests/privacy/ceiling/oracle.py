@@ -32,6 +32,18 @@ def epsilon_of(rho: float, delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
+def gaussian_epsilon(rho: float, delta: float) -> float:
+    """Return an independent epsilon of a Gaussian cost, by bisection."""
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+
+    loss = GaussianPrivacyLoss(1 / math.sqrt(2 * rho))
+    low, high = 0.0, 1000.0
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss.get_delta_for_epsilon(middle) > delta else (low, middle)
+    return high
+
+
 def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> set[Epoch]:
     """Return the epochs with snapshots of one stream key; `histograms` lists all that existed."""
     found: set[Epoch] = set()
@@ -44,8 +56,8 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
                 continue
             begin = body["start"] - (body["tick"] - 1) * (body["end"] - body["start"])
             promise = body["guarantee"]
-            # Half of an unk_base's delta is for discovery, a millionth for its samplers.
-            price = promise["rho"], promise["delta"], promise["delta"] * (0.5 + 1e-6)
+            # Half of an unk_base's delta is for discovery.
+            price = promise["rho"], promise["delta"], promise["delta"] * 0.5
             found.add(Epoch(topic, body["id"], begin, begin + width, *price))
     return found
 
@@ -68,7 +80,7 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
         if not inside:
             continue
         rho = math.fsum(one.rho for one in inside)
-        most = max(most, epsilon_of(rho, left) if left > 0 else math.inf)
+        most = max(most, gaussian_epsilon(rho, left) if left > 0 else math.inf)
     return most
 
 

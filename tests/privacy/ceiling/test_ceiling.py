@@ -298,10 +298,25 @@ def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
 
 def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
     endless = daily("a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z")
-    both = settings(endless, daily("b", max_items_per_user=1), unit="user")
-    said = r"b \(epochs without end\) come to .* no epsilon would fit: a higher ceiling"
-    with pytest.raises(SettingsError, match=said):
-        check_ceiling(with_ceiling(both, 20.0, 1e-3))
+
+    def check(**budget: Any) -> None:
+        both = [
+            msgspec.structs.replace(one, **budget)
+            for one in (endless, daily("b", max_items_per_user=1))
+        ]
+        check_ceiling(with_ceiling(settings(*both, unit="user"), 20.0, 1e-3))
+
+    said = (
+        r"b \(epochs without end\) come to .* epsilon = (\S+) in each, with delta = (\S+) in each"
+    )
+    with pytest.raises(SettingsError, match=said) as caught:
+        check()
+    found = re.search(said, str(caught.value))
+    assert found is not None
+    epsilon, delta = map(float, found.groups())
+    check(epsilon=epsilon, delta=delta)
+    with pytest.raises(SettingsError):
+        check(epsilon=1.01 * epsilon, delta=delta)
 
 
 @pytest.mark.parametrize("name", ["unk_base", "known_gauss", "pay_what_you_get"])

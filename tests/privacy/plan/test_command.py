@@ -75,7 +75,7 @@ def test_nothing_but_the_settings_is_needed(tmp_path: Path, capsys: Printed) -> 
     ("old", "new", "parts"),
     [
         ("epsilon = 4.0", "epsilon = -1", ["epsilon = -1", "above 0"]),
-        ("delta = 1e-6", "delta = 1e-40", ["'unk_base'", "delta = 1e-40", "sampler"]),
+        ("delta = 1e-6", "delta = 0.6", ["delta = 0.6"]),
         ("epsilon = 4.0", "epsilon = 1e-9", ["'unk_base'", "sigma_squared"]),
         ('mechanism = "unk_base"', 'mechanism = "unk"', ["mechanism", "unk_base"]),
     ],

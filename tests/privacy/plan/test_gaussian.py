@@ -84,7 +84,9 @@ def gaussian(rho: float, delta: float = 1e-9, times: int = 1) -> PrivacyCost:
 def test_a_gaussian_mechanism_has_more_rho_for_the_same_epsilon(own: HistogramConfig) -> None:
     cost, plain = built(own).cost(), built(own, gaussian=False).cost()
     assert (cost.gaussian, plain.gaussian) == (True, False)
-    assert (cost.epsilon, cost.delta, cost.failures) == (1.0, 1e-9, plain.failures)
+    assert (cost.epsilon, cost.delta) == (1.0, 1e-9)
+    parts = tuple(part for part in plain.failures if part[0] != "numerical")
+    assert cost.failures == parts
     assert cost.rho <= gaussian_rho(1.0, conversion(cost)) * (1 + 1e-8)
     assert cost.rho > 1.09 * plain.rho
     assert built(own).sd(64) < 0.96 * built(own, gaussian=False).sd(64)
@@ -251,12 +253,11 @@ def test_a_ceiling_reads_from_the_state_what_is_gaussian(monkeypatch: pytest.Mon
     before, after = charge(gaussian=False), charge(gaussian=True)
     limit = ceiling.Ceiling("event", 9.0, 4e-9, None)
     pair = [replace(after, key=key) for key in ("a", "b")]
-    spent = 2e-9 * (0.5 + 1e-6)
-    exact = gaussian_epsilon(2 * after.cost.rho, 4e-9 - spent)
+    exact = gaussian_epsilon(2 * after.cost.rho, 4e-9 - 1e-9)
     assert limit.epsilon_of(pair, [1, 1]) == pytest.approx(exact, rel=1e-8)
     mixed = [pair[0], replace(before, key="b")]
     rho = after.cost.rho + before.cost.rho
-    expected = epsilon_of(rho, 4e-9 - spent)
+    expected = epsilon_of(rho, 4e-9 - 1e-9 - 1e-15)
     assert limit.epsilon_of(mixed, [1, 1]) == pytest.approx(expected, rel=1e-8)
 
 

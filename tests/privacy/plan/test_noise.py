@@ -10,20 +10,19 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.lifted_variance import LiftedVariance
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.plan.noise import (
-    HaarCurve,
+    LiftedCurve,
     curve,
     curve_of,
     half_width_95,
     mean_absolute_error,
     mean_over_ticks,
     noise_of,
-    rho_item_of,
-    sqrt_curve,
     thresholds_of,
     worst_of_all,
 )
@@ -38,7 +37,7 @@ def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
     return kind(**(SHARED | changes))  # type: ignore[arg-type]  # checked by the record itself
 
 
-@pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
+@pytest.mark.parametrize(("kind", "end_share"), [("lifted", None), ("lifted", 0.6), ("tree", None)])
 @pytest.mark.parametrize("horizon", [1, 2, 3, 5, 64, 100, 4097, 9999, 20000])
 def test_worst_tick_and_mean_are_those_of_a_full_scan(
     kind: str, end_share: float | None, horizon: int
@@ -59,7 +58,7 @@ def test_worst_tick_and_mean_are_those_of_a_full_scan(
 
 def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
     """Worst sd times sqrt(2 rho), as docs/mechanisms.md states it for an endless epoch."""
-    expected = {"haar": (5.6, 8.3, 10.1, 14.9), "tree": (11.9, 18.3, 21.8, 32.0)}
+    expected = {"lifted": (5.52, 7.88, 9.5, 13.68), "tree": (11.9, 18.3, 21.8, 32.0)}
     for kind, figures in expected.items():
         found = curve_of(make_counter(kind, None, 0.5).public())
         for exponent, figure in zip((10, 16, 20, 30), figures, strict=True):
@@ -71,18 +70,19 @@ def test_a_curve_of_other_variances_has_another_worst_tick() -> None:
     """The search must follow the levels' variances, not a known pattern of ticks."""
     ticks = np.arange(1, 129)
     for heavy in range(8):
-        found = HaarCurve([1.0 if level == heavy else 0.001 for level in range(8)])
+        pairs = [(1.0, 1.0) if level == heavy else (0.001, 0.001) for level in range(8)]
+        found = LiftedCurve(LiftedVariance(pairs, 0))
         assert found.noisiest(128)[0] == ticks[found.variance(ticks).argmax()]
 
 
 @pytest.mark.parametrize("horizon", [1, 7, 500, 4096])
-def test_the_sqrt_counter_is_within_a_forty_eighth_of_its_closed_form(horizon: int) -> None:
-    """The comparison does not build the counter, which takes seconds on long horizons."""
+def test_the_curve_of_the_sqrt_counter_is_that_of_its_own_ticks(horizon: int) -> None:
+    """The curve is a closed form: it sums the squares of the square root's coefficients."""
     counter = make_counter("sqrt", horizon, 0.001)
-    found = sqrt_curve(horizon, rho_item_of(counter.public()))
+    found = curve_of(counter.public())
     for t in {1, horizon // 2 + 1, horizon}:
         sd = math.sqrt(found.variance(np.array([t]))[0])
-        assert sd == pytest.approx(counter.sd(t), rel=0.03)
+        assert sd == pytest.approx(counter.sd(t), rel=1e-9)
 
 
 def drawn(mechanism: Mechanism, ticks: range, rows: int) -> NDArray[np.int64]:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests import ROOT
-from tests.costs import delta_of, summed
+from tests.costs import summed
 from tests.pipeline.pipeline import KEY, Partition, contribute, unk
 from tests.replay.site import settings_of
 from workers.commands.budget import show, show_all
-from workers.mechanisms.accounting import Guarantee, epsilon_of
+from workers.mechanisms.accounting import Guarantee, epsilon_of, gaussian_delta
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
@@ -211,12 +211,13 @@ def test_the_total_of_an_event_is_the_largest_of_all_times_and_keys(
     delta = max(one for _, _, one, _ in sums.values())
     assert found.delta == pytest.approx(delta, rel=1e-12)
     largest = max(
-        min(added, epsilon_of(rho, delta - failures)) for rho, failures, _, added in sums.values()
+        min(added, epsilon_of(rho, delta - failures, gaussian=True))
+        for rho, failures, _, added in sums.values()
     )
     assert found.epsilon == pytest.approx(largest, rel=1e-3)
     # The stated cost suffices for every event, by the accountant's other direction.
     for rho, failures, _, added in sums.values():
-        enough = delta_of(rho, found.epsilon) <= (delta - failures) * (1 + 1e-6)
+        enough = gaussian_delta(rho, found.epsilon) <= (delta - failures) * (1 + 1e-6)
         assert enough or added <= found.epsilon * (1 + 1e-9)
 
 
@@ -299,7 +300,9 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
     delta = 4 * 1e-7 + 5 * 1e-6 + 1e-9
     assert found.delta == pytest.approx(delta, rel=1e-12)
     assert found.rho == pytest.approx(rho, rel=1e-12)
-    assert found.epsilon == pytest.approx(epsilon_of(rho, delta - failures), rel=1e-6)
+    assert found.epsilon == pytest.approx(
+        epsilon_of(rho, delta - failures, gaussian=True), rel=1e-6
+    )
     assert found.epsilon_of_the_sum == pytest.approx(4 * 0.5 + 5 * 1.0 + 2.0)
 
 

@@ -135,9 +135,9 @@ def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -
 
 
 def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
-    more = "counter=haar,sqrt", 'domain=["a"]', "horizon=100"
+    more = "counter=lifted,sqrt", 'domain=["a"]', "horizon=100"
     grid = grid_of(tmp_path, "mechanism=unk_base,known_base", *more)
-    expected = [("unk_base", "haar"), ("known_base", "haar"), ("known_base", "sqrt")]
+    expected = [("unk_base", "lifted"), ("known_base", "lifted"), ("known_base", "sqrt")]
     assert values_of(grid, "mechanism", "counter") == expected
     (reason,) = grid.left_out
     assert "items.mechanism=unk_base, items.counter=sqrt" in reason

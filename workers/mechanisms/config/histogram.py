@@ -107,7 +107,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     epsilon, rho   total of one epoch, (epsilon, `delta`) or zCDP; exactly one of the two
     delta       probability, over one epoch, that the guarantee does not cover
     radix       base of the "tree" counter; None is the best for the horizon (5 if unbounded)
-    end_share   the last tick's share of the budget, with the "haar" counter
+    end_share   the last tick's share of the budget, with the "lifted" counter
     keys        the declared stream keys, or "public"
     windows     ms; snapshots state the standard deviation of the change over every window
     key, items, count, where   fields read from an event, overriding `[events]`
@@ -129,7 +129,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     epsilon: Budget | None = None
     rho: Budget | None = None
     delta: Annotated[float, Meta(ge=1e-50, le=0.5, description=_DELTA)]
-    counter: Literal["haar", "tree", "sqrt"] = "haar"
+    counter: Literal["lifted", "tree", "sqrt"] = "lifted"
     radix: Annotated[int, whole(2, 1_024)] | None = None
     end_share: Annotated[float, Meta(ge=0.01, le=0.99, description=_END_SHARE)] | None = None
     keys: Annotated[tuple[Label, ...], Meta(min_length=1, description=_KEYS)] | Literal["public"]
@@ -208,7 +208,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def can_end(self) -> bool:
         bounded = self.horizon_ticks is not None
-        return self.mechanism in END_MECHANISMS and self.counter == "haar" and bounded
+        return self.mechanism in END_MECHANISMS and self.counter == "lifted" and bounded
 
     @property
     def declared(self) -> Sequence[str]:
@@ -234,13 +234,13 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
             yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
-        if self.mechanism in COUNTERLESS and self.counter != "haar":
+        if self.mechanism in COUNTERLESS and self.counter != "lifted":
             yield f'counter = "{self.counter}": mechanism = "{self.mechanism}" keeps no counter'
         elif self.counter != "tree" and self.radix is not None:
             yield f'radix = {self.radix}: only with counter = "tree"'
         if self.end_share is not None and not self.can_end:
             yield (
-                f'end_share = {self.end_share}: only in {", ".join(END_MECHANISMS)}, with counter = "haar" and a number '
+                f'end_share = {self.end_share}: only in {", ".join(END_MECHANISMS)}, with counter = "lifted" and a number '
                 "of ticks as horizon"
             )
         if self.keys != "public":

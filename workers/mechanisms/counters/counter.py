@@ -7,30 +7,27 @@ that started when the item first occurred would reveal that tick, which is data.
 A counter's cost covers an event that changes one count by one (neighbours: the content of one event
 emptied, or the reverse). An event touches at most D0 items by at most Dinf, so every item's counter
 gets rho / (D0 Dinf^2) (000 Alg. 2 and 3). Parts a_1 + ... <= Dinf of a user's item at different
-ticks shift the counter by at most Dinf times the longest unit shift and cost no more. The samplers'
-distance counts twice: in the noise on counts, and in every discovery test, because a test's bound
-assumes the ideal noise.
+ticks shift the counter by at most Dinf times the longest unit shift and cost no more.
 
-Kinds: `haar` (default: half the error of `tree`), `tree` (the papers' baseline), `sqrt` (three
-quarters of the error of `haar`, O(T) state and time per item: for declared domains of few items, at
-most 2^16 ticks).
+Kinds: `lifted` (default: the least error without O(T) state), `tree` (the papers' baseline, about
+two and a half times its error), `sqrt` (a tenth less than `lifted`, O(T) state and time per item:
+for declared domains of few items, at most 2^16 ticks).
 """
 
 import math
 from fractions import Fraction
 
-from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, tick_block
+from workers.mechanisms.counters.base import Counter, last_tick_of, tick_block
+from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Noise
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import memoized
 
-KINDS = ("haar", "tree", "sqrt")
+KINDS = ("lifted", "tree", "sqrt")
 
 
 @memoized(512)
@@ -44,10 +41,10 @@ def make_counter(
     """Return a counter that costs at most rho_item; equal arguments share its cached ticks."""
     if kind != "tree" and radix is not None:
         raise ValueError(f"radix = {radix}: only counter 'tree' has one")
-    if kind != "haar" and end_share is not None:
-        raise ValueError(f"end_share = {end_share}: only counter 'haar' has one")
-    if kind == "haar":
-        return HaarCounter(horizon, rho_item, end_share)
+    if kind != "lifted" and end_share is not None:
+        raise ValueError(f"end_share = {end_share}: only counter 'lifted' has one")
+    if kind == "lifted":
+        return LiftedCounter(horizon, rho_item, end_share)
     if kind == "sqrt":
         return SqrtCounter(horizon, rho_item)
     if kind == "tree":
@@ -63,6 +60,10 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
 class CounterMechanism(Budgeted):
     _counter: Counter
 
+    @property
+    def rho_item(self) -> float:
+        return self._counter.rho_item
+
     def sd(self, t: int) -> float:
         ticks = tick_block(t, last_tick_of(self._counter.horizon))
         return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
@@ -74,27 +75,19 @@ class CounterMechanism(Budgeted):
 class OnCounters(CounterMechanism):
     """Base class of mechanisms with one counter per item.
 
-    Guarantee: as `Budgeted`, also on streams that react to released values (integer orders), if
-    counts come from `_counter` and discoveries, tested every `every` ticks, cost at most
-    `delta_discovery`.
+    Guarantee: as `Budgeted`, also on streams that react to released values, if counts come from
+    `_counter` and discoveries cost at most `delta_discovery`.
     """
 
-    def __init__(
-        self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1
-    ) -> None:
+    gaussian = True
+
+    def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
         super().__init__(config, unit, discovers=discovers)
         events = config.max_items * config.max_count**2
         rho_item = math.nextafter(float(Fraction(self._budget.rho) / events), 0.0)  # rounded down
         self._counter = counter = counter_of(config, rho_item)
         spent = math.nextafter(counter.rho_item * events, math.inf)
-        tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
-        tests_tv = float_up(tests * Fraction(counter.test_tv))
-        # Parts of a user's item at different ticks use different cells.
-        tv = float_up(self.ticks_of_item() * Fraction(counter.tv))
-        # Suggest a change to the larger part of `sampler_delta`.
-        of_counts = (1 + math.exp(self._budget.epsilon)) * tv
-        remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
-        self._set_cost(spent, tv, times=config.max_items, tests_tv=tests_tv, remedy=remedy)
+        self._set_cost(spent, 0.0)  # no sampler has a part in it
 
     def noise(self, stream: NoiseStream) -> Noise:
         return self._counter.columns(stream)

@@ -2,13 +2,14 @@
 
 What: every block of r^j ticks (j = 0..L_r - 1) has its count noised once; the running sum at t adds
 d_j blocks of level j, d_j the digits of t in base r.
-Why: the papers analyse it, so `plan` and the tests compare with it; `haar` has half its error.
+Why: the papers analyse it, so `plan` and the tests compare with it; `lifted` has two fifths of
+its error.
 
     Symbol      Here
     r           `radix`; r* = argmin (r - 1) L_r^2
     T           `horizon`
     L_r         `_levels` = floor(log_r T) + 1, the digits of T
-    w_j         weight of level j, see `levels`; bounded horizons: all 1
+    w_j         weight of level j, below; bounded horizons: all 1
 
     release(t) = h_t + sum_j sum_{q = r floor(t/r^(j+1))}^{floor(t/r^j) - 1} Z_(j, q)
 
@@ -28,86 +29,106 @@ Source: Cardoso, Rogers, "Differentially Private Histograms under Continual Obse
 level index is off by one.
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags
-from workers.mechanisms.counters import levels
-from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
+from workers.mechanisms.accounting import check_rho_item, float_up
+from workers.mechanisms.counters.base import (
+    Counter,
+    Node,
+    Redrawn,
+    cells_of,
+    check_tick,
+    fixed_point,
+    last_tick_of,
+    root_of,
+    rounded_up,
+)
 from workers.mechanisms.ledger import with_capacity
-from workers.mechanisms.noise.inversion import Integers
-from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
+from workers.mechanisms.noise import normal
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.runtime.frozen import Frozen
 
 UNBOUNDED_RADIX = 5
 
 
-class TreeCounter(LevelCounter):
+class TreeCounter(Counter):
     """Counter of base-r blocks; `radix` is at least 2, None for r* (5 if unbounded)."""
 
     kind = "tree"
-    integral = True
 
     def __init__(self, horizon: int | None, rho_item: float, radix: int | None = None) -> None:
+        check_rho_item(rho_item)
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
+        self.horizon, self._last_tick = horizon, last_tick_of(horizon)
         self.radix = radix or default_radix(horizon)
-        self._tree = Tree(levels.last_tick_of(horizon), self.radix)
-        super().__init__(horizon, rho_item)
-        largest = min((self.radix - 1) * sum(self._reach), self._last_tick * max(self._reach))
-        fits = largest.bit_length()
-        self._sums_dtype = np.dtype(np.int16 if fits < 16 else np.int32 if fits < 32 else np.int64)
+        self._tree = Tree(self._last_tick, self.radix)
+        weights = [Fraction(1)] * self._tree.levels
+        if horizon is None:
+            weights = [Fraction(1, level + 2) for level in range(self._tree.levels)]
+        total = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
+        self._variances = tuple(rounded_up(total / weight) for weight in weights)
+        self.rho_item = float_up(sum((1 / (2 * s2) for s2 in self._variances), Fraction(0)))
+        self._most = min((self.radix - 1) * self._tree.levels, self._last_tick)
+        self._sds = tuple(float(root_of(variance)) for variance in self._variances)
+        self.fixed = fixed_point(max(self._sds), self._most, max(self._sds) * self._most)
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
 
-    def _weights(self) -> list[Fraction]:
-        number = self._tree.levels
-        if self.horizon is not None:
-            return [Fraction(1)] * number
-        return [Fraction(1, level + 2) for level in range(number)]
-
-    def _cells_of_a_tick(self) -> int:
-        return min((self.radix - 1) * self.cells_per_event, self._last_tick)
-
-    def _cells_at(self, t: int) -> dict[Cell, int]:
-        levels.check_tick(self.kind, t, self._last_tick)
+    def nodes(self, t: int) -> dict[Node, int]:
+        check_tick(self.kind, t, self._last_tick)
         return dict.fromkeys(self._tree.cells_at(t), 1)
 
-    def _shape(self) -> dict[str, object]:
-        return {"levels": self._tree.levels, "radix": self.radix} | super()._shape()
+    def variance_of(self, node: Node) -> Fraction:
+        return self._variances[node[0]]
 
-    def coefficients(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
-        for sigma_squared in self._sigma_squared:
-            t, digit = np.divmod(t, self.radix)
-            yield (digit > 0).astype(np.float64), digit.astype(np.float64), sigma_squared
+    def sd_of(self, node: Node) -> float:
+        return self._sds[node[0]]
+
+    def variances(self, ticks: Longs) -> Floats:
+        total = np.zeros(len(ticks))
+        for variance in self._variances:
+            ticks, digit = np.divmod(ticks, self.radix)
+            total += digit * float(variance)
+        return total
+
+    def worst_variance(self) -> float:
+        return float(self.variances(np.array(self._tree.fullest())).max())
+
+    def _shape(self) -> dict[str, object]:
+        shape = {"levels": self._tree.levels, "radix": self.radix}
+        return shape | {"sigma_squared": [str(variance) for variance in self._variances]}
 
     def columns(self, stream: NoiseStream) -> "TreeColumns":
         return TreeColumns(self, stream)
 
     def _blocks(self, t: int) -> list[tuple[int, int, int]]:
-        levels.check_tick(self.kind, t, self._last_tick)
+        check_tick(self.kind, t, self._last_tick)
         return self._tree.blocks(t)
 
 
-class TreeColumns(LevelColumns):
+class TreeColumns:
     """By level, the noise of t cut at that digit; a tick adds a block, at its lowest digit > 0."""
 
     def __init__(self, counter: TreeCounter, stream: NoiseStream) -> None:
-        super().__init__(counter, stream)
-        self._counter = counter
-        self._room = np.empty(0, dtype=np.int64)
-        self._columns = [np.empty(0, dtype=counter._sums_dtype) for _ in self._tables]
+        self._counter, self._stream = counter, stream
+        levels = range(counter._tree.levels)
+        self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
+        self._filled = [0] * len(levels)
         # Blocks summed in each column on top of the level above: (first, last + 1).
-        self._reached: list[tuple[int, int] | None] = [None] * len(self._tables)
+        self._reached: list[tuple[int, int] | None] = [None] * len(levels)
+        self._redrawn = Redrawn(counter, stream)
 
     @property
     def bytes_per_row(self) -> int:
-        return sum(column.dtype.itemsize for column in self._columns)
+        return self._counter.fixed.dtype.itemsize * len(self._columns)
 
     def at(self, t: int, tags: Tags) -> Longs:
         rows, blocks = len(tags), self._counter._blocks(t)
@@ -122,35 +143,36 @@ class TreeColumns(LevelColumns):
             # Rows beyond `rows` would stay at an older block, so they count as not filled.
             self._filled[level] = rows if held < rows or summed < last else held
             # Unset until this call succeeds: a failure leaves no wrong state.
-
             self._reached[level] = None
         out = np.empty(rows, dtype=np.int64)
-        self._room = with_capacity(self._room, min(CHUNK_ROWS, rows))
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
-            above: Integers | None = None
+            above: normal.Numbers | None = None
             for (level, first, last), (held, summed) in zip(blocks, starts, strict=True):
                 column = self._columns[level]
                 middle = min(max(start, held), end)
-                self._add(level, summed, last, tags[start:middle], column[start:middle])
+                self._add(level, summed, last, tags[start:middle], column[start:middle], start)
                 column[middle:end] = 0 if above is None else above[middle:end]
-                self._add(level, first, last, tags[middle:end], column[middle:end])
+                self._add(level, first, last, tags[middle:end], column[middle:end], middle)
                 above = column
             if above is not None:
-                out[start:end] = above[start:end]
+                self._redrawn.decide(above[start:end], out[start:end], start)
         for level, first, last in blocks:
             self._reached[level] = first, last
-        return out
+        return self._redrawn.finish(t, tags, out)
 
-    def _add(self, level: int, first: int, last: int, tags: Tags, total: Integers) -> None:
-        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
+    def _add(
+        self, level: int, first: int, last: int, tags: Tags, total: normal.Numbers, row: int
+    ) -> None:
+        """Add blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row` on."""
+        from workers.mechanisms.noise.normal_loops import add_rough
+
         if not len(tags):
             return
-        table = self._tables[level]
-        noise: Integers = self._room.view(table.dtype)[: len(tags)]
+        scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)
         for block in range(first, last):
-            table.draw(self._stream, (level, block), tags, noise)
-            np.add(total, noise, out=total)
+            words = self._redrawn.words(cells_of([(level, block >> 1)]), tags, row)[0]
+            add_rough(words, block & 1, scale, normal.table(), total)
 
 
 class Tree(Frozen):
@@ -179,6 +201,16 @@ class Tree(Frozen):
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
         return sum(last - first for _, first, last in self.blocks(t))
 
+    def fullest(self) -> list[int]:
+        """Return the ticks such that no other has as many blocks of every level."""
+        found = {self.horizon}
+        for level in range(self.levels):
+            width = self.radix**level
+            if self.horizon // width % self.radix:
+                # This digit less one, and the largest ones below it.
+                found.add(self.horizon // width * width - 1)
+        return sorted(found - {0})
+
     def top_level(self, t: int) -> int:
         """Return the highest level with a block complete at t."""
         level = 0
@@ -199,7 +231,7 @@ class Tree(Frozen):
 
 
 def default_radix(horizon: int | None) -> int:
-    return UNBOUNDED_RADIX if horizon is None else best_radix(levels.last_tick_of(horizon))
+    return UNBOUNDED_RADIX if horizon is None else best_radix(last_tick_of(horizon))
 
 
 def best_radix(horizon: int, power: int = 2) -> int:

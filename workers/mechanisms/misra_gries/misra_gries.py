@@ -212,11 +212,11 @@ class MisraGries(Budgeted):
         self.cell_variance, self.rounding = float(self.sigma_squared) * noises, 0.0
         delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
-        quantile = gaussian.exact_quantile(1, [(1, self.sigma_squared)] * noises, delta)
+        quantile = gaussian.upper_quantile(self.sigma_squared, noises, delta)
         if quantile is None:
             variance = self.cell_variance * (1 + 1e-12)
-            quantile = math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12)
-        self._threshold = self.largest + math.ceil(quantile) - 1
+            quantile = math.ceil(math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12))
+        self._threshold = self.largest + quantile - 1
 
     @property
     def counters_max(self) -> int:

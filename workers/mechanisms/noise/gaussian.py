@@ -2,13 +2,10 @@
 
     sigma^2         `sigma_squared`: the parameter, P(x) proportional to exp(-x^2 / (2 sigma^2));
                     the variance is at most this and for sigma^2 >= 1 equal to it within 1e-6
-    c_j, sigma_j^2  coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
-    D               common denominator of the c_j: D X is an integer
-    b_j             P(|Z_j| > b_j) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
+    b               P(|Z| > b) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
 
-`exact_quantile` bounds the upper quantile of a sum of few discrete Gaussians, X = sum_j c_j Z_j. X
-lies on a lattice; its probabilities are convolved there term by term, with every number rounded up,
-so the returned x satisfies P(X >= x) <= delta for certain.
+`upper_quantile` convolves probabilities, with every number rounded up, so the returned x satisfies
+P(X >= x) <= delta for certain.
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy": N_Z(0, s^2) on a
 query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian with proxy s^2.
@@ -16,13 +13,11 @@ query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian w
 
 import itertools
 import math
-from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 
-from workers.arrays.types import Floats
 from workers.mechanisms.noise import inversion
 from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.runtime.frozen import memoized
@@ -36,59 +31,24 @@ WORK_MAX = 1_500_000
 _OUTWARD = 1 + 1e-8
 
 
-def exact_quantile(
-    denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
-) -> float | None:
-    """Return the least lattice x with P(X >= x) <= delta, or None above `WORK_MAX`.
+def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | None:
+    """Return the least x with P(X >= x) <= delta, or None above `WORK_MAX`.
 
-    `multiples` holds pairs of c_j `denominator` (an integer) and sigma_j^2.
+    X is a sum of `count` independent N_Z(0, sigma_squared).
     """
-    if delta < LEAST_DELTA or not multiples:
+    bound = math.ceil(math.sqrt(2 * float(sigma_squared) * _LOG_CUT))
+    if delta < LEAST_DELTA or (2 * bound + 1) * (2 * count * bound + 1) > WORK_MAX:
         return None
-    common = math.gcd(denominator, *(a for a, _ in multiples))
-    steps = [(abs(a) // common, s2, _bound(s2.numerator, s2.denominator)) for a, s2 in multiples]
-    # The last convolution runs over the whole final length.
-    longest = 1 + 2 * sum(step * bound for step, _, bound in steps)
-    if (2 * min(bound for *_, bound in steps) + 1) * longest > WORK_MAX:
-        return None
-    steps.sort()
-    length, work = 1, 0
-    for step, _, bound in steps:
-        length += 2 * step * bound
-        work += (2 * bound + 1) * length
-    if work > WORK_MAX:
-        return None
+    z = np.arange(-bound, bound + 1, dtype=np.float64)
+    weights = np.exp(-z * z / (2 * float(sigma_squared)))
+    weights = weights / weights.sum() * _OUTWARD  # on -b..b, not less than the true probabilities
     mass = np.ones(1)
-    for step, s2, bound in steps:
-        mass = _add(mass, step, _weights(float(s2), bound))
-    tail = np.cumsum(mass[::-1]) * _OUTWARD + len(steps) * CUT
+    for _ in range(count):
+        mass = np.convolve(mass, weights)
+    tail = np.cumsum(mass[::-1]) * _OUTWARD + count * CUT
     # The largest points whose total mass is at most delta.
     inside = int(np.searchsorted(tail, delta, side="right"))
-    return (len(mass) // 2 - inside + 1) / (denominator // common)
-
-
-@memoized(1024)
-def _bound(numerator: int, denominator: int) -> int:
-    """Return b of sigma^2. Takes integers because hashing a fraction is slower than this."""
-    return math.ceil(math.sqrt(2 * (numerator / denominator) * _LOG_CUT))
-
-
-def _weights(s2: float, bound: int) -> Floats:
-    """Return probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
-    z = np.arange(-bound, bound + 1, dtype=np.float64)
-    weights = np.exp(-z * z / (2 * s2))
-    scaled: Floats = weights / weights.sum() * _OUTWARD
-    return scaled
-
-
-def _add(mass: Floats, step: int, weights: Floats) -> Floats:
-    """Return probabilities of Y + step * Z (Y on a lattice around 0)."""
-    if step == 1:
-        return np.convolve(mass, weights)
-    out = np.zeros(len(mass) + step * (len(weights) - 1))
-    for i, weight in enumerate(weights.tolist()):
-        out[i * step : i * step + len(mass)] += weight * mass
-    return out
+    return len(mass) // 2 - inside + 1
 
 
 # Incremented whenever the same sigma^2 would give another table; part of every mechanism id.
@@ -104,33 +64,14 @@ def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
     return inversion.round_up_to_grid(sigma_squared, "sigma_squared")
 
 
-# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
-_REACH_SQUARED = 178.84
-
-
-def reach(sigma_squared: Fraction) -> int:
-    """Return an upper bound, at least 1, on the values of the table of this variance.
-
-    A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian
-    with proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2).
-    """
-    check_sigma_squared(sigma_squared)
-    return math.ceil(math.sqrt(_REACH_SQUARED * float(sigma_squared)))
-
-
 class IntegerGaussian(InversionTable):
-    """Sampler of N_Z(0, sigma_squared), cached by `integer_gaussian`.
-
-    `test_tv` is an upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
-    threshold is off by at most half a unit (less where it rounded to 0) and the tail left out.
-    """
+    """Sampler of N_Z(0, sigma_squared), cached by `integer_gaussian`."""
 
     def __init__(self, sigma_squared: Fraction) -> None:
         check_sigma_squared(sigma_squared)
         self.sigma_squared = Fraction(sigma_squared)
         lower, tail = _lower_thresholds(self.sigma_squared)
-        super().__init__(inversion.mirrored(lower), -len(lower), tail, reach(self.sigma_squared))
-        self.test_tv = math.nextafter(math.ldexp(1, -WORD_BITS) + tail, math.inf)
+        super().__init__(inversion.mirrored(lower), -len(lower), tail)
 
     def __repr__(self) -> str:
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"

@@ -43,15 +43,13 @@ class InversionTable(Frozen):
     `tail`, the mass left out.
     """
 
-    def __init__(
-        self, thresholds: Sequence[int], lowest: int, tail: float = 0.0, reach: int = 0
-    ) -> None:
-        """`reach`: a bound known before the thresholds, which then decides the width of samples."""
+    def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
         self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
         # The type's most negative value marks undecided words, so it must not be a sample.
-        self.dtype = dtype_for(max(self.bound, reach))
+        narrow = self.bound < 1 << 15
+        self.dtype = np.dtype(np.int16) if narrow else np.dtype(np.int32)
         self._ambiguous = np.iinfo(self.dtype).min
         high = [threshold >> _HALF_BITS for threshold in thresholds]
         low = [threshold & _HALF_MASK for threshold in thresholds]
@@ -68,15 +66,10 @@ class InversionTable(Frozen):
 
     def draw(self, stream: NoiseStream, cell: Cell, tags: Tags, out: Integers) -> None:
         """Fill `out`, (n,) of `dtype`, with one cell's noise."""
+        cells = np.array([cell], dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
-            self.sample(stream.chunk(tags[first:last], cell), out[first:last])
-
-    def draw_cells(self, stream: NoiseStream, cells: Sequence[Cell], tags: Tags) -> Integers:
-        """Return the noise of several cells, (cells, n) of `dtype`, CHUNK_ROWS rows at most."""
-        out = np.empty((len(cells), len(tags)), dtype=self.dtype)
-        self.sample(stream.chunk(tags, *cells), out.reshape(-1))
-        return out
+            self.sample(stream.chunk(tags[first:last], cells), out[first:last])
 
     def values(self, stream: NoiseStream, cell: Cell, tags: Tags) -> Longs:
         out = np.empty(len(tags), dtype=self.dtype)
@@ -90,11 +83,6 @@ class InversionTable(Frozen):
         first = np.searchsorted(self._high, slots, side="left")
         last = np.searchsorted(self._high, slots | rest, side="right")
         return np.where(first == last, first + self._lowest, self._ambiguous).astype(self.dtype)
-
-
-def dtype_for(largest: int) -> np.dtype[np.int16] | np.dtype[np.int32]:
-    """Return the type of samples of at most this absolute value, below 2^31."""
-    return np.dtype(np.int16) if largest < 1 << 15 else np.dtype(np.int32)
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:

@@ -35,8 +35,8 @@ Cell = tuple[int, int]
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
-# 16 B in and 16 B out per row stay in a core's L2 cache (measured with 1 MiB, per row and tick of a
-# haar release: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns).
+# 16 B in and 16 B out per row stay in a core's L2 cache (measured with 1 MiB, per row and tick:
+# 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns).
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
@@ -125,20 +125,24 @@ class NoiseStream(Frozen):
     def words(self, tags: Tags, cell: Cell) -> Words:
         """Return words[i] = AES-256(tags[i] XOR cell), a new array (n, 2), upper half first."""
         out = np.empty((len(tags), 2), dtype=np.uint64)
+        cells = np.array([cell], dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):
             part = tags[first : first + CHUNK_ROWS]
-            out[first : first + len(part)] = self.chunk(part, cell)
+            out[first : first + len(part)] = self.chunk(part, cells)
         return out
 
-    def chunk(self, tags: Tags, *cells: Cell) -> Words:
-        """Return `words` of at most CHUNK_ROWS rows, cell by cell; valid until the next call."""
+    def chunk(self, tags: Tags, cells: Words) -> Words:
+        """Return `words` of cells (k, 2), cell by cell, valid until the next call.
+
+        At most CHUNK_ROWS words.
+        """
         from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")
         scratch = self.__scratch
-        xor(readonly_contiguous(tags), np.array(cells, dtype=np.uint64), scratch.blocks[:rows])
+        xor(readonly_contiguous(tags), readonly_contiguous(cells), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(
             scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]

@@ -4,7 +4,7 @@ After the n-th interval every column's sum is published once with the noise of a
 at its n-th step. Guaranteed for adaptive input: an interval may depend on earlier publications.
 Neighbours: one event emptied, or the reverse, in one interval; D columns change by at most Dinf.
 
-    zCDP         a haar or tree counter with rho / (D Dinf^2) per column (`counters`)
+    zCDP         a lifted or tree counter with rho / (D Dinf^2) per column (`counters`)
     pure         a binary tree of L levels, every node with discrete Laplace noise of scale
                  L D Dinf / epsilon (001 Fact 4, Algorithm 19)
     `OneVector`  discrete Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of
@@ -23,16 +23,12 @@ from fractions import Fraction
 import numpy as np
 
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.counters.levels import check_tick
-from workers.mechanisms.counters.tree import best_radix, digits_of
+from workers.mechanisms.counters.base import check_tick
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import Frozen, memoized
-
-# Levels searched for haar's worst variance; a higher level adds at most 1/4, its coefficient.
-_SEARCHED_LEVELS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +94,6 @@ def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
     return LaplaceTree(horizon, epsilon, reach)
 
 
-def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
-    """Bound one column's variance at any interval; raise ValueError if it exceeds the tables."""
-    base = best_radix(horizon) if radix is None else radix
-    levels = (horizon - 1).bit_length() + 2 if kind == "haar" else digits_of(horizon, base)
-    sigma_squared = levels / (2 * rho_item)
-    if sigma_squared >= gaussian.LARGEST_SIGMA_SQUARED - 1:
-        raise ValueError(
-            f"rho: noise of variance {sigma_squared:g} on each column is more than the "
-            f"{gaussian.LARGEST_SIGMA_SQUARED} there is a table for"
-            " (a larger rho or epsilon, or a smaller max_items or max_count)"
-        )
-    if kind == "haar":
-        return sigma_squared * _haar_worst(levels - 2) + 1 / 12
-    return sigma_squared * min((base - 1) * levels, horizon)
-
-
 def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
     """Bound |a sum of Laplace variables|, with failure probability beta (001 Lemma 2)."""
     log = math.log(2 / beta)
@@ -123,17 +103,3 @@ def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
 def gaussian_bound(variance: float, beta: float) -> float:
     """Bound |a sub-Gaussian variable, rounded|, with failure probability at most beta."""
     return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
-
-
-@memoized(None)
-def _haar_worst(levels: int) -> float:
-    """Return max_t sum_j c_j^2 / w_j with weights 1, and 2 for the total."""
-    searched = min(levels, _SEARCHED_LEVELS)
-    ticks = np.arange(1, (1 << searched) + 1)
-    total = np.zeros(len(ticks))
-    for level in range(1, searched + 1):
-        inside = ticks % (1 << level)
-        total += (np.minimum(inside, (1 << level) - inside) / (1 << level)) ** 2
-    if levels > searched:
-        return float(total.max()) + (levels - searched) / 4 + 1 / 2
-    return float((total + (ticks / (1 << levels)) ** 2 / 2).max())

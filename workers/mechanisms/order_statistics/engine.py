@@ -78,8 +78,8 @@ import msgspec
 import numpy as np
 
 from workers.arrays.types import Longs, Tags
+from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Mechanism, Noise, State, expect_type, short_hash
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
@@ -242,7 +242,7 @@ class IntervalRule(Frozen):
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
-        return column_sums.worst_variance(*self._counter(capacity))
+        return make_counter(*self._counter(capacity)).worst_variance() + 1 / 12  # rounding
 
     def public(self) -> dict[str, object]:
         return {

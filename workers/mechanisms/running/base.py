@@ -35,7 +35,7 @@ class UnkBase(OnCounters):
     config: UnkBaseConfig
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
-        super().__init__(config, unit, discovers=True, every=config.every or 1)
+        super().__init__(config, unit, discovers=True)
         delta = self.delta_discovery
         self._discovery = make_discovery(
             self._counter, config.max_items, config.max_count, delta, config.threshold, config.every

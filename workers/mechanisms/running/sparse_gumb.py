@@ -53,8 +53,8 @@ from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.histogram import Count, HistogramConfig, Label
+from workers.mechanisms.counters.base import LONGEST_HORIZON, Counter
 from workers.mechanisms.counters.counter import CounterMechanism, counter_of
-from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Noise, Release, State, expect_type, short_hash
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -268,9 +268,8 @@ class SparseGumb(CounterMechanism):
 
     def _tv(self) -> float:
         config, d = self.config, len(self._domain)
-        shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)
-        tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
+        tv = tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
         return float_up(tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k)))
 

@@ -18,13 +18,13 @@ from workers.mechanisms.config.histogram import (
     HistogramConfig,
     UnkBaseConfig,
 )
-from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.tree import best_radix, default_radix, digits_of
+from workers.mechanisms.counters.counter import CounterMechanism, make_counter
+from workers.mechanisms.counters.tree import best_radix, default_radix
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build, protects_users
-from workers.privacy.plan.memory import memory_of
+from workers.privacy.plan.memory import cache_bytes, memory_of
 from workers.privacy.plan.model import Alternative, CounterChoice, Noise
 from workers.privacy.plan.noise import (
     CONSTANT_MOST,
@@ -33,13 +33,10 @@ from workers.privacy.plan.noise import (
     DigitCurve,
     alternatives_to,
     blocks_of,
-    counter_of,
     curve,
     curve_of,
     last_tick,
     noise_of,
-    rho_item_of,
-    sqrt_curve,
     thresholds_of,
     worst_and_rms,
     worst_of_all,
@@ -193,10 +190,6 @@ def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
     return Alternative(mechanism=name, possible=False, assumed=assumed, answers=answers, reason=why)
 
 
-_HAAR_LEVELS = 51
-_NARROW = 2  # bytes of a cached noise value while it fits 16 bits
-
-
 def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
@@ -206,15 +199,15 @@ def counter_choices(
     elif isinstance(mechanism, OrderStatistics):
         if mechanism.inner is not None and not config.pure:
             yield from _intervals(config, mechanism)
-    elif counter := counter_of(mechanism):
-        yield from _running(config, mechanism, noise, rho_item_of(counter))
+    elif isinstance(mechanism, CounterMechanism):
+        yield from _running(config, mechanism, noise, mechanism.rho_item)
 
 
 def _running(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float
 ) -> Iterator[CounterChoice]:
     ticks, best = config.horizon_ticks, default_radix(config.horizon_ticks)
-    kinds = [("haar", None), ("tree", best), ("tree", 2), ("sqrt", None)]
+    kinds = [("lifted", None), ("tree", best), ("tree", 2), ("sqrt", None)]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
         choice = CounterChoice(counter=kind, radix=radix, chosen=(kind, radix) == own)
@@ -227,12 +220,10 @@ def _running(
             yield choice
             continue
         else:
-            if kind == "sqrt" and ticks is not None:
-                other = sqrt_curve(ticks, rho_item)
-            else:
-                other = curve_of(make_counter(kind, ticks, rho_item, radix).public())
-            worst, rms = worst_and_rms(other, noise.ticks_looked_at)
-            held = _cache_bytes(config, kind, radix)
+            other = make_counter(kind, ticks, rho_item, radix)
+            worst, rms = worst_and_rms(curve_of(other.public()), noise.ticks_looked_at)
+            # sparse_gumb redraws noise for the few items it shows.
+            held = 0 if config.mechanism == "sparse_gumb" else cache_bytes(other)
         times = worst / noise.worst_sd
         yield structs.replace(
             choice, worst_sd=worst, rms_sd=rms, times_worst=times, noise_per_row=held
@@ -245,18 +236,6 @@ def _why_not_sqrt(config: HistogramConfig) -> str:
     if config.horizon_ticks is None or config.horizon_ticks > SQRT_HORIZON_MAX:
         return f"only for a horizon of at most {SQRT_HORIZON_MAX:,} ticks"
     return ""
-
-
-def _cache_bytes(config: HistogramConfig, kind: str, radix: int | None) -> int:
-    """Return a counter's approximate cache bytes per row, while its noise fits 16 bits."""
-    ticks = config.horizon_ticks
-    if kind == "sqrt":
-        return 8 * (ticks or 0)
-    if config.mechanism == "sparse_gumb":  # redraws noise for the few items it shows
-        return 0
-    if kind == "haar":
-        return _NARROW * (_HAAR_LEVELS if ticks is None else (ticks - 1).bit_length() + 1)
-    return _NARROW * digits_of((1 << 40) - 1 if ticks is None else ticks, radix or 2)
 
 
 def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterator[CounterChoice]:
@@ -284,7 +263,7 @@ def _blocks(config: HistogramConfig, blocks: DigitCurve, noise: Noise) -> Iterat
 
 def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
     own = (config.counter, config.radix)
-    for kind, radix in dict.fromkeys([own, ("haar", None), ("tree", None)]):
+    for kind, radix in dict.fromkeys([own, ("lifted", None), ("tree", None)]):
         chosen = (kind, radix) == own
         other = mechanism if chosen else build(structs.replace(config, counter=kind, radix=radix))
         if isinstance(other, OrderStatistics):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
@@ -100,9 +101,14 @@ def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:
     note = "at the end of the epoch; it grows with every tick" if config.counter == "sqrt" else ""
     if mechanism.kind == "sparse_gumb":
         return _Extra(noise=_COUNT * (config.horizon_ticks or 0) if note else 0, note=note)
-    # Only a counter's cache states its size.
-    cache = mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
-    return _Extra(noise=getattr(cache, "bytes_per_row", 0), note=note)
+    return _Extra(noise=cache_bytes(mechanism), note=note)
+
+
+def cache_bytes(noise: Mechanism | Counter) -> int:
+    """Return the bytes a row of a counter's cached noise; 0 without a counter."""
+    stream = NoiseKey(bytes(32)).stream(bytes(16))
+    cache = noise.columns(stream) if isinstance(noise, Counter) else noise.noise(stream)
+    return int(getattr(cache, "bytes_per_row", 0))
 
 
 def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:

@@ -3,7 +3,6 @@
     T            `last_tick`, `last`: the horizon, or the first year of an unbounded epoch
     s            standard deviation of a published figure, an integer
     N            counts published: ticks times items
-    h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
     d_j          digits of t, as in `tree`
 
 Mean absolute error: the smaller of two bounds. For an integer with nearly a normal density p of
@@ -21,11 +20,6 @@ Families in `KINDS`: "running" counts since the epoch began, "tick" each tick's 
 the largest now and then, "statistic" order statistics of running counts. A `Curve` is the variance
 of published noise by tick, for any horizon, computed from a counter's public parameters
 (`Counter.public`). Nothing here is released, so floats suffice.
-
-Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the search
-goes bit by bit. Of the ticks that agree in their 12 highest bits so far it keeps only the best:
-later terms differ between them by less than 2^-12 of one level's variance. Up to 4,096 ticks it
-keeps all.
 """
 
 import math
@@ -40,6 +34,8 @@ from numpy.typing import NDArray
 
 from workers.arrays.types import Floats
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.counters.lifted_variance import LiftedVariance
+from workers.mechanisms.counters.tree import Tree
 from workers.mechanisms.mechanism import Differences, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.order_statistics.engine import OrderStatistics
@@ -114,7 +110,6 @@ def alternatives_to(name: str) -> tuple[str, ...]:
 
 Ticks = NDArray[np.int64]
 
-_KEPT_BITS = 12
 _ROUNDING = 1 / 12
 
 
@@ -136,69 +131,20 @@ class Curve:
         raise NotImplementedError
 
 
-class HaarCurve(Curve):
-    """`haar`: sum_j c_j^2 sigma_j^2 plus rounding; `offset` ticks precede tick 1."""
+class LiftedCurve(Curve):
+    """`lifted`: the variance of its noise, and of rounding."""
 
-    def __init__(self, variances: Sequence[float], offset: int = 0) -> None:
-        self._variances = list(variances)
-        self._levels = len(self._variances) - 1
-        self._offset = offset
+    def __init__(self, exact: LiftedVariance) -> None:
+        self._exact = exact
 
     def variance(self, ticks: Ticks) -> Floats:
-        places = ticks + self._offset
-        total = (places / 2.0**self._levels) ** 2 * self._variances[0]
-        for upper in range(1, self._levels + 1):
-            inside = places & ((1 << upper) - 1)
-            share = np.minimum(inside, (1 << upper) - inside) / 2.0**upper
-            total += share**2 * self._variances[upper]
-        lowest = (places & -places).astype(np.float64)
-        missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
-        return total + (1 - missing**2) * _ROUNDING
+        return self._exact.at(ticks) + _ROUNDING
 
     def _candidates(self, last: int) -> Ticks:
-        grids = self._grids()
-        found = []
-        place, after = self._offset + 1, self._offset + last + 1
-        while place < after:
-            # The largest block of 2^k places that begins here and ends in range.
-            bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
-            found.append(grids[bit] + place)
-            place += 1 << bit
-        return np.concatenate(found) - self._offset
+        return self._exact.candidates(last)
 
     def mean(self, last: int) -> float:
-        own = self._sum(self._offset + last) - self._sum(self._offset)
-        return own / last
-
-    def _sum(self, last: int) -> float:
-        if last == 0:
-            return 0.0
-        total = self._variances[0] * float(Fraction(_squares(last), 1 << (2 * self._levels)))
-        for level in range(1, self._levels + 1):
-            width = 1 << level
-            cycle = _squares(width // 2) + _squares(width // 2 - 1)
-            cycles, rest = divmod(last + 1, width)
-            part = _squares(rest - 1) if rest <= width // 2 + 1 else cycle - _squares(width - rest)
-            total += self._variances[level] * float(Fraction(cycles * cycle + part, width**2))
-        missing = Fraction(0)
-        for zeros in range(last.bit_length()):
-            count = (last >> zeros) - (last >> (zeros + 1))
-            missing += Fraction(count, 4 ** max(0, self._levels - zeros))
-        return total + (last - float(missing)) * _ROUNDING
-
-    def _grids(self) -> list[Ticks]:
-        """Return, by k, the best low k bits for each value of the highest 12 of them."""
-        bits, value = np.zeros(1, dtype=np.int64), np.zeros(1)
-        grids = [bits]
-        for level in range(1, self._levels + 1):
-            bits = np.concatenate((bits, bits + (1 << (level - 1))))
-            distance = np.minimum(bits, (1 << level) - bits) / 2.0**level
-            value = np.concatenate((value, value)) + distance**2 * self._variances[level]
-            if level > _KEPT_BITS:
-                best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
-                bits, value = bits[best], value[best]
-            grids.append(bits)
-        return grids
+        return self._exact.mean(last) + _ROUNDING
 
 
 class DigitCurve(Curve):
@@ -216,13 +162,7 @@ class DigitCurve(Curve):
         return total
 
     def _candidates(self, last: int) -> Ticks:
-        found = {last}
-        for level in range(len(self._variances)):
-            width = self.radix**level
-            if last // width % self.radix:
-                # Decrement this digit and maximize those below it.
-                found.add(last // width * width - 1)
-        return np.array(sorted(found - {0}), dtype=np.int64)
+        return np.array(Tree(last, self.radix).fullest(), dtype=np.int64)
 
     def mean(self, last: int) -> float:
         total = self._rounding
@@ -261,24 +201,19 @@ def counter_of(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def curve_of(counter: Mapping[str, Any]) -> Curve:
-    if counter["kind"] == "haar":
-        return HaarCurve(variances(counter), counter.get("offset", 0))
+    if counter["kind"] == "lifted":
+        pairs = [(_float(inside), _float(edge)) for inside, edge in counter["sigma_squared"]]
+        return LiftedCurve(LiftedVariance(pairs, counter["offset"]))
     if counter["kind"] == "tree":
-        return DigitCurve(counter["radix"], variances(counter))
-    return sqrt_curve(counter["horizon"], rho_item_of(counter))
+        return DigitCurve(counter["radix"], variances(counter), rounding=_ROUNDING)
+    k = np.arange(1, counter["horizon"], dtype=np.float64)
+    factors = np.cumprod(np.concatenate(([1.0], (2 * k - 1) / (2 * k))))
+    of_ticks = np.cumsum(factors**2) * _float(counter["sigma_squared"]) + _ROUNDING
+    return TableCurve(of_ticks.astype(np.float64))
 
 
-def rho_item_of(counter: Mapping[str, Any]) -> float:
-    if counter["kind"] == "sqrt":
-        return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
-    return sum(1 / (2 * variance) for variance in variances(counter))
-
-
-def sqrt_curve(horizon: int, rho_item: float) -> Curve:
-    """Return the curve of `sqrt` with C not rounded: within a forty-eighth (see `sqrt`)."""
-    k = np.arange(1, horizon, dtype=np.float64)
-    squares = np.cumsum(np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k)))) ** 2)
-    return TableCurve(squares * squares[-1] / (2 * rho_item) + _ROUNDING)
+def _float(value: str) -> float:
+    return float(Fraction(value))
 
 
 def variances(counter: Mapping[str, Any]) -> list[float]:
@@ -286,10 +221,6 @@ def variances(counter: Mapping[str, Any]) -> list[float]:
     if not isinstance(values, list):
         raise TypeError(f"sigma_squared = {values!r}: not a list")
     return [float(Fraction(value)) for value in values]
-
-
-def _squares(n: int) -> int:
-    return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
 
 
 YEAR_MS = 365 * 86_400_000
@@ -333,9 +264,7 @@ def curve(mechanism: Mechanism, last: int) -> Curve:
     if isinstance(mechanism, OrderStatistics):
         ticks = min(mechanism.segments.most if mechanism.segments is not None else 1, last)
     elif counter := counter_of(mechanism):
-        if counter["kind"] != "sqrt":
-            return curve_of(counter)
-        ticks = last
+        return curve_of(counter)
     return TableCurve(np.array([mechanism.sd(t) ** 2 for t in range(1, ticks + 1)]))
 
 

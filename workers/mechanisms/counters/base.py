@@ -1,0 +1,358 @@
+"""Counters: sums of normal noise over public nodes, exactly rounded, and helpers for ticks.
+
+    Symbol          Here
+    T               `horizon`, ticks; None is unbounded
+    rho_item        zCDP cost of all releases per unit of change of an item's count at a tick
+    z_v             the number of node v = (level, k) of an item, N(0, s2_v): a function of the key,
+                    the item and the node, from half k mod 2 of cell (level, k >> 1)
+    a_v, D          `nodes(t)`, `_denominator`: N(t) = sum_v a_v z_v / D
+    s2_v            `variance_of(v)`
+
+The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is post-processing of a
+Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
+with c_v = a_v sqrt(s2_v) / D, n nodes, and z off by at most `normal.FINE_ERROR`, N is off by at
+most sum_v |c_v| (FINE_ERROR + (n + 6) 10 2^-53), with products and sums in any order. A z too large
+for `normal_loops.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128,
+so z is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64,
+`Counter.exact` takes more bits of every number until floor(N + 1/2) is the same at both ends of an
+interval around N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
+
+Difference of two ticks: sum_v (a_v(t) - a_v(s)) z_v / D, and two roundings, counted as if
+independent; tick 0 has no noise.
+"""
+
+import math
+from collections.abc import Iterable
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags, Words
+from workers.mechanisms.mechanism import Noise
+from workers.mechanisms.noise import normal
+from workers.mechanisms.noise.gaussian import round_up_sigma_squared
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
+from workers.runtime.errors import HorizonExceeded
+from workers.runtime.frozen import Frozen, memoized, read_only
+
+LONGEST_HORIZON = 1 << 40
+_TICKS_AT_ONCE = 16
+# A node's further words are in the same half of cells with further numbers; k is below 2^41.
+_FURTHER = 1 << 48
+# Fewer bits leave too many rows undecided, more decide few.
+_LEAST_POINT, _MOST_POINT, _WIDE_POINT = 15, 24, 20
+# With more noise nothing is useful; what rows keep still fits 64 bits.
+_LARGEST_VARIANCE = 1 << 40
+# Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
+_SMALL_DIGITS, _LARGEST, _ANY_WORD = 20, 10, np.uint64(1 << 63)
+
+Node = tuple[int, int]
+
+
+class NoiseColumns(Noise, Protocol):
+    """A single-threaded cache of `Counter.draw`, fast for consecutive ticks."""
+
+    @property
+    def bytes_per_row(self) -> int: ...
+
+
+def tick_block(t: int, last_tick: int) -> range:
+    """Return the ticks to compute with t: a threshold takes 150 us alone, 40 us in a batch."""
+    first = t - t % _TICKS_AT_ONCE
+    return range(max(first, 1), min(first + _TICKS_AT_ONCE, last_tick + 1))
+
+
+def check_tick(kind: str, tick: int, last_tick: int) -> None:
+    if not 1 <= tick <= last_tick:
+        raise HorizonExceeded(f"{kind} counter: tick {tick} is outside 1..{last_tick}")
+
+
+def last_tick_of(horizon: int | None) -> int:
+    if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
+        raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded")
+    return LONGEST_HORIZON - 1 if horizon is None else horizon
+
+
+class _Terms(NamedTuple):
+    """The nodes of a tick, k of them: their cells and halves, c_v (k,), and the error of N."""
+
+    cells: Words  # (k, 2)
+    halves: Longs
+    factors: Floats
+    error: float
+
+
+class Counter(Frozen):
+    """A counter's public parameters and noise; ticks outside the horizon raise `HorizonExceeded`.
+
+    `rho_item` is the cost of the rounded variances, at most the requested one.
+    """
+
+    kind: ClassVar[str]
+    horizon: int | None
+    rho_item: float
+    fixed: "FixedPoint"
+    _last_tick: int
+    _denominator: int = 1
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        """Return the non-zero a_v of tick t."""
+        raise NotImplementedError
+
+    def variance_of(self, node: Node) -> Fraction:
+        raise NotImplementedError
+
+    def sd_of(self, node: Node) -> float:
+        return float(root_of(self.variance_of(node)))
+
+    def variance(self, t: int) -> Fraction:
+        """Return the variance of N(t)."""
+        return self._variance(self.nodes(t))
+
+    def variances(self, ticks: Longs) -> Floats:
+        """Return the variance of N at several ticks (n,), within a relative 1e-12."""
+        return np.array([float(self.variance(t)) for t in ticks.tolist()])
+
+    def worst_variance(self) -> float:
+        """Return a bound on the variance of N at any tick, at most a part in 100 too high."""
+        raise NotImplementedError
+
+    def sd(self, t: int) -> float:
+        """Return the standard deviation of the published integer, including rounding."""
+        return math.sqrt(normal.rounded_variance(float(self.variance(t))))
+
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
+        if not since:
+            return self.sd(t)
+        now, then = self.nodes(t), self.nodes(since)
+        changes = now | {node: now.get(node, 0) - before for node, before in then.items()}
+        variance = float(self._variance(changes))
+        for nodes in (now, then):
+            own = float(self._variance(nodes))
+            variance += normal.rounded_variance(own) - own
+        return math.sqrt(variance)
+
+    def _variance(self, multiples: dict[Node, int]) -> Fraction:
+        squares: dict[Fraction, int] = {}
+        for node, a in multiples.items():
+            s2 = self.variance_of(node)
+            squares[s2] = squares.get(s2, 0) + a * a
+        return sum((n * s2 for s2, n in squares.items()), Fraction(0)) / self._denominator**2
+
+    def public(self) -> dict[str, object]:
+        """Return every parameter that changes a noise value, as JSON."""
+        own = {"kind": self.kind, "horizon": self.horizon}
+        return own | self._shape() | {"normal_version": normal.VERSION}
+
+    def _shape(self) -> dict[str, object]:
+        """Return the parameters that determine a tick's nodes and their variances."""
+        raise NotImplementedError
+
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t, rounded: floor(N + 1/2)."""
+        out, terms = np.empty(len(tags), dtype=np.int64), _terms(self, t)
+        rows = max(1, CHUNK_ROWS // max(1, len(terms.cells)))
+        for first in range(0, len(tags), rows):
+            part = tags[first : first + rows]
+            noise = self._floats(stream, terms, part)
+            for row in np.flatnonzero(np.isnan(noise)).tolist():
+                noise[row] = self._with_small(stream, terms, part[row : row + 1])
+            noise += 0.5
+            whole = np.floor(noise)
+            decided = np.abs(noise - np.rint(noise)) > terms.error  # not where NaN
+            out[first : first + rows] = np.where(decided, whole, 0)
+            for row in np.flatnonzero(~decided).tolist():
+                out[first + row] = self.exact(stream, t, part[row : row + 1])
+        return out
+
+    def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
+        from workers.mechanisms.noise.normal_loops import add_fine
+
+        out, at_once = np.zeros(len(tags)), CHUNK_ROWS // len(tags)
+        for first in range(0, len(terms.cells), at_once):
+            some = slice(first, first + at_once)
+            words = stream.chunk(tags, terms.cells[some]).reshape(-1, len(tags), 2)
+            add_fine(words, terms.halves[some], terms.factors[some], normal.table(), out)
+        return out
+
+    def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
+        """Return N of one item with words too small for `normal_loops.fine`; NaN if unknown."""
+        from workers.mechanisms.noise.normal_loops import add_fine
+
+        # `exact` takes 5 ms a node (measured): minutes a tick for a row of sqrt.
+        out = np.zeros(1)
+        for first in range(0, len(terms.cells), CHUNK_ROWS):
+            some = slice(first, first + CHUNK_ROWS)
+            cells, halves, factors = terms.cells[some], terms.halves[some], terms.factors[some]
+            words = stream.chunk(tag, cells).reshape(-1, 1, 2).copy()
+            own = words[np.arange(len(halves)), 0, halves]
+            small = np.flatnonzero(own < np.uint64(2 * normal.FINE_LEAST)).tolist()
+            words[small] = _ANY_WORD
+            add_fine(words, halves, _without(factors, small), normal.table(), out)
+            for i in small:
+                level, number = map(int, cells[i])
+                further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
+                sign, v = _sign_and_rest(int(own[i]) << 64 | int(further), 2)
+                if v < 1 << 64:
+                    return math.nan
+                z = normal.inverse(Fraction(2 * v + 1, 1 << 129), _SMALL_DIGITS)
+                out[0] += factors[i] * sign * float(z)
+        return float(out[0])
+
+    def columns(self, stream: NoiseStream) -> NoiseColumns:
+        raise NotImplementedError
+
+    def exact(self, stream: NoiseStream, t: int, tag: Tags) -> int:
+        """Return floor(N + 1/2) of one item, tag (1, 2), from as many bits as that takes."""
+        words = 2
+        while True:
+            lower, upper = self._interval(stream, t, tag, words)
+            found = math.floor(lower + Fraction(1, 2))
+            if found == math.floor(upper + Fraction(1, 2)):
+                return found
+            words += 1
+
+    def _interval(
+        self, stream: NoiseStream, t: int, tag: Tags, words: int
+    ) -> tuple[Fraction, Fraction]:
+        """Return bounds on N from the first `words` words of every node."""
+        bits = 64 * words - 1
+        digits = math.ceil(bits * 0.302) + 5
+        small, context = Fraction(1, 10**digits), Context(prec=digits + 20)
+        lower = upper = Fraction(0)
+        for (level, k), a in self.nodes(t).items():
+            value = 0
+            for further in range(words):
+                word = stream.words(tag, (level, (k >> 1) + _FURTHER * further))[0, k & 1]
+                value = value << 64 | int(word)
+            sign, v = _sign_and_rest(value, words)
+            if v == 0:
+                return Fraction(-1), Fraction(1)  # as good as unknown
+            s2 = self.variance_of((level, k))
+            root = context.sqrt(context.divide(Decimal(s2.numerator), Decimal(s2.denominator)))
+            factor = Fraction(a, self._denominator) * Fraction(root) * sign
+            lowest = Fraction(normal.inverse(Fraction(v + 1, 2 << bits), digits)) - small
+            highest = Fraction(normal.inverse(Fraction(v, 2 << bits), digits)) + small
+            ends = sorted((factor * lowest, factor * highest))
+            slack = abs(factor) * 40 * small
+            lower, upper = lower + ends[0] - slack, upper + ends[1] + slack
+        return lower, upper
+
+
+def _sign_and_rest(value: int, words: int) -> tuple[int, int]:
+    """Split a number of 64-bit words into the sign, the lowest bit of the first, and the rest."""
+    shift = 64 * (words - 1)
+    first, rest = value >> shift, value & ((1 << shift) - 1)
+    return (-1 if first & 1 else 1), (first >> 1) << shift | rest
+
+
+def _without(factors: Floats, nodes: list[int]) -> Floats:
+    left = factors.copy()
+    left[nodes] = 0
+    return left
+
+
+# Columns of many keys ask one by one.
+@memoized(64)
+def _terms(counter: Counter, t: int) -> _Terms:
+    check_tick(counter.kind, t, counter._last_tick)
+    nodes = counter.nodes(t)
+    numbers = np.array(list(nodes), dtype=np.int64).reshape(-1, 2)
+    halves, cells = numbers[:, 1] & 1, (numbers >> (0, 1)).astype(np.uint64)
+    factors = np.array([a / counter._denominator * counter.sd_of(v) for v, a in nodes.items()])
+    of_each = normal.FINE_ERROR + (len(nodes) + 6) * _LARGEST * 2.0**-53
+    error = float(np.abs(factors).sum()) * of_each * (1 + 2.0**-20)
+    return _Terms(read_only(cells), read_only(halves), read_only(factors), error)
+
+
+class FixedPoint(NamedTuple):
+    """Noise of rows in units of 2^-point, off by at most `error` units."""
+
+    point: int
+    error: int
+    dtype: np.dtype[np.int32] | np.dtype[np.int64]
+
+
+def fixed_point(sd: float, parts: float, reach: float, divisions: int = 0) -> FixedPoint:
+    """Return units for sums in which absolute coefficients add up to at most `parts`.
+
+    A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
+    rounded down by one. The factor allows for floats: up to 5,000 roundings of a node, or of a sum
+    it is in, by 6.4 2^-53 sd each. In what is held, absolute coefficients times their sd add up to
+    at most `reach`: it fits its type.
+    """
+    point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
+    dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
+    if point < _LEAST_POINT:
+        point, dtype = _WIDE_POINT, np.dtype(np.int64)
+    node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 2.0**-7), point)
+    return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
+
+
+class Redrawn:
+    """The rows that columns leave to `Counter.draw`.
+
+    Undecided ones of a tick, and rows that ever had a word too small for `normal_loops.rough`:
+    about one word in 2^30.
+    """
+
+    def __init__(self, counter: Counter, stream: NoiseStream) -> None:
+        self._counter, self._stream = counter, stream
+        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        self._small: set[int] = set()
+        self._undecided: list[int] = []
+
+    def words(self, cells: Words, tags: Tags, row: int) -> Words:
+        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
+        from workers.mechanisms.noise.normal_loops import raise_small
+
+        words = self._stream.chunk(tags, cells)
+        if small := raise_small(words, self._found):
+            self._small.update((self._found[:small] % len(tags) + row).tolist())
+        return words.reshape(len(cells), len(tags), 2)
+
+    def decide(self, values: normal.Numbers, out: Longs, row: int) -> None:
+        """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
+        from workers.mechanisms.noise.normal_loops import decide
+
+        fixed = self._counter.fixed
+        open_rows = decide(values, fixed.point, fixed.error, out, self._found)
+        self._undecided += (self._found[:open_rows] + row).tolist()
+
+    def finish(self, t: int, tags: Tags, out: Longs) -> Longs:
+        # A call that failed may have left rows, and this one may be of fewer.
+        found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
+        rows = np.array(sorted(found), dtype=np.int64)
+        self._undecided.clear()
+        if len(rows):
+            out[rows] = self._counter.draw(self._stream, t, tags[rows])
+        return out
+
+
+def cells_of(cells: Iterable[Cell]) -> Words:
+    return read_only(np.array(list(cells), dtype=np.uint64).reshape(-1, 2).copy())
+
+
+@memoized(1024)
+def root_of(variance: Fraction) -> Decimal:
+    """Return the square root to 40 digits."""
+    context = Context(prec=40)
+    ratio = context.divide(Decimal(variance.numerator), Decimal(variance.denominator))
+    return context.sqrt(ratio)
+
+
+def rounded_up(variance: Fraction) -> Fraction:
+    """Round a variance up, to a grid that all machines share; `ValueError` if it is too large."""
+    found = round_up_sigma_squared(variance)
+    if found > _LARGEST_VARIANCE:
+        raise ValueError(
+            f"sigma_squared = {float(found):g}: must be above 0 and at most {_LARGEST_VARIANCE} (a "
+            "larger rho, or fewer levels, needs less noise)"
+        )
+    return found

@@ -1,0 +1,353 @@
+"""The lifted counter, the default: running sums through the lifted Haar transform.
+
+What: 2^h >= T ticks. Level j = 1..h has 2^(h - j) nodes, (0, 0) is the total. N(t) = N_0(p) of
+
+    N_h(0) = 0,  N_h(1) = z_total
+    N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8,   nothing where there is no K or K - 1
+    N_(j-1)(2K + 1) = (N_(j-1)(2K) + N_(j-1)(2K + 2)) / 2 + z_j[K] / 2
+
+Why: the least error of the counters that need no state and few nodes a tick.
+
+    Symbol      Here
+    h           `_levels`
+    o           `offset`, places before tick 1: 0, or 2^h - T with an end_share; p = t + o
+    K           p >> j, the node of level j whose block of 2^j places begins at or before p
+    u_j         (p mod 2^j) / 2^j
+    w_(j,k)     `weights`: of level j inside, and of its first and last node; s2_v = s2 / w_v
+    L           `_of_levels`, at least sum_(j >= 1) w_v C[v, t]^2 at every t; S = L + w_total
+    s2          S / (2 rho_item), rounded up
+    r_j         the state of a row: N_(j-1)(2K + 2), K the block of 2^j places with p - 1
+
+Coefficients: with c_j = min(u_j, 1 - u_j), a = 1 - u_j (0 for the first node) and b = u_j (0 for
+the last one), c_j - (a + b) / 8 for node K, -a / 8 for K - 1, -b / 8 for K + 1; p / 2^h for the
+total. At the end of an epoch, with o = 2^h - T, the total's alone is left.
+
+Guarantee and proofs: docs/decisions/0030-lifted-haar.md. An event in tick t shifts the nodes by
+C e_t; all releases together cost S / (2 s2) for each item it changes by one, also when the stream
+reacts to them. An `end_share` e is the total's share of it: w_total = e / (1 - e) L.
+
+Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. The total needs noise
+too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible effect.
+
+The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has parts that add up to
+1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
+down: in all 1 + h / 2 nodes and 2 h divisions. Of levels with one block before the last tick
+nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not
+decided, or with a word too small for `normal_loops.rough`, are drawn by `Counter.draw`.
+"""
+
+import math
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags, Words
+from workers.mechanisms.accounting import check_rho_item
+from workers.mechanisms.counters.base import (
+    Counter,
+    Node,
+    Redrawn,
+    cells_of,
+    check_tick,
+    fixed_point,
+    last_tick_of,
+    root_of,
+    rounded_up,
+)
+from workers.mechanisms.counters.lifted_variance import LiftedVariance
+from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise import normal
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
+from workers.runtime.frozen import memoized, read_only
+
+_UNBOUNDED_LEVELS = 50
+_TOTAL = (0, 0)
+
+# In 1/40: weights inside a level, of the finest and the coarsest levels (of the two coarsest there
+# is no inside); these multiply where a level is both, others have 1. Then of a level's first and
+# last node, and of the total, by h and beyond.
+FINEST, COARSEST = (58, 48, 42), (34, 34, 38, 41, 42)
+EDGE, COARSEST_EDGE = 25, (38, 48, 47, 44, 44)
+TOTAL, TOTAL_OF_FEW = 136, (40, 70, 60, 90, 110)
+
+# L in 1/4096 for h = 0..40, and unbounded: `python -m bench.lifted_haar --norms`.
+_OF_LEVELS = (
+    *(0, 2433, 6873, 11998, 17098, 22132, 26889, 31498, 36063, 40753),
+    *(45473, 50310, 55165, 60011, 64862, 69710, 74560, 79409, 84258, 89107),
+    *(93956, 98805, 103654, 108507, 113358, 118209, 123059, 127910, 132761, 137612),
+    *(142462, 147313, 152164, 157014, 161865, 166716, 171567, 176417, 181268, 186119),
+    190970,
+)
+_OF_UNBOUNDED = Fraction(12717, 4096)
+
+_NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
+
+
+class Step(NamedTuple):
+    """How rows enter a block of a level: cell and half of its node, and of those beside it."""
+
+    cell: int = -1  # -1: the node's number is in the state
+    half: int = 0
+    next_cell: int = -1  # -1: it has no part, -2: it is in the state
+    next_half: int = 0
+    last_cell: int = -1
+    last_half: int = 0
+    stored: int = 0  # 1: the left end is the right end of the block before
+    right: int = 0  # 1: the way on leads through the right half
+
+
+class Plan(NamedTuple):
+    """How rows get to a place, from the one before or from nothing; see `descend`."""
+
+    cells: Words  # (cells, 2)
+    total: int
+    steps: Longs
+    scales: Floats
+
+
+class LiftedCounter(Counter):
+    """Counter of lifted Haar nodes; `end_share` in (0, 1) is the last tick's share of rho_item."""
+
+    kind = "lifted"
+
+    def __init__(
+        self, horizon: int | None, rho_item: float, end_share: float | None = None
+    ) -> None:
+        check_rho_item(rho_item)
+        if end_share is not None and not 0 < end_share < 1:
+            raise ValueError(f"end_share = {end_share}: must be a number above 0 and below 1")
+        if end_share is not None and horizon is None:
+            raise ValueError(f"end_share = {end_share}: an unbounded horizon has no last tick")
+        self.horizon, self.end_share = horizon, end_share
+        self._last_tick = last_tick_of(horizon)
+        if horizon is None:
+            of_each, of_levels = list(unbounded_weights()), _OF_UNBOUNDED
+            of_total = sum((w for w, _ in of_each), Fraction(0)) / 1024
+        else:
+            of_each, of_total = weights(levels := (horizon - 1).bit_length())
+            of_levels = Fraction(_OF_LEVELS[levels], 4096)
+        self._levels = len(of_each)
+        if end_share is not None and of_each:
+            share = Fraction(repr(end_share))  # 0.6 is exactly six tenths
+            of_total = share / (1 - share) * of_levels
+        self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
+        s2 = (of_levels + of_total) / (2 * Fraction(rho_item))
+        # By level, 0 the total: of nodes inside, and of the first and last one.
+        self._variances = tuple(
+            (rounded_up(s2 / inside), rounded_up(s2 / edge))
+            for inside, edge in ((of_total, of_total), *of_each)
+        )
+        self.rho_item = rho_item
+        self._denominator = 1 << (self._levels + 3)
+        sds = [[float(root_of(variance)) for variance in pair] for pair in self._variances]
+        self._sds = tuple(map(tuple, sds))
+        floats = [(float(inside), float(edge)) for inside, edge in self._variances]
+        self.variance_curve = LiftedVariance(floats, self.offset)
+        # Levels with a second block.
+        self._used = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
+        self.fixed = fixed_point(
+            max(map(max, sds)), 1 + self._levels / 2, self._reach(), 2 * self._levels
+        )
+
+    def __repr__(self) -> str:
+        share = "" if self.end_share is None else f", end_share={self.end_share}"
+        return f"LiftedCounter(horizon={self.horizon}, rho_item={self.rho_item}{share})"
+
+    def _shape(self) -> dict[str, object]:
+        shape: dict[str, object] = {"levels": self._levels, "offset": self.offset}
+        if self.end_share is not None:
+            shape["end_share"] = repr(self.end_share)
+        return shape | {"sigma_squared": [[str(v) for v in pair] for pair in self._variances]}
+
+    def _reach(self) -> float:
+        """Bound the sum of absolute coefficients times sd at places up to 2^used."""
+        beyond = [2.0 ** (self._used - level) for level in range(self._levels + 1)]
+        of_levels = (
+            max(pair) * (1 / 2 if level <= self._used else 5 / 4 * beyond[level])
+            for level, pair in enumerate(self._sds)
+            if level
+        )
+        return sum(of_levels, self._sds[0][0] * beyond[self._levels])
+
+    def _last(self, level: int) -> int:
+        return (1 << (self._levels - level)) - 1
+
+    def _edge(self, level: int, k: int) -> bool:
+        return k == 0 or k == self._last(level)
+
+    def variance_of(self, node: Node) -> Fraction:
+        level, k = node
+        return self._variances[level][self._edge(level, k)]
+
+    def sd_of(self, node: Node) -> float:
+        level, k = node
+        return self._sds[level][self._edge(level, k)]
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        check_tick(self.kind, t, self._last_tick)
+        place, unit, found = t + self.offset, self._denominator, {}
+        for level in range(1, self._levels + 1):
+            inside, k = place & ((1 << level) - 1), place >> level
+            # Times D, u_j is a multiple of 8.
+            u = inside * (unit >> level)
+            a, b = (unit - u) * (0 < k <= self._last(level)), u * (k < self._last(level))
+            found[level, k] = min(u, unit - u) - (a + b) // 8
+            found[level, k - 1], found[level, k + 1] = -a // 8, -b // 8
+        found[_TOTAL] = place * (unit >> self._levels)
+        return {node: a for node, a in found.items() if a}
+
+    def variances(self, ticks: Longs) -> Floats:
+        return self.variance_curve.at(ticks)
+
+    def worst_variance(self) -> float:
+        return _worst_variance(self)
+
+    def plan(self, place: int, since: int | None) -> Plan:
+        """Return how rows get from `since` to `place`; from nothing if None."""
+        levels = self._levels
+        if since is not None:  # those with another block
+            levels = _changed_levels(place, since)
+        cells: dict[Cell, int] = {}
+        steps, scales = np.zeros((levels, 8), dtype=np.int64), np.zeros((levels + 1, 4))
+
+        def node(level: int, k: int, column: int) -> tuple[int, int]:
+            scales[level - 1, column] = self._scale(level, k)
+            return cells.setdefault((level, k >> 1), len(cells)), k & 1
+
+        for level in range(levels, 0, -1):
+            k, last = (place - 1) >> level, self._last(level)
+            stored = since is not None and (since - 1) >> level == k - 1
+            kept = stored and level == 1
+            own = (-1, 0) if kept else node(level, k, 0)
+            if k == last:
+                beside = -1, 0
+            elif kept and not k & 1:
+                beside = -2, 0
+            else:
+                beside = node(level, k + 1, 1)
+                scales[level - 1, 3] = self._scale(level, k + 2)
+            before = node(level, k - 1, 2) if k and not stored else (-1, 0)
+            goes_right = (place - 1) >> (level - 1) & 1
+            steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
+        total = -1
+        if since is None:
+            total = cells.setdefault(_TOTAL, len(cells))
+            scales[levels, 0] = self._scale(0, 0)
+        return Plan(cells_of(cells), total, read_only(steps), read_only(scales))
+
+    def _scale(self, level: int, k: int) -> float:
+        return math.ldexp(self.sd_of((level, k)), self.fixed.point)
+
+    def columns(self, stream: NoiseStream) -> "LiftedColumns":
+        return LiftedColumns(self, stream)
+
+
+class LiftedColumns:
+    """The blocks of every row at one place; a tick draws about one and a half nodes a row."""
+
+    def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
+        self._counter, self._stream = counter, stream
+        self._redrawn = Redrawn(counter, stream)
+        # r_1, r_2, ..., z_1 of the next block and, if that is even, of the one after it. The level
+        # below the highest has a new block once: it starts from nothing.
+        self._kept = max(counter._used - 1, 0)
+        self._ends = np.empty((2, CHUNK_ROWS), dtype=np.int64)
+        self._states: list[normal.Numbers] = []
+        self._place: int | None = None
+        self._filled = 0
+
+    @property
+    def bytes_per_row(self) -> int:
+        return (self._kept + 2) * self._counter.fixed.dtype.itemsize
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        counter, rows = self._counter, len(tags)
+        check_tick(counter.kind, t, counter._last_tick)
+        place, since, filled = t + counter.offset, self._place, min(self._filled, rows)
+        if since is None or not self._can_reach(place, since):
+            since, filled = None, 0
+        # Unset until this call succeeds: a failure leaves no wrong state.
+        self._place = None
+        out = np.empty(rows, dtype=np.int64)
+        self._advance(place, since, tags[:filled], 0, out)
+        self._advance(place, None, tags[filled:], filled, out)
+        self._place, self._filled = place, rows
+        return self._redrawn.finish(t, tags, out)
+
+    def _can_reach(self, place: int, since: int) -> bool:
+        # At the same place N is r_1 if that is even.
+        later = place > since or (place == since and not place & 1)
+        return later and _changed_levels(place, since) < self._kept
+
+    def _advance(self, place: int, since: int | None, tags: Tags, first: int, out: Longs) -> None:
+        """Bring rows, the first of which is `first`, to a place."""
+        from workers.mechanisms.counters.lifted_loops import descend
+
+        if not len(tags):
+            return
+        plan, at, last = _plan(self._counter, place, since), first, first + len(tags)
+        at_once = CHUNK_ROWS // max(len(plan.cells), 1)
+        while at < last:
+            index, begin = divmod(at, CHUNK_ROWS)
+            rows = min(at_once, last - at, CHUNK_ROWS - begin)
+            state = self._state(index, begin + rows)[:, begin : begin + rows]
+            noise: normal.Numbers = state[0]
+            if len(plan.cells) or len(plan.steps):
+                part, ends = tags[at - first : at - first + rows], self._ends[:, :rows]
+                words = self._redrawn.words(plan.cells, part, at) if len(plan.cells) else _NO_WORDS
+                steps = plan.total, plan.steps, plan.scales
+                descend(words, normal.table(), *steps, state, ends[0], ends[1])
+                noise = ends[1]
+            self._redrawn.decide(noise, out[at : at + rows], at)
+            at += rows
+
+    def _state(self, index: int, rows: int) -> normal.Numbers:
+        if index == len(self._states):
+            self._states.append(np.empty((self._kept + 2, 0), dtype=self._counter.fixed.dtype))
+        self._states[index] = with_capacity(self._states[index], rows, 1)
+        return self._states[index]
+
+
+def _changed_levels(place: int, since: int) -> int:
+    """Return how many levels, from the first on, have another block."""
+    return max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
+
+
+@memoized(512)
+def _worst_variance(counter: LiftedCounter) -> float:
+    worst = np.array([counter.variance_curve.noisiest(counter._last_tick)])
+    # The search may miss a part in 2^10 of a node's variance.
+    return float(counter.variances(worst)[0]) * (1 + 2.0**-8)
+
+
+@memoized(64)
+def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
+    return counter.plan(place, since)
+
+
+def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
+    """Return the weights (inside, edge) of levels 1..h, and the total's."""
+    found = []
+    for level in range(1, levels + 1):
+        inside, edge, top = Fraction(1), Fraction(EDGE, 40), levels - level
+        if level <= len(FINEST):
+            inside *= Fraction(FINEST[level - 1], 40)
+        if top < len(COARSEST):
+            inside *= Fraction(COARSEST[top], 40)
+            edge *= Fraction(COARSEST_EDGE[top], 40)
+        found.append((inside, edge))
+    total = TOTAL_OF_FEW[levels] if levels < len(TOTAL_OF_FEW) else TOTAL
+    return found, Fraction(total, 40)
+
+
+@memoized(1)
+def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
+    """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
+    context, found = Context(prec=50), []
+    for level in range(1, _UNBOUNDED_LEVELS + 1):
+        power = context.exp(context.multiply(Decimal("-1.2"), context.ln(Decimal(level + 2))))
+        weight = Fraction(int(context.multiply(power, Decimal(1 << 40))), 1 << 40)
+        found.append((weight, weight))
+    return tuple(found)

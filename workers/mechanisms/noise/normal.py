@@ -1,0 +1,185 @@
+"""Standard normal numbers from pseudorandom words, with a proved error, or as exact as asked.
+
+A node's words are the digits of a real number: the lowest bit of the first word is the sign, its
+other 63 bits are v, and further words are the 64-bit digits after them. The number is
+z = +-Q^-1(p) with p in [v, v + 1] / 2^64, which lies in (0, 1/2).
+
+    Q          1 - Phi; Q(z) = 1/2 - phi(z) (z + z^3 / 3 + z^5 / (3 5) + ...), all terms positive
+    phi        density; d/dp Q^-1(p) = -1 / phi(z)
+    P_n        d^(n+1)/dp^(n+1) Q^-1 = (-1)^(n+1) P_n(z) / phi(z)^(n+1), with P_0 = 1 and
+               P_n = P_(n-1)' + n z P_(n-1): the coefficients are not negative
+    part       1/64 of an octave [2^e, 2^(e+1)) of v, of width w as a probability
+
+`table` has the Taylor polynomials of degree 6 about the parts' centers, for v >= 2^33. Of the
+number that a polynomial of degree n gives:
+- the remainder is at most P_n(z_1) / phi(z_1)^(n+1) (w / 2)^(n+1) / (n+1)! for a part's largest
+  z_1 (every factor grows with z): largest for degree 3 2^-31.3, for degree 6 2^-50;
+- v as a float is off by a relative 2^-53, and p / phi <= 1.26; the digits after v add at most
+  1 / (v z), for p / phi <= 1 / z (Mills's ratio);
+- the coefficients and Horner's scheme, rounded once each: the constant |z| <= 6.4, the others below
+  0.03 together: at most (2 |z| + 0.1) 2^-53 (1 + 2^-40) < 13 2^-53.
+In sum at most ROUGH_ERROR for degree 3 and v >= ROUGH_LEAST, FINE_ERROR for degree 6 and
+v >= FINE_LEAST, and |z| <= LARGEST.
+"""
+
+import math
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.types import Floats
+from workers.runtime.frozen import memoized, read_only
+
+# Incremented whenever the same words would give another number; part of every mechanism id.
+VERSION = 1
+
+ROUGH_ERROR, ROUGH_LEAST = 2.0**-31, 1 << 33
+FINE_ERROR, FINE_LEAST = 2.0**-42, 1 << 40
+LARGEST = 6.4
+
+# int32 or int64.
+Numbers = NDArray[np.signedinteger[Any]]
+
+_DIGITS = 40
+LEAST_BITS = 33
+PART_BITS = 6
+DEGREE = 6
+CENTER = DEGREE + 1  # rows have 8 numbers, a cache line
+_ROWS = (63 - LEAST_BITS << PART_BITS) + 1
+
+
+@memoized(1)
+def table() -> Floats:
+    """Return the coefficients by v and the center of every part: 30 octaves of 64, and v = 2^63."""
+    polynomials, context = _derivatives(DEGREE), _context(_DIGITS)
+    found = np.zeros((_ROWS, CENTER + 1))
+    for row in range(_ROWS):
+        _, center = part(row)
+        z, density = _newton(center, 1, context)
+        step = -context.divide(Decimal(1) / (1 << 64), density)
+        found[row, :CENTER] = [float(term) for term in _taylor(polynomials, z, step, context)]
+        found[row, CENTER] = float(context.multiply(center, 1 << 64))
+    return read_only(found)
+
+
+def part(row: int) -> tuple[Decimal, Decimal]:
+    """Return width and center of a row's part, as probabilities."""
+    octave, index = divmod(row, 1 << PART_BITS)
+    context = _context(_DIGITS)
+    width = context.power(2, octave + LEAST_BITS - PART_BITS - 64)
+    return width, context.multiply(width, Decimal((1 << PART_BITS) + index) + Decimal("0.5"))
+
+
+def remainder(row: int, degree: int) -> float:
+    """Return the bound on a part's remainder; see the module."""
+    context = _context(_DIGITS)
+    width, center = part(row)
+    z, density = _newton(context.subtract(center, width / 2), 1, context)
+    terms = _taylor(_derivatives(degree + 1), z, context.divide(width / 2, density), context)
+    return float(terms[degree + 1])
+
+
+def inverse(p: Fraction, digits: int) -> Decimal:
+    """Return z with |z - Q^-1(p)| <= 10^-digits, for 0 < p <= 1/2; proved by Q at both ends."""
+    small = Decimal(1).scaleb(-digits)
+    context = _context(digits + 12 + math.ceil((p.denominator.bit_length() + 1) * 0.302))
+    exact = context.divide(Decimal(p.numerator), Decimal(p.denominator))
+    z, _ = _newton(exact, math.ceil(math.log2((digits + 30) / 14)), context)
+    slack = Decimal(1).scaleb(7 - context.prec)
+    lower, upper = context.subtract(z, small), context.add(z, small)
+    above, below = context.add(exact, slack), context.subtract(exact, slack)
+    tails = [_tail(end, _density(end, context), context) for end in (lower, upper)]
+    if tails[0] < above or tails[1] > below:
+        raise ArithmeticError(f"Q^-1({p}): {z} is not proved to {digits} digits")
+    return z
+
+
+@memoized(4096)
+def quantile_up(p: float) -> float:
+    """Return a float of at least Q^-1(p), within 1e-15 of it, for 1e-300 <= p <= 1/2."""
+    digits = 18
+    return math.nextafter(float(inverse(Fraction(p), digits)) + 1e-17, math.inf)
+
+
+def rounded_variance(variance: float) -> float:
+    """Return the variance of floor(N + 1/2), N normal; within 1e-7 of it."""
+    if variance > 1:
+        return variance + 1 / 12
+    scale = math.sqrt(2 * variance)
+    # E n^2 = sum of (2 n - 1) P(|N| >= n - 1/2) over n >= 1.
+    return sum((2 * n - 1) * math.erfc((n - 0.5) / scale) for n in range(1, 9))
+
+
+def _derivatives(degree: int) -> list[list[int]]:
+    """Return the coefficients of P_0 .. P_degree, lowest power first."""
+    found = [[1]]
+    for n in range(1, degree + 1):
+        slope = [*(i * value for i, value in enumerate(found[-1]) if i), 0, 0]
+        found.append([a + b for a, b in zip([0, *(n * v for v in found[-1])], slope, strict=False)])
+    return found[:degree]
+
+
+def _taylor(
+    polynomials: list[list[int]], z: Decimal, step: Decimal, context: Context
+) -> list[Decimal]:
+    """Return z, and P_(n-1)(z) step^n / n! for n = 1 .. the number of polynomials."""
+    found, factor = [z], Decimal(1)
+    for n, polynomial in enumerate(polynomials, start=1):
+        factor = context.divide(context.multiply(factor, step), Decimal(n))
+        value = Decimal(0)
+        for coefficient in reversed(polynomial):
+            value = context.fma(value, z, Decimal(coefficient))
+        found.append(context.multiply(value, factor))
+    return found
+
+
+def _newton(p: Decimal, steps: int, context: Context) -> tuple[Decimal, Decimal]:
+    """Return Q^-1(p) and phi there: the float's error, 10^-16, is squared in every step."""
+    z = Decimal(-NormalDist().inv_cdf(float(p)))
+    density, change = Decimal(0), Decimal(0)
+    for _ in range(steps):
+        density = _density(z, context)
+        change = context.divide(context.subtract(_tail(z, density, context), p), density)
+        z = context.add(z, change)
+    return z, context.multiply(density, 1 - z * change)  # phi' = -z phi
+
+
+def _tail(z: Decimal, density: Decimal, context: Context) -> Decimal:
+    """Return Q(z), off by at most 10^(6 - digits of the context) for |z| < 40."""
+    square, least = context.multiply(z, z), Decimal(1).scaleb(-context.prec)
+    term, total, n = z, z, 1
+    while abs(term) >= least or n < square:
+        n += 2
+        term = context.divide(context.multiply(term, square), Decimal(n))
+        total = context.add(total, term)
+    return context.subtract(Decimal("0.5"), context.multiply(density, total))
+
+
+def _density(z: Decimal, context: Context) -> Decimal:
+    power = context.exp(context.divide(context.multiply(z, z), Decimal(-2)))
+    return context.divide(power, _root_of_two_pi(context.prec))
+
+
+@memoized(64)
+def _root_of_two_pi(digits: int) -> Decimal:
+    """Return sqrt(2 pi) by Machin's formula, in integers."""
+    one = 10 ** (digits + 10)
+
+    def arctan_of_inverse(n: int) -> int:
+        power, total, k = one // n, 0, 1
+        while power:
+            total += power // k if k % 4 == 1 else -(power // k)
+            power //= n * n
+            k += 2
+        return total
+
+    pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
+    return _context(digits + 5).sqrt(Decimal(2 * pi).scaleb(-digits - 10, _context(digits + 15)))
+
+
+def _context(digits: int) -> Context:
+    return Context(prec=digits, Emin=MIN_EMIN, Emax=MAX_EMAX)
