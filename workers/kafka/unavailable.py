@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # a re-export
 
-from workers.kafka.clients import text_of, unreachable
+from workers.kafka.clients import unreachable
 
 _SLICE_S = 0.1
 
@@ -52,7 +52,8 @@ def unavailable(
         if ended():
             return {}
     for where, future in offsets.items():
-        if (error := future.exception()) is not None and unreachable(error):
-            place = f"{where.topic}[{where.partition}]"
-            found.setdefault(place, f"its leader does not answer ({text_of(error)})")
+        error = future.exception()
+        # A leader that does not answer may give neither an error nor an offset (librdkafka 2.16).
+        if unreachable(error) if error is not None else future.result().offset < 0:
+            found.setdefault(f"{where.topic}[{where.partition}]", "its leader does not answer")
     return found
