@@ -17,7 +17,8 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -200,10 +201,15 @@ class OwnBroker:
         directory: Path,
         further: str = "",
         port: int | None = None,
+        controller: int | None = None,
+        cluster: str | None = None,
     ) -> None:
-        """Format the directory; `java` is the program with its options, `further` are properties."""
+        """Format the directory; `java` is the program with its options, `further` are properties.
+
+        `cluster` is the id of one with other nodes; without it, this is the only node.
+        """
         # It is away at times: a client may have a port of those that systems give to clients by then.
-        controller = fixed_port()
+        controller = fixed_port() if controller is None else controller
         self.port = free_ports(1)[0] if port is None else port
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._directory = directory
@@ -213,9 +219,9 @@ class OwnBroker:
         ports = {"port": self.port, "controller": controller}
         properties.write_text(settings.format(**ports, data=directory / "data"))
         classpath = f"{jars}/*"
-        # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
-        cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        options = ("-t", cluster_id, "-c", str(properties), "--standalone")
+        options = ["-t", cluster or cluster_id(), "-c", str(properties)]
+        if cluster is None:
+            options.append("--standalone")
         tool = [*java, "-cp", classpath, "kafka.tools.StorageTool", "format", *options]
         formatted = subprocess.run(tool, check=False, capture_output=True, text=True)
         if formatted.returncode != 0:
@@ -272,6 +278,61 @@ class OwnBroker:
         self._process.send_signal(number)
         if number == signal.SIGKILL:
             self._process.wait()
+
+
+def cluster_id() -> str:
+    # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
+    return urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+
+_CLUSTER = """\
+node.id={node}
+controller.quorum.bootstrap.servers=
+controller.quorum.voters={voters}
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+# By default a minute and more pass until a new leader, or the lack of one, shows.
+broker.session.timeout.ms=6000
+replica.lag.time.max.ms=6000
+"""
+
+
+class Brokers(list[OwnBroker]):
+    """Three nodes, each of them broker and controller; every topic has three replicas, two of them in sync."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(one.bootstrap for one in self)
+
+    def each(self, act: Callable[[OwnBroker], object]) -> None:
+        with ThreadPoolExecutor(len(self)) as at_once:
+            list(at_once.map(act, self))
+
+
+@contextmanager
+def three_brokers(further: str = "") -> Iterator[Brokers]:
+    program = shutil.which("java")
+    if program is None:
+        raise BrokerUnavailable("java is not installed")
+    jars, identity = _jars(), cluster_id()
+    ports = [fixed_port() for _ in range(6)]
+    voters = ",".join(f"{i + 1}@127.0.0.1:{port}" for i, port in enumerate(ports[:3]))
+    with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
+        brokers = Brokers()
+        for i in range(3):
+            own = Path(directory) / str(i)
+            own.mkdir()
+            properties = _CLUSTER.format(node=i + 1, voters=voters) + further
+            ways = (program, *BRIEF), jars, own, properties, ports[3 + i], ports[i], identity
+            brokers.append(OwnBroker(*ways))
+        try:
+            brokers.each(OwnBroker.start)
+            yield brokers
+        finally:
+            brokers.each(OwnBroker.stop)
 
 
 def _answers(bootstrap: str) -> bool:

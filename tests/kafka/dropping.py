@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from workers.kafka import transaction
@@ -22,6 +22,9 @@ class Nobody:
     def check_open(self) -> None: ...
 
     def report_progress(self) -> None: ...
+
+    def note_wait(self, waits: Mapping[str, str]) -> bool:
+        return False
 
     def note_abort(self) -> None: ...
 

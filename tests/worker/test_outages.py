@@ -10,19 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests import ROOT
-from tests.broker import OwnBroker, fixed_port, own_broker
-from tests.kafka.harness import aborts, read, settled
+from tests.broker import Brokers, OwnBroker, fixed_port, own_broker
+from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
-from tests.worker.harness import PATIENCE_S, Site, Worker, now_ms, sale, unk, until
+from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
 from tests.worker.test_metrics import ask, ready, total
 from workers.kafka import transaction
-from workers.kafka.records import Outgoing
 from workers.runtime.errors import KafkaAway
 
 pytestmark = pytest.mark.waits
@@ -52,7 +50,7 @@ def living() -> Iterator[OwnBroker]:
 class Counted:
     """A site with all three stages, and events from distinct users, so that all of them count."""
 
-    def __init__(self, kafka: OwnBroker, directory: Path) -> None:
+    def __init__(self, kafka: OwnBroker | Brokers, directory: Path) -> None:
         kinds: dict[str, Any] = {"privacy": {"unit": "user", "rekey": True}}
         kinds |= {"events": {"user": "who"}, "worker": {"metrics_port": 0, "user_partitions": 2}}
         histograms = [unk(max_items_per_user=1)]
@@ -188,31 +186,6 @@ def test_a_frozen_kafka_is_waited_for_and_sigterm_ends_a_worker(
         assert one.stop() == 0
         assert_two_lines(one.output())
     counted.assert_exact()
-
-
-def test_a_commit_that_takes_long_is_said_and_goes_through_once(
-    living: OwnBroker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The outcome is unknown meanwhile: aborting or resending could publish a tick twice."""
-    cluster = Cluster(living.bootstrap, tmp_path)
-    shard = cluster.shard()
-    monkeypatch.setattr(transaction, "_LONG_S", 1.0)
-    living.freeze()
-    try:
-        message = Outgoing(cluster.output, 0, b"k", b"once")
-        commits = Thread(target=shard.transact, args=([message], [(b"offset", b"1")], 1))
-        commits.start()
-        said = f"{cluster.name}: Kafka answers, but to commit has taken"
-        until(lambda: said in caplog.text, "it is said")
-        assert commits.is_alive()
-    finally:
-        living.thaw()
-    commits.join(PATIENCE_S)
-    assert not commits.is_alive() and cluster.published() == [b"once"] and aborts(shard) == 0
-    shard.close()
 
 
 class Slow:

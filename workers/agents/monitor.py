@@ -165,9 +165,9 @@ class Health:
         outage = handover.metrics.outage
         if outage.is_active:
             return [f"Kafka has been away for {outage.seconds:.0f} s: {outage.reason}"]
+        found = handover.metrics.waits.reasons
         if not handover.assigned:
-            return ["no partitions are assigned, or they are still being taken over"]
-        found = []
+            return [*found, "no partitions are assigned, or they are still being taken over"]
         for topic in source_topics(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:

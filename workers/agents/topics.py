@@ -12,6 +12,7 @@ from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
+from workers.kafka.unavailable import UsedTopics
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.sources import SOURCES, Sources, SourceTopic, decode_sources
 from workers.runtime.errors import QuietcountError, SettingsError
@@ -57,6 +58,13 @@ class Topics:
     def origins(self) -> Sources:
         """Partitions of the events topics, which must all exist."""
         return Sources(tuple(map(self._source, self.events)), self.plain)
+
+    @property
+    def used(self) -> UsedTopics:
+        """What the worker reads and writes; it does not write the events topics."""
+        written = {name: one for name, one in self.existing.items() if name not in self.events}
+        least = {name: one.config.get("min.insync.replicas", "1") for name, one in written.items()}
+        return UsedTopics(tuple(self.existing), {name: int(of) for name, of in least.items()})
 
     @property
     def sources(self) -> Sources:

@@ -277,6 +277,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
     settings, connection, topics = factory.settings, factory.connection, factory.topics
+    metrics = factory.metrics
     app = build_app(factory)
     read = {stage: names for stage, names in factory.stages.items() if names}
     partitions = {stage: sum(map(topics.partitions, names)) for stage, names in read.items()}
@@ -289,8 +290,8 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
 
     try:
         with (
-            watch_kafka(connection, factory.metrics.outage, give_up),
-            watch_topics(settings, connection, topics, factory.metrics),
+            watch_kafka(connection, topics.used, metrics.outage, metrics.waits, give_up),
+            watch_topics(settings, connection, topics, metrics),
         ):
             return run_app(app)
     finally:

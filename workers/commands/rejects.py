@@ -14,7 +14,7 @@ import json
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -135,6 +135,9 @@ class _CommandOwner:
             )
 
     def report_progress(self) -> None: ...
+
+    def note_wait(self, waits: Mapping[str, str]) -> bool:
+        return False
 
     def note_abort(self) -> None: ...
 

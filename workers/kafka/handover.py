@@ -51,6 +51,9 @@ KAFKA_AWAY = -1
 WAITING_MAX = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
+# A join of the group takes some seconds, an answer about ends milliseconds.
+_GROUP_S, _ENDS_S = 8.0, 3.0
+_NAMED_MAX = 3
 
 
 class LogReader(Protocol):
@@ -95,6 +98,10 @@ class Handover:
         self._tasks: set[asyncio.Task[object]] = set()
         self._shown: dict[Partition, int] = {}  # in the consumer group
         self._next_group_commit = self._next_lag = 0.0
+        # Since when the group's assignment, and the answer about log ends, has been waited for.
+        self._unassigned_s: float | None = self.beat_s
+        self._asked_s: float | None = None
+        self._unanswered: set[Partition] = set()
         self._last_resort: threading.Timer | None = None
 
     async def acquire(
@@ -105,6 +112,7 @@ class Handover:
         await self.release()
         if not still_ours():
             return {}
+        self._unassigned_s = None
         factories = self.factories
         self.shards = new = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
         if not new:
@@ -177,6 +185,7 @@ class Handover:
         """Give up every shard; return when their threads have ended, or after ten seconds."""
         old, self.shards = self.shards, {}
         self.assigned, self.lags = False, {}
+        self._unassigned_s = time.monotonic()
         self._waiting.clear()
         self._shown.clear()
         if old:
@@ -219,10 +228,22 @@ class Handover:
         if now < self._next_lag or self.reader is None:
             return
         self._next_lag = now + _LAG_S
+        self._note_waits(now)
         for tp, reading in self.reader.read_positions().items():
             shard, lag = self.shards.get(tp), self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now, shard.offset, reading)
+
+    def _note_waits(self, now: float) -> None:
+        waits = {}
+        if self._unassigned_s is not None and now - self._unassigned_s > _GROUP_S:
+            waits["the consumer group"] = "it has assigned no partitions"
+        if self._asked_s is not None and now - self._asked_s > _ENDS_S:
+            logs = ", ".join(
+                f"{topic}[{at}]" for topic, at in sorted(self._unanswered)[:_NAMED_MAX]
+            )
+            waits["the clock"] = f"leaders do not answer for the end of {logs}"
+        self.metrics.waits.note("hand-over", waits)
 
     async def tick(self) -> None:
         # Before the ends, which then cover every record in the log at that time.
@@ -231,8 +252,15 @@ class Handover:
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
         asked = [tp for tp, one in shards.items() if not one.ends.full and one.wants_end(now_ms)]
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
         try:
-            for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
+            self._unanswered = set(asked)
+            ends = await self._reader().ends(asked) if asked else {}
+            self._unanswered -= ends.keys()
+            if not self._unanswered:
+                self._asked_s = None
+            for tp, offset in ends.items():
                 if self.shards.get(tp) is shards[tp]:
                     shards[tp].ends.note(LogEnd(now_ms, offset))
             for tp, reading in self._reader().read_positions().items():

@@ -1,6 +1,7 @@
 """Detect Kafka outages with a dedicated client, and filter the clients' repetitive log lines.
 
     ASK_S      timeout of one request, sent every second; any broker may answer
+    LOOK_S     while one answers, the worker's partitions are looked at this often (`unavailable`)
     AWAY_S     without an answer for this long, Kafka counts as away: logged once
     GIVE_UP_S  away for this long, the worker releases everything, and restarts when Kafka is back
 
@@ -14,8 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from types import MappingProxyType
 from typing import TypeVar
@@ -24,7 +24,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, text_of, unreachable
 from workers.kafka.reading import Callback
-from workers.runtime.availability import Outage
+from workers.kafka.unavailable import UsedTopics, unavailable
+from workers.runtime.availability import PARTITIONS, Outage, Waits
 from workers.runtime.errors import SettingsError
 
 #: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
@@ -71,12 +72,13 @@ def filter_outage_logs() -> None:
 
 
 ASK_S = 3.0
+LOOK_S = 2.0
 AWAY_S = 5.0
 GIVE_UP_S = 15.0
 #: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
 REFUSED_S = 30.0
 INTERVAL_S = 1.0
-_SLICE_S, _END_S = 0.1, 10.0
+_END_S = 10.0
 #: Detect a recovered broker quickly; replace a connection that hangs.
 _EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
 
@@ -84,13 +86,18 @@ T = TypeVar("T")
 
 
 @contextmanager
-def watch_kafka(connection: Connection, outage: Outage, give_up: Callback) -> Iterator[None]:
-    """Monitor Kafka, unless embedded, while the block runs; call `give_up` after GIVE_UP_S."""
+def watch_kafka(
+    connection: Connection, topics: UsedTopics, outage: Outage, waits: Waits, give_up: Callback
+) -> Iterator[None]:
+    """Monitor Kafka, unless embedded, while the block runs; call `give_up` after GIVE_UP_S.
+
+    Logs `outage`, and `waits` with the partitions among `topics` that are not available.
+    """
     if connection.embedded is not None:
         yield
         return
     ended = Event()
-    args = connection, outage, give_up, ended
+    args = connection, topics, outage, waits, give_up, ended
     thread = Thread(target=_watch, args=args, name="kafka-watch", daemon=True)
     thread.start()
     try:
@@ -101,33 +108,56 @@ def watch_kafka(connection: Connection, outage: Outage, give_up: Callback) -> It
         thread.join(_END_S)
 
 
-def _watch(connection: Connection, outage: Outage, give_up: Callback, ended: Event) -> None:
+def _watch(
+    connection: Connection,
+    topics: UsedTopics,
+    outage: Outage,
+    waits: Waits,
+    give_up: Callback,
+    ended: Event,
+) -> None:
     errors: list[KafkaError] = []
     eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
     if "reconnect.backoff.ms" in connection.client:
         eager.pop("reconnect.backoff.max.ms", None)
     with connection.quiet_admin(errors, **eager) as admin:
         answered_s = time.monotonic()
+        look_s = answered_s + LOOK_S
         while not ended.wait(INTERVAL_S):
             try:
-                # Query the cluster, not its topics: there may be thousands.
-                asked = admin.describe_cluster(request_timeout=ASK_S)
-                while not wait((asked,), _SLICE_S).done:
-                    if ended.is_set():
-                        return
-                asked.result()
+                # Any broker answers this; describe_cluster asks one, which may be away.
+                admin.list_topics(topics.names[0], timeout=ASK_S)
             except KafkaException:
                 admin.poll(0)  # serves the callback
                 silent_s = time.monotonic() - answered_s
+                if silent_s >= AWAY_S and not outage.is_active and _answers(connection, topics):
+                    answered_s = time.monotonic()
+                    continue
                 if silent_s >= AWAY_S and not ended.is_set():
+                    waits.forget()
                     outage.begin(connection.no_answer(errors), answered_s)
                 if silent_s >= GIVE_UP_S:
                     give_up()
                     return
             else:
                 answered_s = time.monotonic()
-                errors.clear()
                 outage.end()
+                if answered_s >= look_s:
+                    found = unavailable(admin, topics, ASK_S, ended.is_set)
+                    if ended.is_set():
+                        return
+                    waits.note(PARTITIONS, found)
+                    look_s = time.monotonic() + LOOK_S
+                errors.clear()
+                waits.say()
+
+
+def _answers(connection: Connection, topics: UsedTopics) -> bool:
+    """Ask with a new client: the other one may only know brokers that are frozen or cut off."""
+    with connection.quiet_admin([], **_EAGER) as admin, suppress(KafkaException):
+        admin.list_topics(topics.names[0], timeout=ASK_S)
+        return True
+    return False
 
 
 def wait_for(ask: Callable[[], T], outage: Outage, on_wait: Callback = lambda: None) -> T:

@@ -9,7 +9,7 @@ close      drop everything; the next owner reads uncommitted records again
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from workers.kafka.reading import end_of, hidden_by_transaction
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
+from workers.runtime.availability import PARTITIONS
 from workers.runtime.errors import Fenced
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import MESSAGE_BYTES, Change
@@ -173,8 +174,13 @@ class Shard:
         if self.busy_since_s is not None:
             self.busy_since_s = time.monotonic()
 
+    def note_wait(self, waits: Mapping[str, str]) -> bool:
+        self.metrics.waits.note(self.transactional_id, waits)
+        return self.metrics.waits.has(PARTITIONS)
+
     def close(self) -> None:
         self.closed = True
+        self.note_wait({})
         self.transactions.close()
         self.store.close()
 

@@ -83,7 +83,7 @@ _AGAIN_S = 0.05
 _EMBEDDED = "mockCluster"
 #: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
 INTERNAL_PREFIX = "__"
-_SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
+_SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes", "min.insync.replicas")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ refuses the late EndTxn (docs/reliability.md).
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Protocol
@@ -46,8 +46,6 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 # Timeout of one call; it bounds the wait after the shard is given up.
 _CALL_S = 1.0
 _AGAIN_S = 0.05
-# Log a warning after this wait: Kafka is up (`kafka/outages.py`) but does not complete the call.
-_LONG_S = 20.0
 # Without progress for this long, restart with a new client: after a recovering broker reported no
 # brokers, a client may believe it for minutes (seen).
 _STUCK_S = 60.0
@@ -65,6 +63,9 @@ class Owner(Protocol):
         """Raise if the shard was given up."""
 
     def report_progress(self) -> None: ...
+
+    def note_wait(self, waits: Mapping[str, str]) -> bool:
+        """Note what waits and why; return whether a partition that is not available explains it."""
 
     def note_abort(self) -> None: ...
 
@@ -309,11 +310,13 @@ class Transactions:
 
     def _call_until_done(self, name: str, call: Callable[[float], object]) -> None:
         """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile."""
-        began_s = warned_s = progress_s = time.monotonic()
-        left = self._waiting()
+        began_s = progress_s = time.monotonic()
+        left, waited = self._waiting(), False
         while True:
             try:
                 self._call(call, _CALL_S)
+                if waited:
+                    self._owner.note_wait({})
                 return
             except KafkaException as exc:
                 error: KafkaError = exc.args[0]
@@ -323,17 +326,15 @@ class Transactions:
                     raise
             self._owner.check_open()
             self._owner.report_progress()
-            now_s = time.monotonic()
-            if self._waiting() < left:  # large, but progressing
+            now_s, progresses = time.monotonic(), self._waiting() < left  # it may just be large
+            wait = {} if progresses else {self._id: f"to {name}: {error.str()}"}
+            waited, explained = True, self._owner.note_wait(wait)
+            if progresses or explained:
                 left, progress_s = self._waiting(), now_s
             if now_s - progress_s >= _STUCK_S:
                 raise KafkaAway(
                     f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}"
                 )
-            if now_s - warned_s >= _LONG_S:
-                warned_s = now_s
-                place = self._id, name, now_s - began_s, error.str()
-                logger.warning("%s: Kafka answers, but to %s has taken %.0f s so far: %s", *place)
             time.sleep(_AGAIN_S)
 
     def _waiting(self) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 #: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
+# Of log ends: of all together, of one alone, and for how long they are asked alone.
+_ENDS_S, _ALONE_S, _APART_S = 3.0, 1.0, 30.0
 _BOUNDS_S = 60.0
 _LEAVE_S, _LEAVE_AWAY_S = 3.0, 0.2
 _LOOK_S = 0.1
@@ -71,6 +74,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self.epoch = -1
         self._error: Exception | None = None
         self._room: asyncio.Future[None] | None = None
+        self._apart_until_s = 0.0
         self._chain: dict[Partition, int] = {}  # start of the next batch
         # aiokafka's position, past invisible records that follow the batch.
         self._consumed: dict[Partition, int] = {}
@@ -148,10 +152,24 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
 
     async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
-        """Return the current last stable offset of each log; nothing if a seek intervened."""
-        asked = [TopicPartition(*tp) for tp in partitions]
-        ends = await asyncio.wait_for(self._ensure_consumer().end_offsets(asked), _ASK_S)
-        found = {(tp.topic, tp.partition): end for tp, end in ends.items()}
+        """Return the last stable offset of each log that answers; nothing if a seek intervened.
+
+        aiokafka answers for all or none, so after a failure the logs are asked one by one: a leader
+        that does not answer must not hold up the clock of the others.
+        """
+        consumer, asked = self._ensure_consumer(), [TopicPartition(*tp) for tp in partitions]
+        parts, within_s = [asked], _ENDS_S
+        if time.monotonic() < self._apart_until_s:
+            parts, within_s = [[tp] for tp in asked], _ALONE_S
+        calls = (asyncio.wait_for(consumer.end_offsets(part), within_s) for part in parts)
+        found: dict[Partition, int] = {}
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, dict):
+                found |= {(tp.topic, tp.partition): end for tp, end in answer.items()}
+            elif isinstance(answer, (ConsumerError, TimeoutError)):
+                self._apart_until_s = time.monotonic() + _APART_S
+            else:
+                raise answer
         return found if self.epoch == epoch else {}
 
     async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from workers.runtime.availability import Outage
+from workers.runtime.availability import Outage, Waits
 
 logger = logging.getLogger(__name__)
 
@@ -161,8 +161,11 @@ class Metrics:
             "since the set of topics is fixed by the first start"
         )
         self.unread_topics = Gauge("unread_topics", text, (), PREFIX, registry=registry)
-        self.outage = Outage()
+        self.outage, self.waits = Outage(), Waits()
         register_outages(self.outage, registry)
+        text = "Seconds for which something has waited while brokers answer; 0 below 5"
+        held_up = Gauge("held_up_seconds", text, (), PREFIX, registry=registry)
+        held_up.set_function(lambda: self.waits.seconds)
         text = "Times that records had to wait for a schema because the registry did not answer"
         self.registry_waits = counter("schema_registry_waits", text)
         self.rejecting = RejectRate()

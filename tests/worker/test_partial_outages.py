@@ -1,0 +1,101 @@
+"""Three brokers of which some are away: the worker says what it waits for, and goes on by itself."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from tests.broker import Brokers, OwnBroker, three_brokers
+from tests.worker.harness import Worker, until
+from tests.worker.test_metrics import ask, ready, total
+from tests.worker.test_outages import Counted
+from workers.kafka.clients import Connection
+from workers.kafka.unavailable import UsedTopics, unavailable
+
+pytestmark = pytest.mark.waits
+
+HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up: it took"
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    with three_brokers() as running:
+        yield running
+
+
+def is_held_up(worker: Worker) -> bool:
+    """Tell whether the worker says so in every way."""
+    if not total("quietcount_held_up_seconds", worker):
+        return False
+    output = worker.output()
+    status, body = ask(worker, "/readyz")
+    assert status == 503 and "(for " in body, body
+    assert ask(worker, "/healthz")[0] == 200, "a restart would not help"
+    return output.count(HELD_UP) > output.count(GOES_ON)
+
+
+def test_a_worker_goes_on_whatever_brokers_are_away(brokers: Brokers, tmp_path: Path) -> None:
+    """Each restarted in turn, one frozen, two of three killed: every event counts once."""
+    counted = Counted(brokers, tmp_path)
+    site = counted.site
+    at = counted.send("before", 500)
+    with site.worker("one") as one, site.worker("two") as two:
+        workers = (one, two)
+        until(lambda: all(map(ready, workers)), "both are at work")
+        site.wait_published(at)
+        for number, broker in enumerate(brokers):
+            broker.stop()
+            counted.send(f"restart {number}", 200, flush=False)
+            broker.start()
+            at = counted.send(f"restarted {number}", 200)
+            site.wait_published(at)
+        brokers[0].freeze()
+        counted.send("frozen", 200, flush=False)
+        time.sleep(10)
+        brokers[0].thaw()
+        at = counted.send("thawed", 200)
+        site.wait_published(at)
+        until(lambda: all(map(ready, workers)), "both are ready")
+        # One is left, and no majority of controllers: metadata shows nothing of it.
+        gone = Brokers(brokers[1:])
+        gone.each(OwnBroker.kill)
+        until(lambda: all(map(is_held_up, workers)), "both say so")
+        until(lambda: "its leader does not answer" in ask(one, "/readyz")[1], "and why")
+        gone.each(OwnBroker.start)
+        at = counted.send("after", 500)
+        site.wait_published(at)
+        until(lambda: all(map(ready, workers)), "both are ready again")
+        for worker in workers:
+            assert worker.stop() == 0
+            output = worker.output()
+            assert output.count(HELD_UP) == output.count(GOES_ON)
+            assert " ERROR " not in output and "Kafka is away" not in output
+    counted.assert_exact()
+
+
+def test_partitions_without_a_leader_or_enough_replicas_are_named(brokers: Brokers) -> None:
+    new = [
+        NewTopic("alone", 3, 1),
+        NewTopic("all", 1, 3, config={"min.insync.replicas": "3"}),
+        NewTopic("fine", 3, 3),
+    ]
+    used = UsedTopics(("alone", "all", "fine"), {"all": 3, "fine": 2})
+    with Connection(brokers.bootstrap).admin() as admin:
+        for made in admin.create_topics(new).values():
+            made.result()
+
+        def found() -> dict[str, str]:
+            return unavailable(admin, used, 3.0, lambda: False)
+
+        until(lambda: not found(), "all are there")
+        leader = admin.list_topics("alone", timeout=10).topics["alone"].partitions[0].leader
+        brokers[leader - 1].kill()
+        until(lambda: set(found()) == {"alone[0]", "all[0]"}, "only these are not")
+        assert found() == {
+            "alone[0]": "it has no leader",
+            "all[0]": "2 of its 3 replicas are in sync, 3 are needed",
+        }
+        brokers[leader - 1].start()
+        until(lambda: not found(), "all are there again")
