@@ -143,7 +143,7 @@ def registered(form: str) -> Target:
             known = encoded.OneSchema(form)
             formats.append(FormatReader(make_format(form, tree), known, AlwaysOpen()))
     seeds = []
-    for i, shape in enumerate(shapes.begins()):
+    for i, shape in enumerate(random.Random(1).sample(shapes.begins(), 80)):
         _, values = shape.records(600)
         for value in encoded.encode_all(form, values[:1]):
             if value is not None and len(value) < MAX_BYTES:
