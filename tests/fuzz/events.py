@@ -30,6 +30,7 @@ from workers.kafka.records import Records
 MAX_BYTES = 8_000
 CASES = 24
 SCHEMAS = 64
+SHAPES = 80
 VARIANTS = ("several", "users", "lines")
 WORDS = [b'"%b":' % name for name in (b"key", b"items", b"ts", b"user", b"lines", b"price")]
 #: What Python's reader and this one decide differently, and rightly: see json_log_corpus.
@@ -142,12 +143,14 @@ def registered(form: str) -> Target:
         else:
             known = encoded.OneSchema(form)
             formats.append(FormatReader(make_format(form, tree), known, AlwaysOpen()))
-    seeds = []
-    for i, shape in enumerate(random.Random(1).sample(shapes.begins(), 80)):
-        _, values = shape.records(600)
-        for value in encoded.encode_all(form, values[:1]):
-            if value is not None and len(value) < MAX_BYTES:
-                seeds.append(bytes((i % 7,)) + value)
+    some = random.Random(1).sample(shapes.begins(), SHAPES)
+    values = [value for shape in some for value in shape.records(600)[1][:1]]
+    made = encoded.encode_all(form, values)
+    seeds = [
+        bytes((i % 6,)) + value
+        for i, value in enumerate(made)
+        if value is not None and len(value) < MAX_BYTES
+    ]
 
     def run(data: bytes) -> str:
         which = data[0] if data else 0

@@ -20,6 +20,8 @@ from workers.runtime.errors import QuietcountError
 
 #: Processor time, of the whole process, after which an input is interrupted.
 SECONDS_MAX = 1.0
+#: The same before any input counts: kernels are compiled at their first call.
+COMPILING_S = 120.0
 #: How often the peak of memory is read.
 WINDOW = 200
 #: Different findings after which a target ends.
@@ -98,9 +100,10 @@ def fuzz(
     target: Target, inputs: int, seed: int, until: Callable[[], bool] = lambda: False
 ) -> Result:
     """Run a target's seeds and then mutated inputs, `inputs` in total."""
-    for data in target.seeds:  # without a limit: kernels are compiled at their first call
-        with suppress(Exception):
-            target.run(data)
+    with limited():
+        for data in target.seeds:
+            with suppress(Exception, Hung):
+                _timed(target, data, COMPILING_S)
     result, rng = Result(target, seed), random.Random(f"{seed} {target.name}")
     seeds = list(target.seeds)
     mutator = Mutator(rng, target.tokens, target.max_bytes)
@@ -148,9 +151,9 @@ def _one(target: Target, data: bytes) -> tuple[str, str | None]:
     """Return an input's outcome, and its finding if it is one."""
     try:
         try:
-            return _timed(target, data), None
+            return _timed(target, data, SECONDS_MAX), None
         except Hung:  # again: a kernel may have been compiled
-            return _timed(target, data), None
+            return _timed(target, data, SECONDS_MAX), None
     except target.documented as error:
         return f"{type(error).__name__}: {_words(error)}", None
     except Hung:
@@ -164,8 +167,8 @@ def _one(target: Target, data: bytes) -> tuple[str, str | None]:
         return place, f"{place}{way}: {str(error)[:500]}"
 
 
-def _timed(target: Target, data: bytes) -> str:
-    signal.setitimer(signal.ITIMER_PROF, SECONDS_MAX)
+def _timed(target: Target, data: bytes, seconds: float) -> str:
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return target.run(data)
     finally:

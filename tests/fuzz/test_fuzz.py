@@ -57,13 +57,14 @@ def test_a_parser_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Planted:
         def decode(self, value: bytes) -> Any:
-            while value.endswith(b"\x7f"):
+            while b"\x7f" in value[-9:]:
                 pass
             return decode(value)
 
     monkeypatch.setattr(contributions, "_DECODER", Planted())
     found = fuzz(TARGETS["contributions"](), 2_000, 1).findings
-    assert list(found) == ["hung"] and found["hung"].data.endswith(b"\x7f")
+    assert list(found) == ["hung"]
+    assert b"\x7f" in found["hung"].data[-9:]
 
 
 def test_readers_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +108,9 @@ def test_the_same_seed_gives_the_same_inputs_and_another_seed_others() -> None:
 
 def test_every_change_keeps_within_the_longest_input() -> None:
     mutator = Mutator(random.Random(1), [b"token"], 5_000)
-    made = [mutator.mutated([b'{"a": [1, 2.5]}', b"\x00\x01", b""]) for _ in range(5_000)]
+    made = [mutator.mutated([b'{"a": [1, 2.5]}']) for _ in range(5_000)]
     assert max(map(len, made)) <= 5_000
-    assert len(set(made)) > 4_000
+    assert len(set(made)) > 3_000
 
 
 @pytest.fixture
@@ -134,6 +135,19 @@ def test_a_finding_is_printed_with_the_command_that_repeats_it(
     again = [word.strip("'") for word in command.split()[3:]]
     assert main(again) == 1
     assert main(["--hex", "61"]) == 0
+
+
+@pytest.mark.xfail(reason="aiohttp's own handler logs a traceback that quotes the request")
+def test_an_unreadable_request_at_the_operators_port_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Any port scanner would fill the worker's log, and write its own text into it."""
+    target = TARGETS["operator"]()
+    try:
+        target.run(b"GET /metrics HTTP/secret\r\n\r\n")
+    finally:
+        target.close()
+    assert "secret" not in caplog.text
 
 
 def test_an_input_alone_is_repeated() -> None:
