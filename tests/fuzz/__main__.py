@@ -25,13 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     for name in given.only or known:
         target = known[name]()
         end = time.monotonic() + (given.seconds or 1e12)
+
+        def late(end: float = end) -> bool:
+            return time.monotonic() > end
+
+        alone = None if given.hex is None else bytes.fromhex(given.hex)
         try:
-            if given.hex is not None:
-                result = repeat(target, bytes.fromhex(given.hex))
-            else:
-                result = fuzz(
-                    target, given.inputs, given.seed, lambda end=end: time.monotonic() > end
-                )
+            inputs, seed = given.inputs, given.seed
+            result = fuzz(target, inputs, seed, late) if alone is None else repeat(target, alone)
         finally:
             target.close()
         print("\n".join(result.lines()), flush=True)

@@ -144,7 +144,7 @@ class SourceShard(Shard):
             progress = decoder.decode(value)
         except UNDECODABLE as error:
             raise StateRefused(
-                f"{self.store.changelog.topic}: the stored progress cannot be read ({error})"
+                f"{self.store.changelog.topic}: the stored progress cannot be read ({error}): was it written by another version?"
             ) from error
         if progress.version != VERSION:
             raise StateRefused(

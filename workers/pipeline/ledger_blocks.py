@@ -75,7 +75,7 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
         return head
     number, found = head[len(_PAGED) : -1], list[bytes]()
     if not number.isdigit() or len(number) > 9:
-        raise StateRefused(f"stored state: {name.decode()} does not say how many pages it has")
+        raise StateRefused(f"stored state: the number of pages of {name.decode()} is missing")
     for i in range(int(number)):
         part = get(_PAGE % (name, i))
         if part is None:
@@ -109,7 +109,9 @@ def decode(value: bytes) -> list[tuple[str, int]]:
     try:
         return _DECODER.decode(value)
     except UNDECODABLE as error:
-        raise StateRefused(f"stored stream keys cannot be read ({error})") from error
+        raise StateRefused(
+            f"stored stream keys cannot be read ({error}): were they written by another version?"
+        ) from error
 
 
 def _part(kind: str, block: int, part: int) -> str:
