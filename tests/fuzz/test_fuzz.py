@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.contract.stage import Run
+from tests.contract.test_purity import stream_of
+from tests.contract.variants import VARIANTS, built
 from tests.fuzz import fuzzing
 from tests.fuzz.__main__ import main
 from tests.fuzz.everything import TARGETS
 from tests.fuzz.fuzzing import Target, fuzz, repeat
 from tests.fuzz.mutations import Mutator
 from workers.events.json import Json
+from workers.mechanisms.order_statistics.engine import MaxState
 from workers.pipeline import contributions
+from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +153,18 @@ def test_an_unreadable_request_at_the_operators_port_is_no_error_in_the_log(
     finally:
         target.close()
     assert "secret" not in caplog.text
+
+
+@pytest.mark.xfail(reason="KeyState.decode takes any segment; its threshold is 2^(segment - 1)")
+def test_a_segment_that_no_stream_reaches_is_refused() -> None:
+    """A damaged block takes 2^31 bits for one threshold, or ends the worker at the next tick."""
+    variant = next(each for each in VARIANTS if each.mechanism == "bounded_max")
+    one = Run(built(variant), 4)
+    one.transcript(stream_of(4)[:9])
+    assert isinstance(one.state, MaxState)
+    one.state.of[0].segment, one.state.of[0].changed = 1 << 31, True
+    with pytest.raises(StateRefused):
+        one.restart()
 
 
 def test_an_input_alone_is_repeated() -> None:
