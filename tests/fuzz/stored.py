@@ -58,14 +58,15 @@ def settings() -> Target:
     def run(data: bytes) -> str:
         path.write_bytes(data)
         load(path)
-        return f"loaded by {directory.name[:1]}"  # keeps the directory
+        return "loaded"
 
     words = (
         *(b'"unbounded"', b'"public"', b"2026-01-01", b"1979-05-27T07:32:00Z", b"inf", b"true"),
         *(b"[[histogram]]\n", b"[events]\n", b'"10s"', b'"1ms"', b'"36500d"', b'"$all"', b'"$key"'),
         *(b"a[].b", b"1_000", b"0x10", b"'''", b'"""', b"[a.b.c]\n", b"{}", b"[]", b'""', b"\n"),
     )
-    return Target("settings", run, seeds, words, documented=(SettingsError,))
+    documented = (SettingsError,)
+    return Target("settings", run, seeds, words, documented, close=directory.cleanup)
 
 
 def contributed() -> Target:
