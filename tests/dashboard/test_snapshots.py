@@ -71,6 +71,10 @@ def test_ticks_that_never_come_whole_are_forgotten() -> None:
             message(guarantee={"unit": "event", "rho": -1.0, "epsilon": 1.0, "delta": 1e-9})
         ),
         orjson.dumps(message(page=1, pages=2, items=GONE, query="max", value=3)),
+        # Within a known field, where a decoder may pass over it.
+        orjson.dumps(message()).replace(b'"rho"', b'"\xff":1,"rho"'),
+        orjson.dumps(message()).replace(b'"rho"', b'"x":"\\ud800","rho"'),
+        orjson.dumps(message(pages=2)).replace(b'"rho"', b'"x":1e999,"rho"'),
     ],
 )
 def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> None:

@@ -111,3 +111,10 @@ def test_keys_that_do_not_have_as_many_rows_are_refused(keys: list[int]) -> None
     """Also where their sum would match but for its sign or 64-bit overflow."""
     for way in WAYS:
         assert columns(way, [(1, 1)] * 3, keys)[0] is False
+
+
+def test_a_stream_key_that_is_not_utf8_is_refused() -> None:
+    """What the decoder raises for text is not what it raises for structure."""
+    [value] = encoded([{"shop": {"tea": 1}}], 900_000)
+    with pytest.raises(StateRefused, match="contributions topic"):
+        decode(value.replace(b"shop", b"\xffhop"))

@@ -139,3 +139,15 @@ def test_late_ticks_are_noted_and_restored(tick: int) -> None:
     assert again.shown[5:].tolist() == [tick] * 2_000
     assert narrow == np.int32, "four bytes an item as long as they suffice"
     assert again.shown.dtype == (np.int32 if tick < 2**31 else np.int64)
+
+
+@pytest.mark.parametrize("number", [b"", b"x", b"-1", b"1.5", b"1", b"999999999", b"9" * 5_000])
+def test_a_number_of_pages_that_is_none_is_refused_at_once(number: bytes) -> None:
+    with pytest.raises(StateRefused, match="is missing"):
+        ledger_blocks.read_paged(b"progress", {b"progress": b'{"pages":%b}' % number}.get)
+
+
+@pytest.mark.parametrize("value", [b"", b'[["\xff",1]]', b"[" * 5_000, b"[[1,1]]"])
+def test_stream_keys_that_cannot_be_decoded_are_refused(value: bytes) -> None:
+    with pytest.raises(StateRefused, match="another version"):
+        ledger_blocks.decode(value)

@@ -242,6 +242,8 @@ REFUSALS = [
     (changed('"products"\n\n', '"shop"\n\n'), 'events.items = "shop" ... other than key\'s'),
     (changed('"shop"', '"$all"'), "'products': keys ... leave it out"),
     (GOOD + "[[[\n", "not TOML ... line"),
+    (GOOD + "x = " + "[" * 5_000 + "]" * 5_000 + "\n", "not TOML: nested too deeply"),
+    (GOOD + "[kafka.client]\n" + "a." * 5_000 + "b = 1\n", "not TOML: nested too deeply"),
     (GOOD + "[privacy]\nrekey = true\n", 'privacy.rekey = true: only with privacy.unit = "user"'),
     (GOOD + '[privacy]\nrekey = "yes"\n', 'privacy.rekey = "yes" ... true or false'),
     (

@@ -30,7 +30,7 @@ from workers.pipeline.sources import (
     refuse_other_topic,
 )
 from workers.pipeline.watermark import Watermark
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import UNDECODABLE, StateRefused
 from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import Change
@@ -140,7 +140,12 @@ class SourceShard(Shard):
         value = read_paged(PROGRESS, self.store.get)
         if value is None:
             return None
-        progress = decoder.decode(value)
+        try:
+            progress = decoder.decode(value)
+        except UNDECODABLE as error:
+            raise StateRefused(
+                f"{self.store.changelog.topic}: the stored progress cannot be read ({error}): was it written by another version?"
+            ) from error
         if progress.version != VERSION:
             raise StateRefused(
                 f"{self.store.changelog.topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"

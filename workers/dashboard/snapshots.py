@@ -45,8 +45,17 @@ class Frame(Head, frozen=True):
     items: list[tuple[str, Number]] | None = None
 
 
+class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    unit: str
+    rho: NotNegative
+    epsilon: NotNegative
+    delta: NotNegative
+
+
 class PlainFrame(Frame, frozen=True, forbid_unknown_fields=True):
-    """A snapshot with no other fields, the usual case."""
+    """A snapshot with no other fields, the usual case: every byte of it is checked."""
+
+    guarantee: PlainGuarantee  # type: ignore[assignment]  # replaced once decoded
 
 
 _FRAMES = msgspec.json.Decoder(Frame)
@@ -123,7 +132,9 @@ def select_items(
 def _decoded(value: bytes) -> Frame:
     """Return a record's frame after checking all its JSON, so that cutting it cannot fail."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
-        return _WHOLE.decode(value)
+        plain = _WHOLE.decode(value)
+        promise = Guarantee(**msgspec.structs.asdict(plain.guarantee))
+        return msgspec.structs.replace(plain, guarantee=promise)
     try:
         frame = _FRAMES.decode(value)
         orjson.dumps(orjson.loads(value))  # parses the fields that the decoder skipped

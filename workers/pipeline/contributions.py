@@ -27,7 +27,7 @@ from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
 from workers.pipeline.ledger_blocks import pack
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import UNDECODABLE, StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
@@ -204,7 +204,7 @@ def decode(value: bytes) -> Message:
     """Decode a message; raise StateRefused if this version cannot read it."""
     try:
         message = _DECODER.decode(value)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateRefused(
             f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"
         ) from error

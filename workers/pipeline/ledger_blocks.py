@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Ledger
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import UNDECODABLE, StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 _DECODER = msgspec.json.Decoder(list[tuple[str, int]])
@@ -73,10 +73,14 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head
-    parts = [get(_PAGE % (name, i)) for i in range(int(head[len(_PAGED) : -1]))]
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
-        raise StateRefused(f"stored state: a page of {name.decode()} is missing")
+    number, found = head[len(_PAGED) : -1], list[bytes]()
+    if not number.isdigit() or len(number) > 9:
+        raise StateRefused(f"stored state: the number of pages of {name.decode()} is missing")
+    for i in range(int(number)):
+        part = get(_PAGE % (name, i))
+        if part is None:
+            raise StateRefused(f"stored state: a page of {name.decode()} is missing")
+        found.append(part)
     return b"".join(found)
 
 
@@ -101,7 +105,13 @@ def key_changes(
 
 
 def decode(value: bytes) -> list[tuple[str, int]]:
-    return _DECODER.decode(value)
+    """Decode a part of the stream keys; raise StateRefused if this version cannot read it."""
+    try:
+        return _DECODER.decode(value)
+    except UNDECODABLE as error:
+        raise StateRefused(
+            f"stored stream keys cannot be read ({error}): were they written by another version?"
+        ) from error
 
 
 def _part(kind: str, block: int, part: int) -> str:

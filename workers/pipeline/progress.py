@@ -16,7 +16,7 @@ from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import UNDECODABLE, StateRefused
 from workers.settings.settings import internal_topics
 
 #: Key of the progress record in the state topics of all stages.
@@ -28,7 +28,7 @@ def read_progress(value: bytes) -> ReleaseProgress:
     """Decode a progress record; raise StateRefused if this version cannot read it."""
     try:
         return _DECODER.decode(value)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateRefused(
             f"the stored progress cannot be read ({error}): was it written by another version?"
         ) from error

@@ -24,7 +24,7 @@ from workers.arrays.types import Longs
 from workers.events.reader import Reject
 from workers.events.user_reader import HAS_KEY, NO_TIME, parse_markers
 from workers.kafka.records import Records
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import UNDECODABLE, StateRefused
 
 HEADER = "quietcount"
 _NAME = HEADER.encode()
@@ -73,7 +73,7 @@ class Origins:
         for row in (part.start + without).tolist():
             try:
                 mark = _DECODER.decode(records.key(row) or b"")
-            except msgspec.DecodeError:
+            except UNDECODABLE:
                 continue
             if mark.origin >= mark.of:
                 continue

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import UNDECODABLE, StateRefused
 
 #: Key of the set in stage 1's state.
 SOURCES = b"sources"
@@ -85,7 +85,7 @@ def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:
     """Decode the stored topics; raise StateRefused if this version cannot read them."""
     try:
         return _DECODER.decode(value).topics
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateRefused(
             f"the stored set of topics cannot be read ({error}): was it written by another version?"
         ) from error

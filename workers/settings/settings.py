@@ -550,10 +550,14 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
         raise SettingsError(f"{path}: not UTF-8 at {where}; a TOML file is UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"{path}: not TOML: nested too deeply") from None
     try:
         return read(document, path.absolute().parent)
     except (ValueError, SettingsError) as error:
         raise SettingsError(f"{path}: {error}") from None
+    except RecursionError:  # dotted names
+        raise SettingsError(f"{path}: not TOML: nested too deeply") from None
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:

@@ -302,3 +302,15 @@ def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch
     missing = r'^events.format = "avro": install quietcount\[formats\]: '
     with pytest.raises(SettingsError, match=missing):
         make_format("avro", SHOP)
+
+
+@pytest.mark.parametrize("size", [-1, 2**31, 2**64, 10**400, "4", 1.5, True])
+def test_a_fixed_of_a_size_that_no_record_has_is_refused_and_later_schemas_are_not(
+    size: Any,
+) -> None:
+    """Its row would end every later program: any producer may register a schema."""
+    fmt = AvroFormat(SHOP)
+    fixed = {"type": "fixed", "name": "F", "size": size}
+    with pytest.raises(SchemaRefused):
+        add(fmt, record(("shop", "string"), ("f", fixed)))
+    assert said(fmt, add(fmt, record(("shop", "string"))), b"\x02a") == {0: [("text", "a")]}

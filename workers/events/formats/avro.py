@@ -57,6 +57,8 @@ from workers.runtime.errors import SettingsError
 from workers.runtime.frozen import read_only
 from workers.settings.files import read_file
 
+# More than any record may have.
+FIXED_MAX = 2**31 - 1
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
 _PROMOTED = MappingProxyType(
@@ -300,6 +302,8 @@ class _Walk:
         a = b = 0
         if kind == "fixed":
             a = w["size"]
+            if type(a) is not int or not 0 <= a <= FIXED_MAX:  # fastavro takes any
+                raise ValueError(f"a fixed of {a} bytes")
         elif kind == "enum":
             if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
                 raise Unsure

@@ -1,0 +1,225 @@
+"""Records of every format: compiled scanner and general reader agree, and reading never raises.
+
+The first byte of an input chooses settings or a schema, the rest is the record. JSON that
+`json.loads` reads alike is compared with the reference reader too.
+"""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from tests.bounds import encoded, shapes
+from tests.bounds.stages import settings_of
+from tests.events import json_corpus, json_log_corpus, reference
+from tests.events.formats import avro_corpus, corpus, protobuf_corpus
+from tests.events.json_log_corpus import TREES, Scanner
+from tests.events.shapes_corpus import Case, Maker, told
+from tests.fuzz.fuzzing import Differs, Target
+from workers.events.formats.fitting import SchemaRefused
+from workers.events.formats.reader import FormatReader, FramedJson, make_format
+from workers.events.json import Json, JsonDecoder
+from workers.events.log import Format
+from workers.events.reader import EventReader
+from workers.events.schemas import AlwaysOpen, Schema
+from workers.events.source_reader import SourceReader
+from workers.kafka.records import Records
+
+MAX_BYTES = 8_000
+CASES = 24
+SCHEMAS = 64
+SHAPES = 80
+VARIANTS = ("several", "users", "lines")
+WORDS = [b'"%b":' % name for name in (b"key", b"items", b"ts", b"user", b"lines", b"price")]
+#: What Python's reader and this one decide differently, and rightly: see json_log_corpus.
+_UNLIKE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{300}|[0-9.][eE]|\x00|^\xef\xbb\xbf")
+_DEEP = 30
+
+
+def compared(case: Case, value: bytes, key: bytes | None, fmt: Format | None = None) -> str:
+    """Return what both readers say of a record, in words; raise Differs where they do not agree."""
+    records = Records.of([value], [key], [shapes.NOW_MS])
+    fast, fast_rejects, _ = next(case.reader.read(records, fmt))
+    slow, slow_rejects, _ = next(case.reader.read_general(records, fmt))
+    said, without = told(case, fast, fast_rejects), told(case, slow, slow_rejects)
+    if said != without or fast_rejects != slow_rejects:
+        raise Differs(f"{said} {fast_rejects} with the scanner, {without} {slow_rejects} without")
+    if fmt is None and not _UNLIKE.search(value) and _depth(value) <= _DEEP:
+        _as_reference(case, value, key, said.get(0, "skipped"))
+    _encoded(case, records, fmt)
+    if slow_rejects:
+        return re.sub(r"'.*'", "...", slow_rejects[0].reason)
+    return f"read {'scanned' if fast.declined == 0 else 'declined'}" if said else "skipped"
+
+
+def _as_reference(case: Case, value: bytes, key: bytes | None, said: object) -> None:
+    try:
+        value.decode()
+    except UnicodeDecodeError:  # msgspec passes over it in fields that nobody wants
+        return
+    try:
+        expected: object = reference.event(
+            reference.plain(value), key, case.events, case.histograms, case.user
+        )
+    except (reference.Refused, ValueError, RecursionError):
+        expected = "rejected"
+    if said != expected:
+        raise Differs(f"{said}, but the reference says {expected}: {case.shown}")
+
+
+def _depth(value: bytes) -> int:
+    return value.count(b"[") + value.count(b"{")
+
+
+def _encoded(case: Case, records: Records, fmt: Format | None) -> None:
+    """Read on as a worker would, up to columns of codes; labels come back as texts."""
+    names = case.reader.layout.names
+    source = SourceReader(case.reader, dict.fromkeys(names, None), fmt=fmt, earliest_ms=0)
+    for found, _, _ in source.read(records):
+        for view in found.views.values():
+            for code in view.labels.tolist():
+                view.label_names.name(code)
+
+
+def json_events() -> Target:
+    maker = Maker(1)
+    cases = [maker.case() for _ in range(CASES)]
+    seeds = [
+        bytes((place,)) + value
+        for place, case in enumerate(cases)
+        for value in maker.batch(case, 8)
+        if len(value) < MAX_BYTES
+    ]
+    keys = (None, b"k1", b"\xff")
+
+    def run(data: bytes) -> str:
+        which = data[0] if data else 0
+        return compared(cases[which % CASES], data[1:], keys[which % len(keys)])
+
+    tokens = [*json_corpus.TOKENS, *WORDS]
+    return Target("json", run, seeds, tokens, max_bytes=MAX_BYTES)
+
+
+def json_log() -> Target:
+    """Scanner, general reader and `json.loads` over trees of paths, as in json_log_corpus."""
+    made = [(Scanner(root), JsonDecoder(root), root) for root in TREES.values()]
+    maker = json_log_corpus.Shapes(1)
+    seeds = [
+        bytes((place,)) + maker.object(root)
+        for place, (_, _, root) in enumerate(made)
+        for _ in range(8)
+    ]
+    hostile = random.Random(1).sample(json_corpus.corpus(), 200)
+    seeds += [bytes((i % len(made),)) + value for i, value in enumerate(hostile)]
+
+    def run(data: bytes) -> str:
+        scanner, decoder, _ = made[(data[0] if data else 0) % len(made)]
+        said, scanned, could = json_log_corpus.difference(scanner, decoder, [data[1:]])
+        if said is not None:
+            raise Differs(said)
+        return f"scanned {scanned}, could be {could}"
+
+    tokens = [*json_corpus.TOKENS, *WORDS]
+    return Target("json_log", run, seeds, tokens, max_bytes=MAX_BYTES)
+
+
+def _case_of(variant: str) -> Case:
+    settings = settings_of(variant)
+    reader = EventReader(settings.shape, max_bytes=settings.events.max_bytes)
+    names = [config.view for config in settings.histograms]
+    return Case({"timestamp": "ts"}, [], settings.user_field, reader, names, [])
+
+
+def registered(form: str) -> Target:
+    """Records behind a schema id, through the reader of a worker with several histograms."""
+    cases = [_case_of(variant) for variant in VARIANTS]
+    formats: list[Format] = []
+    for case in cases:
+        tree = case.reader.layout.tree
+        if form == "json_schema":
+            formats.append(FramedJson(Json(tree)))
+        else:
+            known = encoded.OneSchema(form)
+            formats.append(FormatReader(make_format(form, tree), known, AlwaysOpen()))
+    some = random.Random(1).sample(shapes.begins(), SHAPES)
+    values = [value for shape in some for value in shape.records(600)[1][:1]]
+    made = encoded.encode_all(form, values)
+    seeds = [
+        bytes((i % 6,)) + value
+        for i, value in enumerate(made)
+        if value is not None and len(value) < MAX_BYTES
+    ]
+
+    def run(data: bytes) -> str:
+        which = data[0] if data else 0
+        place = which % len(cases)
+        return compared(cases[place], data[1:], (None, b"k1")[which % 2], formats[place])
+
+    tokens = [encoded.HEADER, encoded.HEADER + b"\0"]
+    tokens += json_corpus.TOKENS if form == "json_schema" else []
+    return Target(form, run, seeds, tokens, max_bytes=MAX_BYTES)
+
+
+def avro_cases() -> Iterator[corpus.Case | int]:
+    for seed in range(1_000):
+        yield avro_corpus._case(seed, 6, evolving=seed % 2 == 1)
+
+
+def protobuf_cases() -> Iterator[corpus.Case | int]:
+    for seed in range(1_000):
+        yield protobuf_corpus._case(seed, 6)
+
+
+def random_schemas(name: str, cases: Any) -> Target:
+    """Random schemas and paths: the scanner of bytes against fastavro or upb."""
+    made = list(islice((case for case in cases() if not isinstance(case, int)), SCHEMAS))
+    seeds = [
+        bytes((place,)) + payload
+        for place, case in enumerate(made)
+        for payload in case.payloads[:6]
+    ]
+
+    def run(data: bytes) -> str:
+        case = made[(data[0] if data else 0) % len(made)]
+        said, readable, scanned = corpus.difference(case.fmt, case.number, case.tree, [data[1:]])
+        if said is not None:
+            raise Differs(f"{case.shown}: {said}")
+        return f"readable {readable}, scanned {scanned}, of schema {data[0] % len(made) if data else 0}"
+
+    return Target(name, run, seeds, max_bytes=MAX_BYTES)
+
+
+def schema_texts(form: str) -> Target:
+    """Texts of schemas, as a registry may send them."""
+    tree = _case_of("several").reader.layout.tree
+    kind = form.upper()
+    texts = [encoded.SCHEMAS[form].text]
+    if form == "avro":
+        texts += [json.dumps(avro_corpus.Generator(seed).schema()) for seed in range(60)]
+    else:
+        texts += [protobuf_corpus.Generator(seed).schema().text for seed in range(60)]
+
+    def run(data: bytes) -> str:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:  # the registry's client has refused it
+            return "no text"
+        make_format(form, tree).add(Schema(kind, text), *([b"\0"] if form == "protobuf" else []))
+        return "known"
+
+    words = (
+        b'"type":',
+        b'"record"',
+        b'"null"',
+        b'"fixed"',
+        b'"size":',
+        b'"fields":[',
+        b"message M {",
+        b"repeated ",
+    )
+    seeds = [text.encode() for text in texts]
+    return Target(
+        f"{form}_texts", run, seeds, words, documented=(SchemaRefused,), max_bytes=MAX_BYTES
+    )
