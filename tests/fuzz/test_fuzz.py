@@ -155,7 +155,6 @@ def test_an_unreadable_request_at_the_operators_port_is_no_error_in_the_log(
     assert "secret" not in caplog.text
 
 
-@pytest.mark.xfail(reason="KeyState.decode takes any segment; its threshold is 2^(segment - 1)")
 def test_a_segment_that_no_stream_reaches_is_refused() -> None:
     """A damaged block takes 2^31 bits for one threshold, or ends the worker at the next tick."""
     variant = next(each for each in VARIANTS if each.mechanism == "bounded_max")

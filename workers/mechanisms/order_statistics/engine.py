@@ -141,6 +141,8 @@ class KeyState:
         numbers = numbers[_HEAD:]
         if k < 0 or d < 0 or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition is truncated")
+        if not 0 <= segment <= 64:  # each at least doubles counts of 64 bits
+            raise StateRefused(f"stored state of a partition has segment {segment}")
         parts = np.split(numbers, [k, k + d, k + 2 * d])
         thresholds, start, noise, shown = (part.copy() for part in parts)
         return cls(segment, interval, since, thresholds, start, noise, shown, changed=False)
