@@ -9,9 +9,10 @@ The statistic, its threshold and its direction are chosen on the first half of t
 the lower and q at the upper end of Clopper-Pearson intervals that both hold with 95 % (each end fails with 2.5 %).
 
 Where the noise is a Gaussian counter's, one statistic is the likelihood ratio itself: d' Sigma^-1 y, with Sigma from the counter's
-nodes and d the event's part in the counts. The other is fitted: runs that publish the same texts and labels form a group; its part is
-the logarithm of the group's frequencies in W1 and W0 (of picks: the likelihood ratio), plus, in the group, a linear discriminant of the
-counts y and of |y - m0| - |y - m1|, m0 and m1 the medians in the two worlds (of Laplace noise: the likelihood ratio).
+nodes and d the event's part in the counts. Others are fitted, to all ticks together and as a sum over the ticks: runs that publish the
+same texts and labels form a group; its part is the logarithm of the group's frequencies in W1 and W0 (of picks: the likelihood ratio),
+plus, in the group, a linear discriminant of the counts y and of |y - m0| - |y - m1|, m0 and m1 the medians in the two worlds (of
+Laplace noise: the likelihood ratio).
 """
 
 import math
@@ -40,43 +41,52 @@ class Bound:
     delta: float  # at the claimed epsilon
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A set S: outcomes whose statistic is above the threshold (below it, if the sign is -1)."""
+
+    statistic: Statistic
+    threshold: float
+    sign: int
+
+    def ends(self, worlds: Worlds) -> tuple[Floats, Floats]:
+        hits = [
+            np.array([(self.sign * self.statistic(world) > self.sign * self.threshold).sum()])
+            for world in worlds
+        ]
+        more, less = hits[::-1] if self.sign > 0 else hits
+        return _ends(more, less, len(worlds[0]))
+
+
 def measure(
     statistics: Sequence[Statistic], fitted: Worlds, fresh: Worlds, epsilon: float, delta: float
 ) -> Bound:
     """Return the bounds from `fresh` runs by what tells `fitted` runs apart best."""
-    best = max(
-        (choice for statistic in statistics for choice in _choices(statistic, fitted, delta)),
-        key=lambda choice: choice[0],
-    )
-    _, statistic, threshold, sign = best
-    with_event, without = (
-        int((sign * statistic(world) > sign * threshold).sum()) for world in fresh[::-1]
-    )
-    if sign < 0:
-        with_event, without = without, with_event
-    p, q = _ends(np.array([with_event]), np.array([without]), len(fresh[0]))
-    found = float(_epsilon(p, q, delta)[0])
-    return Bound(found, max(0.0, float(p[0] - math.exp(epsilon) * q[0])))
+    chosen = [_choose(statistics, fitted, lambda p, q: _epsilon(p, q, delta))]
+    chosen += [_choose(statistics, fitted, lambda p, q: _delta(p, q, epsilon))]
+    (p, q), (r, s) = (choice.ends(fresh) for choice in chosen)
+    found = float(_epsilon(p, q, delta)[0]), float(_delta(r, s, epsilon)[0])
+    return Bound(max(0.0, found[0]), max(0.0, found[1]))
 
 
-def _choices(
-    statistic: Statistic, worlds: Worlds, delta: float
-) -> list[tuple[float, Statistic, float, int]]:
-    """Return (its epsilon, statistic, threshold, sign) of the best threshold either way."""
-    scores = [np.sort(statistic(world)) for world in worlds]
-    tails = np.geomspace(1 / len(scores[0]), 0.5, 200)
-    ranks = np.concatenate([tails, 1 - tails])
-    thresholds = np.unique(np.quantile(np.concatenate(scores), ranks, method="lower"))
-    found = []
-    for sign in (1, -1):
-        side = "right" if sign > 0 else "left"
-        below = [np.searchsorted(score, thresholds, side=side) for score in scores]
-        inside = [len(scores[0]) - n for n in below] if sign > 0 else below[::-1]
-        p, q = _ends(inside[1], inside[0], len(scores[0]))
-        bounds = _epsilon(p, q, delta)
-        best = int(np.argmax(bounds))
-        found.append((float(bounds[best]), statistic, float(thresholds[best]), sign))
-    return found
+def _choose(
+    statistics: Sequence[Statistic], worlds: Worlds, bound: Callable[[Floats, Floats], Floats]
+) -> _Choice:
+    found: list[tuple[float, _Choice]] = []
+    n = len(worlds[0])
+    tails = np.geomspace(1 / n, 0.5, 200)
+    for statistic in statistics:
+        scores = [np.sort(statistic(world)) for world in worlds]
+        ranks = np.concatenate([tails, 1 - tails])
+        thresholds = np.unique(np.quantile(np.concatenate(scores), ranks, method="lower"))
+        less = [np.searchsorted(score, thresholds, side="left") for score in scores]
+        more = [n - np.searchsorted(score, thresholds, side="right") for score in scores]
+        for sign, (hits, others) in ((1, more[::-1]), (-1, less)):
+            bounds = bound(*_ends(hits, others, n))
+            best = int(np.argmax(bounds))
+            choice = _Choice(statistic, float(thresholds[best]), sign)
+            found.append((float(bounds[best]), choice))
+    return max(found, key=lambda one: one[0])[1]
 
 
 def _ends(hits: Longs, others: Longs, n: int) -> tuple[Floats, Floats]:
@@ -89,10 +99,14 @@ def _ends(hits: Longs, others: Longs, n: int) -> tuple[Floats, Floats]:
 
 
 def _epsilon(p: Floats, q: Floats, delta: float) -> Floats:
-    """Return what the ends prove; below 0 (not above delta) it only ranks the choices."""
-    above = np.maximum(p - delta, 1e-300)
-    found: Floats = np.where(p > delta, np.log(above / q), p - 1)
-    return np.maximum(found, np.where(p > delta, 0.0, found))
+    """Return what the ends prove; below 0, where they prove nothing, it only ranks the choices."""
+    found: Floats = np.where(p > delta, np.log(np.maximum(p - delta, 1e-300) / q), p - 1)
+    return found
+
+
+def _delta(p: Floats, q: Floats, epsilon: float) -> Floats:
+    found: Floats = p - math.exp(epsilon) * q
+    return found
 
 
 # ---- statistics ----------------------------------------------------------------------------------
@@ -148,6 +162,20 @@ def fit(worlds: Worlds, new: Sequence[int]) -> Statistic:
     return score
 
 
+def fit_by_tick(worlds: Worlds, new: Sequence[int]) -> Statistic:
+    """Return the sum of statistics fitted tick by tick: for releases that are independent."""
+    ticks = range(1, worlds[0].texts.shape[1] + 1)
+    each = [fit((worlds[0].tick(t), worlds[1].tick(t)), ()) for t in ticks]
+
+    def score(runs: Published) -> Floats:
+        found: Floats = np.sum(
+            [one(runs.tick(t)) for t, one in zip(ticks, each, strict=True)], axis=0
+        )
+        return _certain(found, runs, new)
+
+    return score
+
+
 def _certain(scores: Floats, runs: Published, new: Sequence[int]) -> Floats:
     shown = ~np.isnan(runs.counts[:, list(new)]).all(axis=1)
     found: Floats = np.where(shown, _CERTAIN, scores)
@@ -157,7 +185,9 @@ def _certain(scores: Floats, runs: Published, new: Sequence[int]) -> Floats:
 def _groups(runs: Published) -> Longs:
     """Return one name for the texts and shown columns of each run."""
     bits = np.packbits(~np.isnan(runs.counts), axis=1)
-    columns = np.concatenate([runs.texts.astype("<i8").view(np.uint8).reshape(-1, 8), bits], axis=1)
+    columns = np.concatenate(
+        [runs.texts.astype("<i4").view(np.uint8).reshape(len(runs), -1), bits], axis=1
+    )
     whole = np.ascontiguousarray(columns)
     found: Longs = whole.view(f"V{whole.shape[1]}").reshape(-1)
     return found

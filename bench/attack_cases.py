@@ -25,7 +25,7 @@ Events = Mapping[int, Counts]
 
 TICKS = 4
 EPSILON, DELTA = 2.0, 1e-2
-MANY, FEW, ANSWERS = 100_000, 20_000, 8_000
+MANY, FEW, PICKS = 100_000, 20_000, 10_000
 
 
 def own_noise(mechanism: Mechanism, stream: Any) -> Any:
@@ -144,10 +144,11 @@ def cases() -> list[Case]:
         add("known_base", counter, large, event, MANY, counter=counter, **known, **two)
     add("known_base", "end_share", large, at(2, a=20, b=20), MANY, end_share=0.6, **known, **two)
     user: dict[str, Any] = {"max_items": 1, "max_items_per_user": 2, "max_count": 20}
-    parts = at(1, a=20) | at(3, b=20)
+    parts: Events = {**at(1, a=20), **at(3, b=20)}
     add("known_base", "user", large, parts, MANY, **known, **user)
-    few: dict[str, Any] = {"max_items": 3, "epsilon": 4.0}
-    new = at(1, x=1, y=1, z=1)
+    # A threshold one lower multiplies the chance to be shown by more the less noise there is.
+    few: dict[str, Any] = {"max_items": 1, "epsilon": 4.0}
+    new = at(1, x=1)
     add("unk_base", "", large, event, MANY, **two)
     add("unk_base", "new", large, new, MANY, **few)
     add("unk_base", "both", large, at(1, a=3, x=3, y=3), MANY, max_items=3, max_count=3)
@@ -160,17 +161,17 @@ def cases() -> list[Case]:
         add(mechanism, "new", large[:1], new, MANY, **few)
     for mechanism in ("unk_gauss", "limit_dom_laplace"):
         add(mechanism, "", large[:1], event, FEW, kbar=3, **two)
-        add(mechanism, "new", steady({"a": 900}, 1), new, FEW, kbar=4, **few)
+        add(mechanism, "new", large[:1], at(1, x=1, y=1), FEW, kbar=5, **few | {"max_items": 2})
     # Picks tell most where an event moves half of what is picked from.
     ties, half = steady(dict.fromkeys("abcdefgh", 900), 1), at(1, a=20, b=20, c=20, d=20)
     four, eight = two | {"max_items": 4}, {"domain": tuple("abcdefgh")}
-    add("known_gumbel", "", ties, half, FEW, k=2, **eight, **four)
-    add("limit_dom", "", ties, half, FEW, k=2, kbar=8, **four)
-    add("limit_dom", "private", ties, half, FEW, k=2, kbar="private", kbar_max=8, **four)
+    add("known_gumbel", "", ties, half, PICKS, k=2, **eight, **four)
+    add("limit_dom", "", ties, half, PICKS, k=2, kbar=8, **four)
+    add("limit_dom", "private", ties, half, PICKS, k=2, kbar="private", kbar_max=8, **four)
     add("limit_dom", "new", steady({"a": 3}, 1), new, FEW, k=3, kbar=4, **few)
     for what, kbar in (("", {"kbar": 8}), ("private", {"kbar": "private", "kbar_max": 8})):
         pay: dict[str, Any] = {"k": 2, "labels": 6, "queries": 3} | kbar
-        add("pay_what_you_get", what, [*ties, {}, {}, {}], half, FEW, **pay, **four)
+        add("pay_what_you_get", what, [*ties, {}, {}, {}], half, PICKS, **pay, **four)
 
     blocks = [*steady(dict.fromkeys("abcd", 900), 1), {}, {}]
     for algorithm, own in (
@@ -182,7 +183,7 @@ def cases() -> list[Case]:
         ("limit_dom_laplace", {"kbar": 4}),
         ("limit_dom", {"kbar": 4, "k": 2}),
     ):
-        runs = MANY if "kbar" not in own and "k" not in own else FEW
+        runs = MANY if "kbar" not in own and "k" not in own else PICKS
         add(
             "meta",
             algorithm,
@@ -224,7 +225,7 @@ def cases() -> list[Case]:
                 mechanism, epsilon=EPSILON, delta=DELTA, horizon=TICKS, **of_one, **further
             )
             stream = _rising(build(made))
-            add(mechanism, accounting, stream, at(1, a=20), ANSWERS, **of_one, **further)
+            add(mechanism, accounting, stream, at(1, a=20), PICKS, **of_one, **further)
     return found
 
 

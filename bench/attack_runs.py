@@ -30,7 +30,7 @@ class Published:
 
     Attributes:
         counts: (n, columns) noisy counts, a column for each tick and label (or number of an answer); NaN where none was shown.
-        texts: (n,) a number for everything else in a run's answers.
+        texts: (n, ticks) a number for everything else in an answer.
     """
 
     counts: Floats
@@ -38,6 +38,12 @@ class Published:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def tick(self, t: int) -> "Published":
+        """Return what was published at one tick."""
+        ticks = self.texts.shape[1]
+        width = self.counts.shape[1] // ticks
+        return Published(self.counts[:, (t - 1) * width : t * width], self.texts[:, t - 1 : t])
 
 
 class Runs:
@@ -77,16 +83,15 @@ class Runs:
             for run in range(runs):
                 self.mechanism.prepare_key(state, run, declared[run], labels)
         columns: list[Floats] = []
-        texts: list[list[object]] = [[] for _ in range(runs)]
+        texts = np.zeros((runs, len(stream)), dtype=np.int64)
         for t, counts in enumerate(stream, 1):
             parts = [self._contributions(counts, tags)] if counts else []
             state, shown = self.mechanism.step(state, t, parts, noise)
             if isinstance(shown, Answers):
-                columns.append(self._read_answers(shown, texts))
+                columns.append(self._read_answers(shown, texts[:, t - 1]))
             else:
                 columns.append(self._read_counts(state, shown, tags))
-        found = [self._texts.setdefault(tuple(text), len(self._texts)) for text in texts]
-        return Published(np.concatenate(columns, axis=1), np.array(found, dtype=np.int64))
+        return Published(np.concatenate(columns, axis=1), texts)
 
     def _contributions(self, counts: Counts, tags: Tags) -> tuple[Contributions, Codes]:
         runs = len(tags)
@@ -110,15 +115,17 @@ class Runs:
         counts.reshape(-1)[order[np.searchsorted(upper, found, sorter=order)]] = shown.counts
         return counts
 
-    def _read_answers(self, shown: Answers, texts: Sequence[list[object]]) -> Floats:
+    def _read_answers(self, shown: Answers, texts: Longs) -> Floats:
         found = []
-        for run, text in enumerate(texts):
+        for run in range(len(texts)):
             numbers: list[float] = []
+            text: list[object] = []
             for field, value in shown.of_key[run].items():
                 if field in ("value", "answers", "labels"):
                     self._split(value, numbers, text)
-                else:
+                elif not field.endswith("_left"):  # a function of earlier answers
                     text.append(value)
+            texts[run] = self._texts.setdefault(tuple(text), len(self._texts))
             found.append(numbers)
         return np.array(found, dtype=np.float64)
 
