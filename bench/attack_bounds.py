@@ -141,9 +141,14 @@ def fit(worlds: Worlds, new: Sequence[int]) -> Statistic:
     names, numbers = np.unique(np.concatenate(outcomes), return_inverse=True)
     groups = np.split(numbers.reshape(-1), [len(worlds[0])])
     sizes = np.array([np.bincount(group, minlength=len(names)) for group in groups])
+    # In small groups chance looks like a difference; they are one.
+    rare = sizes.sum(axis=0) < _ROWS_A_FEATURE
+    sizes[:, rare] = sizes[:, rare].sum(axis=1, keepdims=True)
     base = np.log((sizes[1] + 0.5) / (sizes[0] + 0.5))
+    unknown = base[rare][0] if rare.any() else 0.0
     linear: dict[int, _Linear] = {}
-    for group in np.flatnonzero(sizes.min(axis=0) >= 2 * _ROWS_A_FEATURE).tolist():
+    enough = ~rare & (sizes.min(axis=0) >= 2 * _ROWS_A_FEATURE)
+    for group in np.flatnonzero(enough).tolist():
         own = [world.counts[of == group] for world, of in zip(worlds, groups, strict=True)]
         found = _Linear.fit(own[0], own[1])
         if found is not None:
@@ -153,7 +158,7 @@ def fit(worlds: Worlds, new: Sequence[int]) -> Statistic:
         keys = _groups(runs)
         places = np.minimum(np.searchsorted(names, keys), len(names) - 1)
         known = names[places] == keys
-        found: Floats = np.where(known, base[places], 0.0)
+        found: Floats = np.where(known, base[places], unknown)
         for group, line in linear.items():
             rows = np.flatnonzero(known & (places == group))
             found[rows] += line.of(runs.counts[rows])

@@ -25,7 +25,7 @@ Events = Mapping[int, Counts]
 
 TICKS = 4
 EPSILON, DELTA = 2.0, 1e-2
-MANY, FEW, PICKS = 100_000, 20_000, 10_000
+MANY, FEW, PICKS = 100_000, 10_000, 5_000
 
 
 def own_noise(mechanism: Mechanism, stream: Any) -> Any:

@@ -134,7 +134,7 @@ def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
     def add(flaw: str, name: str, breaks: bool = True, **changes: Any) -> None:
         found.append(Flaw(flaw, replace(cases[name], **changes), breaks))
 
-    for name in ("known_base lifted", "known_base tree", "known_gauss", "misra_gries pmg"):
+    for name in ("known_base lifted", "known_gauss"):
         add("half noise", name, noise_of=half_noise)
     add("half noise", "misra_gries pure", noise_of=half_pure_noise)
     add("threshold", "unk_base new", make=EarlyUnkBase)
@@ -142,9 +142,16 @@ def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
         add("threshold", name, make=early)
     for name in ("known_base lifted", "known_gauss"):
         found.append(Flaw("shared noise", shared_noise(cases[name], b"c", b"a")))
-    once = structs.replace(cases["pay_what_you_get"].config, labels=2, queries=1)
-    add("forgotten budget", "pay_what_you_get", make=ForgetfulPay, config=once)
+    found.append(Flaw("forgotten budget", asked_on(cases["pay_what_you_get"])))
     add("forgotten count", "unk_base", make=RestartingUnkBase)
     for name in ("unk_base", "unk_base new"):
         add("not sticky", name, breaks=False, make=ForgetfulUnkBase)
     return found
+
+
+def asked_on(case: Case) -> Case:
+    """Ask eight times on a budget of one answer."""
+    once = structs.replace(case.config, labels=2, queries=1, horizon=8)
+    stream = [case.stream[0], *({} for _ in range(7))]
+    runs = min(case.runs, 2_000)
+    return replace(case, make=ForgetfulPay, config=once, stream=stream, runs=runs)
