@@ -25,7 +25,7 @@ Events = Mapping[int, Counts]
 
 TICKS = 4
 EPSILON, DELTA = 2.0, 1e-2
-MANY, FEW, PICKS = 100_000, 10_000, 5_000
+MANY, FEW, PICKS = 100_000, 20_000, 10_000
 
 
 def own_noise(mechanism: Mechanism, stream: Any) -> Any:
@@ -53,7 +53,7 @@ class Case:
     events: Events
     runs: int
     unit: str = "event"
-    make: Callable[[HistogramConfig, str], Mechanism] = build
+    make: Callable[[Any, str], Mechanism] = build
     noise_of: NoiseOf = own_noise
     labels: tuple[bytes, ...] = field(init=False)
 
@@ -147,7 +147,7 @@ def cases() -> list[Case]:
     parts: Events = {**at(1, a=20), **at(3, b=20)}
     add("known_base", "user", large, parts, MANY, **known, **user)
     # A threshold one lower multiplies the chance to be shown by more the less noise there is.
-    few: dict[str, Any] = {"max_items": 1, "epsilon": 4.0}
+    few: dict[str, Any] = {"max_items": 1}
     new = at(1, x=1)
     add("unk_base", "", large, event, MANY, **two)
     add("unk_base", "new", large, new, MANY, **few)
@@ -161,7 +161,7 @@ def cases() -> list[Case]:
         add(mechanism, "new", large[:1], new, MANY, **few)
     for mechanism in ("unk_gauss", "limit_dom_laplace"):
         add(mechanism, "", large[:1], event, FEW, kbar=3, **two)
-        add(mechanism, "new", large[:1], at(1, x=1, y=1), FEW, kbar=5, **few | {"max_items": 2})
+        add(mechanism, "new", large[:1], at(1, x=1, y=1), MANY, kbar=5, max_items=2, epsilon=4.0)
     # Picks tell most where an event moves half of what is picked from.
     ties, half = steady(dict.fromkeys("abcdefgh", 900), 1), at(1, a=20, b=20, c=20, d=20)
     four, eight = two | {"max_items": 4}, {"domain": tuple("abcdefgh")}
