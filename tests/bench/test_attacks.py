@@ -14,7 +14,7 @@ from bench.attack_runs import Published
 from bench.attacks import attack
 from workers.mechanisms.registry import MECHANISMS
 
-SHORT = {"known_base lifted": 20_000, "known_gauss": 20_000, "unk_base new": 20_000}
+SHORT = {"known_base lifted": 20_000, "known_gauss": 20_000, "unk_base new": 50_000}
 SHORT |= {"unk_base": 50_000, "pay_what_you_get": 1_000}
 
 
