@@ -138,8 +138,7 @@ def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
         add("half noise", name, noise_of=half_noise)
     add("half noise", "misra_gries pure", noise_of=half_pure_noise)
     add("threshold", "unk_base new", make=EarlyUnkBase)
-    for name in ("positive_gauss new", "unk_gauss new"):
-        add("threshold", name, make=early)
+    add("threshold", "positive_gauss new", make=early)
     for name in ("known_base lifted", "known_gauss"):
         found.append(Flaw("shared noise", shared_noise(cases[name], b"c", b"a")))
     found.append(Flaw("forgotten budget", asked_on(cases["pay_what_you_get"])))
