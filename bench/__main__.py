@@ -13,6 +13,7 @@ sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 
 history     a year of ticks of ten seconds in the dashboard's history: size, memory, and how long each view takes; exit 1 at 1 GB or 300 ms
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
+attacks     lower bounds on epsilon, measured by attacks on worst neighbours, beside the claims: exit 1 where one is above its claim
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 
 docs/performance.md has the figures of the first three, of `replay`, of `users` and of `sqlp`.
@@ -24,6 +25,7 @@ import platform
 import sys
 
 from bench import (
+    attacks,
     columns,
     coverage,
     history,
@@ -40,6 +42,7 @@ from bench.throughput import table
 
 NAMES = (
     *table.NAMES,
+    "attacks",
     "core",
     "coverage",
     "history",
@@ -101,6 +104,8 @@ def main() -> None:
     if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
+    if "attacks" in given.only:
+        kept = attacks.table() and kept
     if "coverage" in given.only:
         coverage.table()
     if "history" in given.only:

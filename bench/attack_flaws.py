@@ -1,0 +1,156 @@
+"""Flaws planted in mechanisms: an attack that does not find them shows nothing.
+
+half noise          every noise value has half its standard deviation
+threshold           a new label is shown one count too early
+shared noise        two items of a stream key have the same noise
+forgotten budget    what was spent is forgotten after every tick
+forgotten count     a shown item's running count begins again, under the same noise
+not sticky          that an item was shown is forgotten; harmless: its tests were paid for at every tick, and counts shown or hidden by
+                    their noise are processing of what is released with them
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from msgspec import structs
+
+from bench.attack_cases import TICKS, Case
+from bench.attack_runs import AT_ONCE, tags_of
+from workers.arrays.types import Tags, Words
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.ledger import Parts
+from workers.mechanisms.mechanism import Answers, Mechanism, Noise, Release, State
+from workers.mechanisms.noise.keyed import Cell, NoiseStream
+from workers.mechanisms.one_shot.algorithms import Noisy
+from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
+from workers.mechanisms.registry import build
+from workers.mechanisms.running.base import UnkBase
+from workers.runtime.frozen import read_only
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A planted flaw, and whether it breaks the claim."""
+
+    name: str
+    case: Case
+    breaks: bool = True
+
+
+def half_noise(mechanism: Mechanism, stream: NoiseStream) -> Noise:
+    loud = structs.replace(mechanism.config, epsilon=None, rho=4 * mechanism.cost().rho)
+    return build(loud, mechanism.guarantee.unit).noise(stream)
+
+
+def half_pure_noise(mechanism: Mechanism, stream: NoiseStream) -> Noise:
+    loud = structs.replace(mechanism.config, epsilon=2 * mechanism.guarantee.epsilon)
+    return build(loud, mechanism.guarantee.unit).noise(stream)
+
+
+class EarlyUnkBase(UnkBase):
+    def threshold(self, t: int) -> int | None:
+        threshold = super().threshold(t)
+        return None if threshold is None else threshold - 1
+
+
+def early(config: HistogramConfig, unit: str) -> Mechanism:
+    """Build a one-shot mechanism with a threshold one too low."""
+    right = Noisy._least_threshold
+
+    def lower(noisy: Noisy, whole: int, releases: int, delta: float) -> int:
+        return right(noisy, whole, releases, delta) - 1
+
+    with patch.object(Noisy, "_least_threshold", lower):
+        return build(config, unit)
+
+
+class SharedStream(NoiseStream):
+    """A stream that gives one label the words of another one."""
+
+    def __init__(self, stream: NoiseStream, tags: Tags, of: Tags) -> None:
+        order = np.argsort(tags[:, 0])
+        self._stream = stream
+        self._tags, self._of = read_only(tags[order]), read_only(of[order])
+
+    def words(self, tags: Tags, cell: Cell) -> Words:
+        return self._stream.words(self._mapped(tags), cell)
+
+    def chunk(self, tags: Tags, cells: Words) -> Words:
+        return self._stream.chunk(self._mapped(tags), cells)
+
+    def _mapped(self, tags: Tags) -> Tags:
+        place = np.searchsorted(self._tags[:, 0], tags[:, 0])
+        place = np.minimum(place, len(self._tags) - 1)
+        found: Tags = np.where(
+            (self._tags[place] == tags).all(axis=1)[:, None], self._of[place], tags
+        )
+        return np.ascontiguousarray(found)
+
+
+def shared_noise(case: Case, label: bytes, other: bytes) -> Case:
+    """Give a label the noise of another one."""
+    tags = tags_of(tuple(case.alike), min(case.runs, AT_ONCE))
+    columns = [np.ascontiguousarray(tags[:, case.labels.index(one)]) for one in (label, other)]
+
+    def noise_of(mechanism: Mechanism, stream: NoiseStream) -> Noise:
+        return mechanism.noise(SharedStream(stream, *columns))
+
+    return replace(case, noise_of=noise_of)
+
+
+class ForgetfulPay(PayWhatYouGet):
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Answers]:
+        if isinstance(state, PayState):
+            state.left = [[self.config.labels, self.config.queries] for _ in state.left]
+        return super().step(state, t, contributions, noise)
+
+
+class RestartingUnkBase(UnkBase):
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
+        if t == TICKS:
+            state.ledger.counts[:] = 0
+        return super().step(state, t, contributions, noise)
+
+
+class ForgetfulUnkBase(UnkBase):
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
+        state.ledger.shown[:] = 0
+        return super().step(state, t, contributions, noise)
+
+
+def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
+    """Return every flaw in the mechanisms that it applies to."""
+    found = []
+
+    def add(flaw: str, name: str, breaks: bool = True, **changes: Any) -> None:
+        found.append(Flaw(flaw, replace(cases[name], **changes), breaks))
+
+    for name in ("known_base lifted", "known_gauss"):
+        add("half noise", name, noise_of=half_noise)
+    add("half noise", "misra_gries pure", noise_of=half_pure_noise)
+    add("threshold", "unk_base new", make=EarlyUnkBase)
+    add("threshold", "positive_gauss new", make=early)
+    for name in ("known_base lifted", "known_gauss"):
+        found.append(Flaw("shared noise", shared_noise(cases[name], b"c", b"a")))
+    found.append(Flaw("forgotten budget", asked_on(cases["pay_what_you_get"])))
+    add("forgotten count", "unk_base", make=RestartingUnkBase)
+    for name in ("unk_base", "unk_base new"):
+        add("not sticky", name, breaks=False, make=ForgetfulUnkBase)
+    return found
+
+
+def asked_on(case: Case) -> Case:
+    """Ask eight times on a budget of one answer."""
+    once = structs.replace(case.config, labels=2, queries=1, horizon=8)
+    stream = [case.stream[0], *({} for _ in range(7))]
+    runs = min(case.runs, 2_000)
+    return replace(case, make=ForgetfulPay, config=once, stream=stream, runs=runs)

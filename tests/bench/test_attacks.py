@@ -1,0 +1,80 @@
+"""Attacks in short: no claim is disproved, and planted flaws are found; all seeds are fixed."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from bench.attack_bounds import Worlds, fit, measure
+from bench.attack_cases import Case, cases
+from bench.attack_flaws import flaws
+from bench.attack_runs import Published
+from bench.attacks import attack
+from workers.mechanisms.registry import MECHANISMS
+
+SHORT = {"known_base lifted": 20_000, "known_gauss": 20_000, "unk_base new": 50_000}
+SHORT |= {"unk_base": 50_000, "pay_what_you_get": 1_000}
+
+
+@cache
+def every() -> dict[str, Case]:
+    return {case.name: replace(case, runs=SHORT.get(case.name, case.runs)) for case in cases()}
+
+
+def test_every_mechanism_is_attacked() -> None:
+    assert {case.config.mechanism for case in every().values()} == set(MECHANISMS)
+
+
+@pytest.mark.parametrize(("name", "least"), [("known_base lifted", 1.5), ("known_gauss", 1.2)])
+def test_an_attack_comes_near_the_claim_and_not_above_it(name: str, least: float) -> None:
+    found = attack(every()[name])
+    assert found.holds and found.bound.epsilon > least
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "half noise: known_base lifted",
+        "threshold: unk_base new",
+        "shared noise: known_gauss",
+        "forgotten budget: pay_what_you_get",
+        "forgotten count: unk_base",
+    ],
+)
+def test_a_planted_flaw_is_found(name: str) -> None:
+    planted = {f"{flaw.name}: {flaw.case.name}": flaw.case for flaw in flaws(every())}
+    assert not attack(planted[name]).holds
+
+
+def test_an_item_that_does_not_stay_shown_breaks_no_claim() -> None:
+    """Its tests at later ticks are paid for: whether it stays is processing of what is released."""
+    [case] = [
+        flaw.case
+        for flaw in flaws(every())
+        if flaw.name == "not sticky" and flaw.case.name == "unk_base new"
+    ]
+    assert attack(case).holds
+
+
+def answers(share: float, runs: int, seed: int) -> Published:
+    """Return runs that say 1 with probability `share`, else 0."""
+    said = np.random.default_rng(seed).random(runs) < share
+    return Published(np.empty((runs, 0)), said.astype(np.int64)[:, None])
+
+
+@pytest.mark.parametrize(("claim", "holds"), [(1.0, True), (0.9, False)])
+def test_the_bound_of_randomized_response_is_just_below_its_epsilon(
+    claim: float, holds: bool
+) -> None:
+    """Of 50,000 runs, both ends of the intervals are off by less than 2 %: by 0.05 of epsilon."""
+    share = 1 / (1 + math.e)
+
+    def worlds(seed: int) -> Worlds:
+        return answers(share, 50_000, seed), answers(1 - share, 50_000, seed + 1)
+
+    fitted, fresh = worlds(1), worlds(3)
+    bound = measure([fit(fitted, ())], fitted, fresh, claim, 0.0)
+    assert 0.95 < bound.epsilon <= 1.0
+    assert (bound.epsilon <= claim) is holds and (bound.delta == 0.0) is holds
