@@ -27,7 +27,7 @@ class Found:
         return self.bound.epsilon <= self.epsilon
 
 
-def attack(case: Case, seed: int = 1) -> Found:
+def attack(case: Case, seed: int = 2) -> Found:
     """Run a case and bound its epsilon and delta from below."""
     mechanism = case.make(case.config, case.unit)
     claim = build(case.config, case.unit).guarantee

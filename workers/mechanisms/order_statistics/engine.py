@@ -139,10 +139,9 @@ class KeyState:
             known = f"this one reads {BLOCK_VERSION}"
             raise StateRefused(f"stored state of a partition has version {version}: {known}")
         numbers = numbers[_HEAD:]
-        if k < 0 or d < 0 or len(numbers) != k + 3 * d:
-            raise StateRefused("stored state of a partition is truncated")
-        if not 0 <= segment <= 64:  # each at least doubles counts of 64 bits
-            raise StateRefused(f"stored state of a partition has segment {segment}")
+        # A segment at least doubles counts, which have 64 bits.
+        if k < 0 or d < 0 or len(numbers) != k + 3 * d or not 0 <= segment <= 64:
+            raise StateRefused("stored state of a partition is truncated or damaged")
         parts = np.split(numbers, [k, k + d, k + 2 * d])
         thresholds, start, noise, shown = (part.copy() for part in parts)
         return cls(segment, interval, since, thresholds, start, noise, shown, changed=False)
