@@ -17,7 +17,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", metavar="TARGET", help="targets to run")
     parser.add_argument("--hex", help="run this input alone")
     given = parser.parse_args(arguments)
-    logging.disable(logging.WARNING)
     known = everything.TARGETS
     if unknown := [name for name in given.only or () if name not in known]:
         parser.error(f"--only {' '.join(unknown)}: some of {' '.join(known)}")
@@ -41,4 +40,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     sys.exit(main())
