@@ -310,6 +310,7 @@ class Handover:
         self.shards, self.lags, self.reader, self.on_freed = {}, {}, None, lambda: None
         self._waiting.clear()
         self._at_work.clear()
+        self.metrics.waits.note("hand-over", {})
 
     def _failed(self, shard: Shard, failure: BaseException) -> None:
         if isinstance(failure, ShardClosed):
