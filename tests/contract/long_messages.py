@@ -144,7 +144,7 @@ def labels_for_a_budget() -> list[Outgoing]:
 def max_state() -> MaxState:
     made, d = MaxState(), 40_000
     columns = np.full(d, -LARGEST)
-    made.of[2**20] = KeyState(LARGEST, LARGEST, LARGEST, columns, columns, columns, columns)
+    made.of[2**20] = KeyState(64, LARGEST, LARGEST, columns, columns, columns, columns)
     return made
 
 

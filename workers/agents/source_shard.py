@@ -18,7 +18,7 @@ from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.ledger_blocks import read_paged, split_pages
+from workers.pipeline.ledger_blocks import UNDECODABLE, read_paged, split_pages
 from workers.pipeline.progress import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
@@ -30,7 +30,7 @@ from workers.pipeline.sources import (
     refuse_other_topic,
 )
 from workers.pipeline.watermark import Watermark
-from workers.runtime.errors import UNDECODABLE, StateRefused
+from workers.runtime.errors import StateRefused
 from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import Change

@@ -26,8 +26,8 @@ from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
-from workers.pipeline.ledger_blocks import pack
-from workers.runtime.errors import UNDECODABLE, StateRefused
+from workers.pipeline.ledger_blocks import UNDECODABLE, pack
+from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2

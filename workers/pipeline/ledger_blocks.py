@@ -36,9 +36,11 @@ from numpy.typing import NDArray
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Ledger
-from workers.runtime.errors import UNDECODABLE, StateRefused
+from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
+#: What msgspec raises for bytes that it cannot decode; text that is not UTF-8 is no DecodeError.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(list[tuple[str, int]])
 _WIDTHS: tuple[np.dtype[Any], ...] = tuple(np.dtype(f"<u{size}") for size in (1, 2, 4, 8))
 

@@ -14,9 +14,9 @@ from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition, bounds_of, read_partition, read_spans, reader
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
-from workers.pipeline.ledger_blocks import read_paged
+from workers.pipeline.ledger_blocks import UNDECODABLE, read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress
-from workers.runtime.errors import UNDECODABLE, StateRefused
+from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
 
 #: Key of the progress record in the state topics of all stages.

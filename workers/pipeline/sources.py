@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
-from workers.runtime.errors import UNDECODABLE, StateRefused
+from workers.pipeline.ledger_blocks import UNDECODABLE
+from workers.runtime.errors import StateRefused
 
 #: Key of the set in stage 1's state.
 SOURCES = b"sources"

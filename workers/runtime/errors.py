@@ -3,10 +3,6 @@
 import traceback
 from pathlib import Path
 
-import msgspec
-
-#: What msgspec raises for bytes that it cannot decode; text that is not UTF-8 is no DecodeError.
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: Packages whose errors mention brokers, topics and partitions, but quote no record.
 _OF_KAFKA = ("aiokafka", "cimpl", "confluent_kafka")
 
