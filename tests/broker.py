@@ -148,10 +148,7 @@ def own_broker(
     further: str = "", *, port: int | None = None, java: tuple[str, ...] = BRIEF
 ) -> Iterator[OwnBroker]:
     """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
-    program = shutil.which("java")
-    if program is None:
-        raise BrokerUnavailable("java is not installed")
-    jars = _jars()
+    program, jars = _java(), _jars()
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
         running = OwnBroker((program, *java), jars, Path(directory), further, port)
         try:
@@ -159,6 +156,12 @@ def own_broker(
             yield running
         finally:
             running.stop()
+
+
+def _java() -> str:
+    if (program := shutil.which("java")) is None:
+        raise BrokerUnavailable("java is not installed")
+    return program
 
 
 def _jars() -> Path:
@@ -314,10 +317,7 @@ class Brokers(list[OwnBroker]):
 
 @contextmanager
 def three_brokers(further: str = "") -> Iterator[Brokers]:
-    program = shutil.which("java")
-    if program is None:
-        raise BrokerUnavailable("java is not installed")
-    jars, identity = _jars(), cluster_id()
+    program, jars, identity = _java(), _jars(), cluster_id()
     ports = [fixed_port() for _ in range(6)]
     voters = ",".join(f"{i + 1}@127.0.0.1:{port}" for i, port in enumerate(ports[:3]))
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:

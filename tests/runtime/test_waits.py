@@ -32,14 +32,14 @@ def test_a_wait_is_said_once_with_its_cause_first(caplog: pytest.LogCaptureFixtu
     clock.now_s += 1
     [line] = said(caplog, waits)
     causes = "; ".join(f"t[{i}]: it has no leader (for 1 s)" for i in range(3))
-    assert line == f"held up: {causes}; and 1 more. It goes on by itself; nothing is lost"
+    assert line == f"held up: {causes}; and 1 more. Waiting for it; nothing is lost"
     assert waits.seconds == HELD_UP_S and waits.has(PARTITIONS)
     assert waits.reasons[-1] == "w-release-0: to commit: Timed out again (for 5 s)"
     waits.note(PARTITIONS, {})
     clock.now_s += 10
     assert said(caplog, waits) == []
     waits.note("shard", {})
-    assert said(caplog, waits) == ["no longer held up: it took 15 s"]
+    assert said(caplog, waits) == ["no longer held up, after 15 s"]
     assert said(caplog, waits) == [] and waits.seconds == 0
 
 

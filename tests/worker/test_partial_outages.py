@@ -16,7 +16,7 @@ from workers.kafka.unavailable import UsedTopics, unavailable
 
 pytestmark = pytest.mark.waits
 
-HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up: it took"
+HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up, after"
 
 
 @pytest.fixture(scope="module")

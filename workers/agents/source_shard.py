@@ -18,7 +18,7 @@ from workers.kafka.offsets import LogEnd
 from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline.ledger_blocks import UNDECODABLE, read_paged, split_pages
+from workers.pipeline.ledger_blocks import decode_stored, read_paged, split_pages
 from workers.pipeline.progress import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
@@ -140,15 +140,11 @@ class SourceShard(Shard):
         value = read_paged(PROGRESS, self.store.get)
         if value is None:
             return None
-        try:
-            progress = decoder.decode(value)
-        except UNDECODABLE as error:
-            raise StateRefused(
-                f"{self.store.changelog.topic}: the stored progress cannot be read ({error}): was it written by another version?"
-            ) from error
+        topic = self.store.changelog.topic
+        progress = decode_stored(decoder, value, f"{topic}: the stored progress")
         if progress.version != VERSION:
             raise StateRefused(
-                f"{self.store.changelog.topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
+                f"{topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
             )
         return progress
 

@@ -53,7 +53,6 @@ _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
 # A join of the group takes some seconds, an answer about ends milliseconds.
 _GROUP_S, _ENDS_S = 8.0, 3.0
-_NAMED_MAX = 3
 
 
 class LogReader(Protocol):
@@ -239,10 +238,8 @@ class Handover:
         if self._unassigned_s is not None and now - self._unassigned_s > _GROUP_S:
             waits["the consumer group"] = "it has assigned no partitions"
         if self._asked_s is not None and now - self._asked_s > _ENDS_S:
-            logs = ", ".join(
-                f"{topic}[{at}]" for topic, at in sorted(self._unanswered)[:_NAMED_MAX]
-            )
-            waits["the clock"] = f"leaders do not answer for the end of {logs}"
+            for topic, partition in self._unanswered:
+                waits[f"the clock of {topic}[{partition}]"] = "the log's end is not known"
         self.metrics.waits.note("hand-over", waits)
 
     async def tick(self) -> None:

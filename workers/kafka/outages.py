@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from workers.kafka.clients import Connection, text_of, unreachable
 from workers.kafka.reading import Callback
@@ -117,10 +118,7 @@ def _watch(
     ended: Event,
 ) -> None:
     errors: list[KafkaError] = []
-    eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
-    if "reconnect.backoff.ms" in connection.client:
-        eager.pop("reconnect.backoff.max.ms", None)
-    with connection.quiet_admin(errors, **eager) as admin:
+    with _eager_admin(connection, errors) as admin:
         answered_s = time.monotonic()
         look_s = answered_s + LOOK_S
         while not ended.wait(INTERVAL_S):
@@ -152,9 +150,17 @@ def _watch(
                 waits.say()
 
 
+def _eager_admin(connection: Connection, errors: list[KafkaError]) -> AdminClient:
+    """Return a quiet client with `_EAGER` settings, except those that the operator has set."""
+    eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
+    if "reconnect.backoff.ms" in connection.client:
+        eager.pop("reconnect.backoff.max.ms", None)
+    return connection.quiet_admin(errors, **eager)
+
+
 def _answers(connection: Connection, topics: UsedTopics) -> bool:
     """Ask with a new client: the other one may only know brokers that are frozen or cut off."""
-    with connection.quiet_admin([], **_EAGER) as admin, suppress(KafkaException):
+    with _eager_admin(connection, []) as admin, suppress(KafkaException):
         admin.list_topics(topics.names[0], timeout=ASK_S)
         return True
     return False

@@ -27,7 +27,7 @@ Stream keys are stored as JSON with the tick from which each is served, below 6,
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from workers.mechanisms.ledger import Ledger
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
+T = TypeVar("T")
 #: What msgspec raises for bytes that it cannot decode; text that is not UTF-8 is no DecodeError.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(list[tuple[str, int]])
@@ -68,6 +69,16 @@ def split_pages(
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
     found = [(_PAGE % (name, i), part) for i, part in enumerate(slices)]
     return [*found, (name, _PAGED + b"%d}" % len(slices))]
+
+
+def decode_stored(decoder: msgspec.json.Decoder[T], value: bytes, what: str) -> T:
+    """Decode stored bytes; raise StateRefused if this version cannot read them."""
+    try:
+        return decoder.decode(value)
+    except UNDECODABLE as error:
+        raise StateRefused(
+            f"{what} cannot be read ({error}): was it written by another version?"
+        ) from error
 
 
 def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
@@ -108,12 +119,7 @@ def key_changes(
 
 def decode(value: bytes) -> list[tuple[str, int]]:
     """Decode a part of the stream keys; raise StateRefused if this version cannot read it."""
-    try:
-        return _DECODER.decode(value)
-    except UNDECODABLE as error:
-        raise StateRefused(
-            f"stored stream keys cannot be read ({error}): were they written by another version?"
-        ) from error
+    return decode_stored(_DECODER, value, "a part of the stored stream keys")
 
 
 def _part(kind: str, block: int, part: int) -> str:

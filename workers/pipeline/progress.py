@@ -14,7 +14,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition, bounds_of, read_partition, read_spans, reader
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
-from workers.pipeline.ledger_blocks import UNDECODABLE, read_paged
+from workers.pipeline.ledger_blocks import decode_stored, read_paged
 from workers.pipeline.merge import VERSION, ReleaseProgress
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
@@ -26,12 +26,7 @@ _DECODER = msgspec.json.Decoder(ReleaseProgress)
 
 def read_progress(value: bytes) -> ReleaseProgress:
     """Decode a progress record; raise StateRefused if this version cannot read it."""
-    try:
-        return _DECODER.decode(value)
-    except UNDECODABLE as error:
-        raise StateRefused(
-            f"the stored progress cannot be read ({error}): was it written by another version?"
-        ) from error
+    return decode_stored(_DECODER, value, "the stored progress")
 
 
 def complete_ms(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
-from workers.pipeline.ledger_blocks import UNDECODABLE
+from workers.pipeline.ledger_blocks import decode_stored
 from workers.runtime.errors import StateRefused
 
 #: Key of the set in stage 1's state.
@@ -84,12 +84,7 @@ _DECODER = msgspec.json.Decoder(StoredSources)
 
 def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:
     """Decode the stored topics; raise StateRefused if this version cannot read them."""
-    try:
-        return _DECODER.decode(value).topics
-    except UNDECODABLE as error:
-        raise StateRefused(
-            f"the stored set of topics cannot be read ({error}): was it written by another version?"
-        ) from error
+    return decode_stored(_DECODER, value, "the stored set of topics").topics
 
 
 def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:

@@ -120,14 +120,14 @@ class Waits:
             if more := len(reasons) - len(named):
                 named.append(f"and {more} more")
             logger.warning(
-                "held up: %s. It goes on by itself; nothing is lost",
+                "held up: %s. Waiting for it; nothing is lost",
                 "; ".join(named),
                 extra=json_fields(event="held_up"),
             )
         elif self._said_s is not None and not self._by_source:
             took_s, self._said_s = now_s - self._said_s, None
             logger.warning(
-                "no longer held up: it took %.0f s",
+                "no longer held up, after %.0f s",
                 took_s,
                 extra=json_fields(event="goes_on", seconds=round(took_s, 1)),
             )
