@@ -12,6 +12,7 @@ from workers.kafka.topics import (
     cautions,
     create_missing,
     describe,
+    find_growing,
     find_problems,
     missing,
     plan_topics,
@@ -171,12 +172,28 @@ def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPat
 
 def test_several_events_topics_have_a_state_partition_for_each_of_their_partitions() -> None:
     """The number of owners equals it too, unless configured."""
-    existing = known(eu=3, us=2, contribute_state=4)
+    existing = known(eu=3, us=2, contribute_state=8)
     plan = plan_topics("w", ["eu", "us", "new"], 1, None, [], existing)
-    assert counts(plan) == all_of(6) | {"eu": 3, "us": 2, "new": 1}
+    assert counts(plan) == all_of(8) | {"eu": 3, "us": 2, "new": 3}
+    existing = known(eu=3, us=2, contribute_state=6)
+    plan = plan_topics("w", ["eu", "us"], None, None, [], existing)
     [line] = find_problems(plan, existing)
-    words = "eu, us, new together have 6 partitions, but w.contribute-state was made for 4: "
+    words = "eu, us together have 5 partitions, but w.contribute-state was made for 6: "
     assert line.startswith(words)
+
+
+def test_the_state_of_the_stage_that_reads_the_events_may_have_to_grow() -> None:
+    """The events topics have got more partitions, which join later; nothing is wrong."""
+    existing = known(eu=3, us=2, contribute_state=4)
+    plan = plan_topics("w", ["eu", "us"], None, None, [], existing)
+    assert find_problems(plan, existing) == []
+    assert [(topic.name, topic.partitions) for topic in find_growing(plan, existing)] == [
+        ("w.contribute-state", 5)
+    ]
+    existing = known(eu=3, us=2, by_user=7, contribute_state=5, rekey_state=4)
+    plan = plan_topics("w", ["eu", "us"], None, None, [], existing, rekey=True)
+    assert [topic.name for topic in find_growing(plan, existing)] == ["w.rekey-state"]
+    assert len(find_problems(plan, existing)) == 1  # of the by-user topic
 
 
 def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
@@ -201,12 +218,12 @@ def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_th
     words = "worker.user_partitions = 8, but topic w.by-user has 7 partitions"
     with pytest.raises(SettingsError, match=words):
         planned(made, 8)
-    wrong = made | known(rekey_state=4, contribute_state=5)
+    wrong = made | known(rekey_state=6, contribute_state=5)
     plan = plan_topics("w", ["eu", "us"], None, None, [], wrong, rekey=True)
     compact = ExistingTopic("w.by-user", 7, config={"cleanup.policy": "compact"})
     found_wrong = find_problems(plan, wrong | {"w.by-user": compact})
     assert [line.partition(":")[0] for line in found_wrong] == [
         "w.by-user has cleanup.policy = compact and needs delete",
-        "eu, us together have 5 partitions, but w.rekey-state was made for 4",
+        "eu, us together have 5 partitions, but w.rekey-state was made for 6",
         "w.by-user has 7 partitions, but w.contribute-state was made for 5",
     ]

@@ -79,11 +79,13 @@ def contribute(
     grace: int = 0,
     step: int = 5,
     further_ms: int = 1000,
+    joins: Sequence[int] = (),
 ) -> list[list[bytes]]:
     """Return every owner partition's messages, sources interleaved `step` events at a time; all
     ticks close at the end.
 
-    Time continues for `further_ms` after the last event.
+    Time continues for `further_ms` after the last event. `joins` has the rounds, in order, in which
+    the last partitions join; the others are there from the first.
     """
     lanes = list(dict.fromkeys(config.lane for config in configs))
     intakes = [Intake(lanes, grace, KEY) for _ in partitions]
@@ -92,12 +94,23 @@ def contribute(
     out: list[list[bytes]] = [[] for _ in range(owners)]
     last = max((time for events in partitions for _, _, time in events), default=0)
     end = last + further_ms + grace
-    for at in range(0, max(map(len, partitions), default=0) + step, step):
-        for source, intake in enumerate(intakes):
+    first, begun = len(partitions) - len(joins), [0] * len(partitions)
+    known = first
+    for round_ in range(max(map(len, partitions), default=0) // step + 3 + max(joins, default=0)):
+        for source, intake in enumerate(intakes[:known]):
+            at = (round_ - begun[source]) * step
             intake.add(columns(partitions[source][at : at + step], readers[source]))
-            if at >= len(partitions[source]):
+            if at >= len(partitions[source]) and round_ > max(joins, default=-1):
                 intake.read_to_end(end)
-            commit = intake.commit(source=source, sequences=sequences[source], offset=at)
+            joining = source == 0 and round_ in joins
+            if joining:
+                more = joins.count(round_)
+                for new in range(known, known + more):
+                    intakes[new].restore(intake.watermark, None)
+                    begun[new] = round_ + 1
+                known += more
+            of = {"sources": known, "joining": joining}
+            commit = intake.commit(source=source, sequences=sequences[source], offset=at, **of)
             for owner, message in commit:
                 out[owner].append(message.encoded())
     return out

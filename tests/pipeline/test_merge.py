@@ -10,12 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, histogram_of, unk
+from tests.pipeline.pipeline import (
+    KEY,
+    Event,
+    Partition,
+    contents,
+    contribute,
+    exact,
+    histogram_of,
+    unk,
+)
 from workers.mechanisms.config.histogram import EPOCH, KnownBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.pipeline import merge
+from workers.pipeline.contributions import decode
 from workers.pipeline.histogram import owner_of
 from workers.runtime.errors import StateRefused
 
@@ -33,15 +43,21 @@ KNOWN = KnownBaseConfig(name="known", **BOUNDED, **DOMAIN)
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
 def test_crashes_anywhere_change_nothing(partitions: Partitions, data: st.DataObject) -> None:
-    """A restarted owner must publish its predecessor's bytes, in every histogram's order."""
+    """A restarted owner must publish its predecessor's bytes, in every histogram's order.
+
+    Some source partitions may join later.
+    """
     wide = unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH)
     configs = [unk(), KNOWN, wide]
     # An epoch is 80 ms: the last event's epoch ends and another begins, without a thousand ms of
     # empty ticks behind them.
-    [messages] = contribute(partitions, configs, owners=1, further_ms=100)
-    whole = [(s.topic, s.key, s.value) for s in Partition(configs, len(partitions)).run(messages)]
+    later = st.lists(st.integers(0, 5), max_size=len(partitions) - 1).map(sorted)
+    joins = data.draw(later)
+    [messages] = contribute(partitions, configs, owners=1, further_ms=100, joins=joins)
+    first = len(partitions) - len(joins)
+    whole = [(s.topic, s.key, s.value) for s in Partition(configs, first).run(messages)]
     waiting = data.draw(st.sampled_from([0, 1 << 20]))
-    crashing = Partition(configs, len(partitions), waiting_bytes_max=waiting)
+    crashing = Partition(configs, first, waiting_bytes_max=waiting)
     published: list[tuple[str, str, bytes]] = []
     position = 0
     for _ in range(200):
@@ -63,6 +79,34 @@ def test_crashes_anywhere_change_nothing(partitions: Partitions, data: st.DataOb
     assert all(n == 1 for n in Counter(whole).values())
     # Histograms may interleave, but each publishes its ticks in order.
     assert sorted(published, key=lambda each: each[0]) == sorted(whole, key=lambda each: each[0])
+
+
+@settings(max_examples=40)
+@given(st.lists(EVENTS, min_size=2, max_size=3), st.integers(1, 2), st.integers(0, 5))
+def test_source_partitions_that_join_later_count_once_and_in_open_ticks(
+    partitions: Partitions, owners: int, round_: int
+) -> None:
+    """A join that an owner reads late, or applies too early, would change a published tick."""
+    joins = [round_] * (len(partitions) - 1)
+    messages = contribute(partitions, [unk()], owners=owners, joins=joins)
+    total: Counter[tuple[str, str]] = Counter()
+    for owner in range(owners):
+        whole = [decode(value) for value in messages[owner]]
+        for what, n in contents(whole).items():
+            total[what.key, what.label] += n
+        found = Partition([unk()], 1, owner, owners).run(messages[owner])
+        assert found or not total  # a source that never closes would hold every tick
+    every = exact(partitions, unk()).values()
+    assert total == sum(every, Counter())
+
+
+def test_a_source_partition_that_has_not_joined_is_refused() -> None:
+    """Its events would be counted in ticks that may be published."""
+    events: Partitions = [[("k1", ["a"], 1)], [("k1", ["a"], 1)]]
+    [messages] = contribute(events, [unk()], owners=1)
+    owner = Partition([unk()], 1)
+    with pytest.raises(StateRefused, match="source partition 1 of 1: it has not joined"):
+        owner.run([message for message in messages if decode(message).source == 1])
 
 
 @settings(max_examples=40)

@@ -19,6 +19,7 @@ from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import (
     HEADER,
     Mark,
+    Origin,
     Origins,
     encode_header,
     read_headers,
@@ -98,13 +99,24 @@ def test_the_watermark_is_the_least_of_all_origins() -> None:
     assert Origins(None).watermark is None
 
 
+def test_origins_join_with_the_mark_of_the_first_and_begin_at_its_watermark() -> None:
+    """Nothing of theirs may count in a tick that the others have closed."""
+    known = Origins(2)
+    known.take(*marks(Mark(0, 2, 0, 50), Mark(1, 2, 0, 90), Mark(0, 4, 1, 70)), "t[0]")
+    assert known.all[2:] == [Origin(0, 70), Origin(0, 70)] and known.watermark == 70
+    known.take(*marks(Mark(1, 2, 1, 95), Mark(0, 4, 2, 99), Mark(3, 4, 0, 80)), "t[0]")
+    assert known.watermark == 70  # the third has sent none
+    known.take(*marks(Mark(2, 4, 0, 96)), "t[0]")
+    assert known.watermark == 80
+
+
 def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_reject() -> None:
     """Marks vouch for the events before them: duplicates or losses would miscount silently."""
     for bad, word in (
         (Mark(0, 2, 2, 5), "mark 2 of partition 0 of the events, where 1 follows"),
         (Mark(0, 2, 0, 5), "mark 0 of partition 0 of the events, where 1 follows"),
         (Mark(1, 2, 1, 5), "mark 1 of partition 1 of the events, where 0 follows"),
-        (Mark(2, 3, 0, 5), "a mark of 3 partitions of events, of which there are 2"),
+        (Mark(2, 3, 0, 5), "a mark of partition 2 of the events, of which 2 are known"),
     ):
         known = Origins(2)
         known.take(*marks(Mark(0, 2, 0, 1)), "t[0]")

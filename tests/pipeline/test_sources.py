@@ -11,7 +11,14 @@ from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.agents.source_shard import VERSION
 from workers.pipeline.progress import PROGRESS
-from workers.pipeline.sources import SOURCES, Sources, SourceTopic, decode_sources, refuse_other_set
+from workers.pipeline.sources import (
+    SOURCES,
+    Place,
+    Sources,
+    SourceTopic,
+    decode_sources,
+    refuse_other_set,
+)
 from workers.runtime.errors import StateRefused
 
 EU, US = SourceTopic("orders-eu", 2, "id-eu"), SourceTopic("orders-us", 3, "id-us")
@@ -28,12 +35,27 @@ def test_partitions_are_numbered_topic_by_topic() -> None:
     assert [place.number for place in Sources((US,))] == [0, 1, 2]
 
 
-def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> None:
+def test_partitions_that_join_take_the_next_numbers() -> None:
     """By its number alone orders-eu[2] would continue at orders-us[0]."""
-    for place in BOTH:
-        BOTH.check(place)
-    with pytest.raises(StateRefused, match="orders-eu got more partitions than the 2"):
-        BOTH.check(BOTH.place(EU, 2))
+    assert BOTH.find("orders-eu", 2) is None
+    now = SourceTopic("orders-eu", 4, "id-eu"), US
+    grown = msgspec.structs.replace(BOTH, joined=BOTH.grown(now, 70))
+    assert grown.topics == now and len(grown) == 7 and grown.first_count == 5
+    assert list(grown)[:5] == [replaced(place, grown) for place in BOTH]
+    later = [(place.number, *place.log, place.watermark) for place in list(grown)[5:]]
+    assert later == [(5, "orders-eu", 2, 70), (6, "orders-eu", 3, 70)]
+    more = SourceTopic("orders-eu", 5, "id-eu"), SourceTopic("orders-us", 4, "id-us")
+    again = msgspec.structs.replace(grown, joined=grown.grown(more, 90))
+    assert list(again)[5].watermark == 70
+    later = [(place.number, *place.log, place.watermark) for place in list(again)[7:]]
+    assert later == [(7, "orders-eu", 4, 90), (8, "orders-us", 3, 90)]
+    assert again.grown(again.topics, 95) == again.joined
+
+
+def replaced(place: Place, sources: Sources) -> Place:
+    """Return `place` with its topic as it is now."""
+    [topic] = [one for one in sources.topics if one.name == place.topic.name]
+    return msgspec.structs.replace(place, topic=topic)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +78,17 @@ def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> No
 def test_another_set_is_refused_by_what_differs(now: tuple[SourceTopic, ...], words: str) -> None:
     """Numbers would mean other partitions, or offsets other events."""
     then = decode_sources(BOTH.encoded())
-    refuse_other_set(BOTH, then)
+    refuse_other_set(BOTH.first, then)
+    refuse_other_set((SourceTopic("orders-eu", 3, "id-eu"), US), then)
     with pytest.raises(StateRefused, match=words):
-        refuse_other_set(Sources(now), then)
+        refuse_other_set(now, then)
 
 
 def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> ContributeShard:
     """Return `now`'s first shard over `then`'s state; not `advance_to`: left by a one-topic worker."""
     shard = Scene(directory).contribute[0]
     shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
+    shard._sources = now
     log: dict[str, Any] = {"offset": 3, "watermark": None, "first": None, "sequences": [0]}
     topic_id = next(iter(then)).topic.id
     progress = ContributeProgress(version=VERSION, sources=len(then), topic_id=topic_id, **log)

@@ -34,8 +34,6 @@ class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_default
 
     first: int | None
     sequences: list[int]
-    sources: int
-    topic_id: str | None
     origins: list[Origin] | None = None
 
 
@@ -46,7 +44,8 @@ _DECODER = msgspec.json.Decoder(ContributeProgress)
 class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `origins` counts the partitions of re-keyed events topics; None: stage 1 reads those topics.
+    `origins` is how many partitions re-keyed events topics had at first; None: stage 1 reads those
+    topics.
     """
 
     contributions: str
@@ -88,6 +87,7 @@ class ContributeShard(SourceShard):
     def restore(self) -> None:
         progress = self._stored(_DECODER)
         if progress is None:
+            self._intake.restore(self._place.watermark, None)
             return
         stream = self._stream
         stored, origins = progress.origins, self._origins
@@ -97,13 +97,10 @@ class ContributeShard(SourceShard):
                 f"privacy.rekey = {now}, but the state was made {then} it: take a new worker name (a new stream, charged again)"
             )
         if stored is not None and origins is not None:
-            if len(stored) != len(origins.all):
-                raise StateRefused(
-                    f"the events topics have {len(origins.all)} partitions; the state was made with {len(stored)}: "
-                    "a changed partition count needs a new worker name (a new stream, charged again)"
-                )
+            if len(stored) < len(origins.all):
+                refuse_other_count("the events topics", len(origins.all), len(stored))
             origins.all = list(stored)
-        self._check_sources(progress.sources, progress.topic_id)
+        self._check_sources(progress)
         contributions = f"the contributions topic {stream.contributions}"
         refuse_other_count(contributions, stream.owners, len(progress.sequences))
         self._sequences = list(progress.sequences)
@@ -142,7 +139,13 @@ class ContributeShard(SourceShard):
         intake, topic = self._intake, self._stream.contributions
         closed, users = intake.ticks_closed(), intake.user_changes()
         with self._gil_lock.for_rows(intake.rows):
-            pages = intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
+            pages = intake.commit(
+                source=self.partition,
+                sequences=self._sequences,
+                offset=offset,
+                sources=len(self._sources),
+                joining=self._joining,
+            )
             messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in pages]
         progress = ContributeProgress(
             version=VERSION,
@@ -150,8 +153,9 @@ class ContributeShard(SourceShard):
             watermark=intake.watermark,
             first=intake.first,
             sequences=self._sequences,
-            sources=len(self._stream.sources),
+            sources=self._sources.first_count,
             topic_id=self._place.topic.id,
+            joined=self._sources.joined if self.partition == 0 else (),
             origins=None if self._origins is None else self._origins.all,
         )
         self._commit(progress, messages, users)

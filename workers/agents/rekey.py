@@ -28,7 +28,7 @@ from workers.kafka.placement import partitions_of
 from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
 from workers.kafka.shard import Assignment
 from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
-from workers.pipeline.sources import Place, SourceTopic, refuse_other_topic
+from workers.pipeline.sources import Place, SourceTopic, refuse_other_count, refuse_other_topic
 from workers.pipeline.watermark import Watermark
 from workers.runtime.metrics import REKEY
 from workers.runtime.sizes import MESSAGE_BYTES
@@ -43,8 +43,6 @@ OURS_BYTES_MAX = len(HEADER) + 9
 
 class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
     sequence: int
-    sources: int
-    topic_id: str | None
     users: int
     users_id: str | None
 
@@ -130,9 +128,12 @@ class RekeyShard(SourceShard):
     def restore(self) -> None:
         progress = self._stored(_DECODER)
         if progress is None:
+            self._clock.resume(self._place.watermark)
             return
-        self._check_sources(progress.sources, progress.topic_id)
-        refuse_other_topic(self._stream.topic, progress.users, progress.users_id)
+        self._check_sources(progress)
+        topic = self._stream.topic
+        refuse_other_topic(topic, progress.users, progress.users_id)
+        refuse_other_count(f"topic {topic.name}", topic.partitions, progress.users)
         self._clock.resume(progress.watermark)
         self._sequence, self.offset = progress.sequence, progress.offset
 
@@ -189,15 +190,16 @@ class RekeyShard(SourceShard):
         return []
 
     def _commit_all(self, offset: int) -> None:
-        origins, topic = self._stream.sources, self._stream.topic
+        origins, topic = self._sources, self._stream.topic
         mark = Mark(self.partition, len(origins), self._sequence, self._clock.watermark)
         progress = RekeyProgress(
             version=VERSION,
             offset=offset,
             watermark=mark.watermark,
             sequence=mark.sequence + 1,
-            sources=len(origins),
+            sources=origins.first_count,
             topic_id=self._place.topic.id,
+            joined=origins.joined if self.partition == 0 else (),
             users=topic.partitions,
             users_id=topic.id,
         )

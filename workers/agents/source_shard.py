@@ -23,9 +23,12 @@ from workers.pipeline.progress import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
     SOURCES,
+    Joined,
     Place,
     Sources,
+    SourceTopic,
     decode_sources,
+    refuse_other_count,
     refuse_other_set,
     refuse_other_topic,
 )
@@ -89,12 +92,19 @@ class Rejects:
         self.messages, self.nbytes, self._reasons = [], 0, Counter()
 
 
-class SourceProgress(msgspec.Struct, kw_only=True, frozen=True):
-    """Progress of one partition; stored with every commit. Sensitive: its offset counts events."""
+class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Progress of one partition; stored with every commit. Sensitive: its offset counts events.
+
+    `sources` is how many there were at first, `topic_id` of this one's topic. `joined`, in number
+    0's only, is how the topics have grown since.
+    """
 
     version: int
     offset: int
     watermark: int | None
+    sources: int
+    topic_id: str | None
+    joined: tuple[Joined, ...] = ()
 
 
 P = TypeVar("P", bound=SourceProgress)
@@ -125,16 +135,14 @@ class SourceShard(Shard):
         self._place, self._stream, self._clock = place, stream, clock
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
-        self._set_stored = stream.sources.plain
+        self._sources, self._set_stored = stream.sources, stream.sources.plain
+        self._growing: tuple[SourceTopic, ...] = ()
+        self._joining = False
 
     @property
     def watermark(self) -> int | None:
         """Time up to which this partition has closed its ticks, ms since 1970."""
         return self._clock.watermark
-
-    def open(self) -> None:
-        self._stream.sources.check(self._place)
-        super().open()
 
     def _stored(self, decoder: msgspec.json.Decoder[P]) -> P | None:
         value = read_paged(PROGRESS, self.store.get)
@@ -148,14 +156,38 @@ class SourceShard(Shard):
             )
         return progress
 
-    def _check_sources(self, partitions: int, topic_id: str | None) -> None:
-        """Refuse topics other than the state's; the arguments describe a single topic."""
-        known = read_paged(SOURCES, self.store.get)
+    def _check_sources(self, progress: SourceProgress) -> None:
+        """Refuse topics other than the state's; take over how they have grown."""
+        known, sources, own = read_paged(SOURCES, self.store.get), self._sources, self._place.topic
         if known is not None:
-            refuse_other_set(self._stream.sources, decode_sources(known))
+            refuse_other_set(sources.topics, decode_sources(known))
             self._set_stored = True
         else:
-            refuse_other_topic(self._place.topic, partitions, topic_id)
+            refuse_other_topic(own, progress.sources, progress.topic_id)
+            refuse_other_count(f"the events topic {own.name}", len(sources.first), 1)
+        refuse_other_count(str(sources), sources.first_count, progress.sources)
+        if self.partition == 0:
+            self._sources = msgspec.structs.replace(sources, joined=progress.joined)
+
+    def grow(self, topics: Sequence[SourceTopic]) -> None:
+        """Let the partitions of `topics` join soon, if this is source partition 0. Thread-safe."""
+        if self.partition == 0:
+            self._growing = tuple(topics)
+
+    def _join(self) -> None:
+        joined = self._sources.grown(self._growing, self.watermark)
+        self._growing = ()
+        if self.offset is not None and joined != self._sources.joined:
+            self._sources = msgspec.structs.replace(self._sources, joined=joined)
+            self._joining = True
+            self._commit_all(self.offset)
+            number, topics = len(self._sources), ", ".join(one.topic for one in joined)
+            logger.info(
+                "%s: more partitions of %s joined: %d are counted",
+                self.transactional_id,
+                topics,
+                number,
+            )
 
     def _reject(self, records: Records, rejects: Sequence[Reject], relevant: int) -> None:
         """Add rejects to the next commit; `relevant`: records for a histogram, or rejected."""
@@ -171,6 +203,8 @@ class SourceShard(Shard):
         self.idle()
 
     def idle(self) -> None:
+        if self._growing:
+            self._join()
         nothing_new = self.offset == self.committed and not self._clock.has_closed_tick()
         if self.offset is None or nothing_new:
             return
@@ -191,9 +225,9 @@ class SourceShard(Shard):
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
-        sources = [] if self._set_stored else split_pages(SOURCES, self._stream.sources.encoded())
+        sources = [] if self._set_stored else split_pages(SOURCES, self._sources.encoded())
         changes = [*changes, *sources, *split_pages(PROGRESS, msgspec.json.encode(progress))]
         messages = messages + self._rejects.messages
         self.transact(messages, changes, progress.offset, forwarded)
-        self._set_stored = True
+        self._set_stored, self._joining = True, False
         self._rejects.committed()

@@ -4,17 +4,16 @@ import logging
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException
 
+from workers.agents.growth import Growth, counted_sources, stored_topics
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
 from workers.kafka.unavailable import UsedTopics
-from workers.pipeline.ledger_blocks import read_paged
-from workers.pipeline.sources import SOURCES, Sources, SourceTopic, decode_sources
+from workers.pipeline.sources import Sources, SourceTopic
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
@@ -22,8 +21,8 @@ from workers.settings.settings import Settings, internal_topics, rekey_topics
 
 logger = logging.getLogger(__name__)
 
-#: Interval between checks for matching topics that are not counted.
-INTERVAL_S = 60.0
+#: Interval between looks for new partitions, and matching topics that are not counted.
+INTERVAL_S = 5.0
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
@@ -32,7 +31,8 @@ class Topics:
     """Topics on the cluster; `others` match the regular expression but are not counted.
 
     `existing` is the part of `plan` that exists; `plain`: the settings name one events topic;
-    `by_user` is the re-keyed topic that stage 1 reads, None: it reads the events topics.
+    `counted` are their partitions as the state has them, None: all count; `by_user` is the re-keyed
+    topic that stage 1 reads, None: it reads the events topics.
     """
 
     events: tuple[str, ...]
@@ -40,6 +40,7 @@ class Topics:
     plan: list[Topic]
     existing: dict[str, ExistingTopic]
     plain: bool = True
+    counted: Sources | None = None
     by_user: str | None = None
     embedded: bool = False
 
@@ -56,8 +57,8 @@ class Topics:
 
     @property
     def origins(self) -> Sources:
-        """Partitions of the events topics, which must all exist."""
-        return Sources(tuple(map(self._source, self.events)), self.plain)
+        """Counted partitions of the events topics, which must all exist."""
+        return self.counted or Sources(tuple(map(self.source, self.events)), self.plain)
 
     @property
     def used(self) -> UsedTopics:
@@ -69,9 +70,9 @@ class Topics:
     @property
     def sources(self) -> Sources:
         """Partitions that stage 1 reads."""
-        return self.origins if self.by_user is None else Sources((self._source(self.by_user),))
+        return self.origins if self.by_user is None else Sources((self.source(self.by_user),))
 
-    def _source(self, name: str) -> SourceTopic:
+    def source(self, name: str) -> SourceTopic:
         return SourceTopic(name, self.partitions(name), self.id(name))
 
 
@@ -100,7 +101,7 @@ def inspect_topics(
         rekey=rekey,
         user_partitions=worker.user_partitions,
     )
-    return Topics(
+    found = Topics(
         events=events,
         others=others,
         plan=plan,
@@ -109,6 +110,17 @@ def inspect_topics(
         by_user=settings.by_user_topic if rekey else None,
         embedded=connection.embedded is not None,
     )
+    state = first_state_topic(settings)
+    if found.embedded or not existing.keys() >= {*events, state}:
+        return found
+    now = tuple(map(found.source, events))
+    return replace(found, counted=counted_sources(connection, state, now, plain=found.plain))
+
+
+def first_state_topic(settings: Settings) -> str:
+    """Return the state topic of the stage that reads the events topics."""
+    rekey = settings.privacy.rekey
+    return settings.rekey_state_topic if rekey else settings.contribute_state_topic
 
 
 def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
@@ -157,9 +169,8 @@ def events_topics(
         return wanted.names, ()
     there = partition_counts(connection)
     found = matching(settings, there)
-    rekey = settings.privacy.rekey
-    state = settings.rekey_state_topic if rekey else settings.contribute_state_topic
-    stored = _stored(connection, state) if state in there else None
+    state = first_state_topic(settings)
+    stored = stored_topics(connection, state) if state in there else None
     if stored is None:
         if not found:
             raise SettingsError(
@@ -188,9 +199,16 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
 
 @contextmanager
 def watch_topics(
-    settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
+    settings: Settings,
+    connection: Connection,
+    topics: Topics,
+    metrics: Metrics,
+    growth: Growth | None = None,
 ) -> Iterator[None]:
-    """While the block runs, log new matching topics that are not read, and set their metric."""
+    """While the block runs, look for new partitions and for matching topics that are not read.
+
+    The latter are logged, and set their metric.
+    """
     pattern, warned = settings.events.topics.pattern, set[str]()
 
     def warn(names: Collection[str]) -> None:
@@ -206,13 +224,17 @@ def watch_topics(
     def poll() -> None:
         while not ended.wait(INTERVAL_S):
             try:
-                found = matching(settings, partition_counts(connection))
-                warn([name for name in found if name not in topics.events])
+                counts = partition_counts(connection)
+                if pattern is not None:
+                    found = matching(settings, counts)
+                    warn([name for name in found if name not in topics.events])
+                if growth is not None:
+                    growth.look(counts)
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
 
     warn(topics.others)
-    if pattern is None:
+    if pattern is None and growth is None:
         yield
         return
     ended = threading.Event()
@@ -221,23 +243,6 @@ def watch_topics(
         yield
     finally:
         ended.set()
-
-
-def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
-    """Return the state's events topics, which begin every changelog; None before a first commit."""
-    partitions = describe(connection, [state])[state].partitions
-    with reader(connection) as consumer:
-        for partition in range(partitions):
-            low, high = bounds_of(consumer, state, partition)
-            found: dict[bytes, bytes | None] = {}
-            spans = {(state, partition): (low, high)} if low < high else {}
-            for taken in read_spans(consumer, spans):
-                found |= {message.key() or b"": message.value() for message in taken.messages}
-                if SOURCES in found:  # the head follows its pages
-                    break
-            if (value := read_paged(SOURCES, found.get)) is not None:
-                return decode_sources(value)
-    return None
 
 
 def _missing(names: Sequence[str]) -> SettingsError:

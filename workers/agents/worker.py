@@ -6,19 +6,28 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from workers.agents.contribute import ContributeShard, ContributeStage
+from workers.agents.growth import Growth
 from workers.agents.monitor import OperatorPort
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
+from workers.agents.source_shard import SourceShard
 from workers.agents.state import await_coordinator, check_states, load_key
-from workers.agents.topics import Topics, check_topics, connection_of, watch_topics
+from workers.agents.topics import (
+    Topics,
+    check_topics,
+    connection_of,
+    first_state_topic,
+    watch_topics,
+)
 from workers.events.formats.reader import RecordFormats
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials
@@ -43,6 +52,7 @@ from workers.runtime.errors import SettingsError
 from workers.runtime.frozen import check_frozen
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
+from workers.runtime.printing import iso_time
 from workers.runtime.process import keep_freed_memory
 from workers.settings.settings import Settings
 
@@ -84,12 +94,13 @@ class Factory:
             "commit_interval_s": settings.worker.commit_interval_ms / 1000,
             "max_behind_ms": settings.max_behind_ms,
         }
+        self.owners = topics.partitions(contributions)
         self._stream = ContributeStage(
             **common,
             sources=topics.sources,
             contributions=contributions,
-            owners=topics.partitions(contributions),
-            origins=None if topics.by_user is None else len(topics.origins),
+            owners=self.owners,
+            origins=None if topics.by_user is None else topics.origins.first_count,
             reader=self._reader,
             declared=MappingProxyType(declared_keys(settings)),
             key=key,
@@ -107,7 +118,7 @@ class Factory:
         check_frozen((self.mechanisms, self._stream, self._by_user, connection), "factory")
 
     @property
-    def stages(self) -> dict[str, dict[str, Callable[[int], Shard]]]:
+    def stages(self) -> dict[str, dict[str, Callable[[int], Shard | None]]]:
         origins = () if self._by_user is None else self._by_user.sources.topics
         return {
             REKEY: {topic.name: partial(self.rekey, topic) for topic in origins},
@@ -117,21 +128,39 @@ class Factory:
             RELEASE: {self._stream.contributions: self.release},
         }
 
-    def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
+    @property
+    def cannot_grow(self) -> str | None:
+        """Why partitions that an events topic gets cannot join; None if they can."""
+        if any(lane.max_items_per_user is not None for lane in self._stream.lanes):
+            return (
+                "users would move to other partitions in the middle of an epoch; "
+                "privacy.rekey = true, under a new worker.name, allows it"
+            )
+        return None
+
+    def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard | None:
+        """Return the shard of an origin; None if the partition has not joined."""
         assert self._by_user is not None, "only where events are sent on by user"
-        place = self._by_user.sources.place(topic, partition)
+        if (place := self._by_user.sources.find(topic.name, partition)) is None:
+            return None
         assignment = self._assignment(REKEY, place.number, self.settings.rekey_state_topic)
         return RekeyShard(assignment, place, self._by_user, make_format=self._formats.make)
 
-    def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
-        place, state = self.sources.place(topic, partition), self.settings.contribute_state_topic
+    def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard | None:
+        """Return the shard of a source partition; None if the partition has not joined."""
+        place, state = (
+            self.sources.find(topic.name, partition),
+            self.settings.contribute_state_topic,
+        )
+        if place is None:
+            return None
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
             assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
         )
 
     def release(self, partition: int) -> ReleaseShard:
-        settings, owners, guard = self.settings, self._stream.owners, None
+        settings, owners, guard = self.settings, self.owners, None
         if self._ceiling is not None:
             guard = CeilingGuard(self._ceiling, partition, owners, self._others)
         return ReleaseShard(
@@ -143,7 +172,7 @@ class Factory:
         )
 
     def merge(self, partition: int) -> Merge:
-        state, owners = self.settings.release_state_topic, self._stream.owners
+        state, owners = self.settings.release_state_topic, self.owners
         built = histograms(
             Histogram,
             self.settings,
@@ -156,7 +185,7 @@ class Factory:
         return Merge(
             built,
             key=self._key,
-            sources=len(self.sources),
+            sources=self.sources.first_count,
             owners=owners,
             directory=self._data_dir,
             gil_lock=self._gil_lock,
@@ -212,6 +241,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             topics = _topics(settings, connection, metrics, operator)
             copies = None if topics.embedded else data_dir
             factory = Factory(settings, connection, topics, key, copies, metrics)
+            _log_sources(topics)
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
@@ -246,12 +276,6 @@ def _log_start(factory: Factory) -> None:
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
     logger.info("worker %s", settings.worker.name)
-    if not topics.plain:
-        for topic in topics.origins.topics:
-            first = topics.origins.place(topic, 0).number
-            last = first + topic.partitions - 1
-            what = "source partitions" if topics.by_user is None else "origins"
-            logger.info("%s %d to %d are those of topic %s", what, first, last, topic.name)
     built = list(zip(settings.histograms, factory.mechanisms, strict=True))
     for config, mechanism in built:
         promise, names = mechanism.guarantee, (config.name, mechanism.kind)
@@ -259,6 +283,20 @@ def _log_start(factory: Factory) -> None:
         logger.info("histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch", *figures)
     for warning in warnings_of(built):
         logger.warning("%s", warning)
+
+
+def _log_sources(topics: Topics) -> None:
+    """Say which source partitions are which, unless they are those of the only topic."""
+    origins = topics.origins
+    if topics.plain and not origins.joined:
+        return
+    what = "source partitions" if topics.by_user is None else "origins"
+    for (name, at), places in groupby(origins, lambda place: (place.topic.name, place.watermark)):
+        numbers = [place.number for place in places]
+        joined = "" if at is None else f", joined at {iso_time(at)}"
+        logger.info(
+            "%s %d to %d are those of topic %s%s", what, numbers[0], numbers[-1], name, joined
+        )
 
 
 def _prepare() -> None:
@@ -279,19 +317,38 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     settings, connection, topics = factory.settings, factory.connection, factory.topics
     metrics = factory.metrics
     app = build_app(factory)
-    read = {stage: names for stage, names in factory.stages.items() if names}
-    partitions = {stage: sum(map(topics.partitions, names)) for stage, names in read.items()}
+    rekeys = topics.by_user is not None
+    partitions = {REKEY: len(topics.origins)} if rekeys else {}
+    partitions |= {CONTRIBUTE: len(topics.sources), RELEASE: factory.owners}
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 
-    def give_up() -> None:
+    def in_loop(call: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop has already ended
-            loop.call_soon_threadsafe(app.handover.stop_for_outage)
+            loop.call_soon_threadsafe(call, *args)
+
+    give_up = partial(in_loop, app.handover.stop_for_outage)
+
+    def grow(now: Sequence[SourceTopic]) -> None:
+        for shard in list(app.handover.shards.values()):
+            if isinstance(shard, SourceShard) and shard.stage == (REKEY if rekeys else CONTRIBUTE):
+                shard.grow(now)
+
+    growth = None
+    if not topics.embedded:
+        growth = Growth(
+            connection,
+            first_state_topic(settings),
+            topics.origins,
+            grow=partial(in_loop, grow),
+            restart=give_up,
+            refusal=None if rekeys else factory.cannot_grow,
+        )
 
     try:
         with (
             watch_kafka(connection, topics.used, metrics.outage, metrics.waits, give_up),
-            watch_topics(settings, connection, topics, metrics),
+            watch_topics(settings, connection, topics, metrics, growth),
         ):
             return run_app(app)
     finally:

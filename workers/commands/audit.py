@@ -123,7 +123,9 @@ class Auditor:
         stream = self._topics.stream(settings.contributions_topic, settings.release_state_topic)
         of: Any = {"key": self._key, "stream": stream, "owner": owner, "owners": self._owners}
         fresh = histograms(RecomputedHistogram, settings, self._built, **of)
-        return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
+        return Merge(
+            fresh, key=self._key, sources=self._topics.sources.first_count, owners=self._owners
+        )
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
         """Release an owner partition's ticks again; remove matches from the published snapshots."""

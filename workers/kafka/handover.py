@@ -75,11 +75,12 @@ class Handover:
 
     def __init__(
         self,
-        factories: Mapping[str, Callable[[int], Shard]],
+        factories: Mapping[str, Callable[[int], Shard | None]],
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
+        """`factories` make the shard of a topic's partition; None: it is not read (yet)."""
         self.factories = dict(factories)
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
@@ -113,7 +114,8 @@ class Handover:
             return {}
         self._unassigned_s = None
         factories = self.factories
-        self.shards = new = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
+        made = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
+        self.shards = new = {tp: shard for tp, shard in made.items() if shard is not None}
         if not new:
             self.assigned = True
             return {}

@@ -29,11 +29,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
     AdminClient,
     ClusterMetadata,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -269,10 +270,11 @@ def find_problems(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) 
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
     origins = f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
     by_user = [f"{topic.name} has" for topic in plan if topic.purpose == BY_USER]
+    growing = find_growing(plan, existing)
     for topic, here in _existing(plan, existing):
         name, purpose, has = topic.name, topic.purpose, here.partitions
         # librdkafka's partitioner places rejects and snapshots: any count works.
-        if has == topic.partitions or purpose in (REJECTS, SNAPSHOTS):
+        if has == topic.partitions or purpose in (REJECTS, SNAPSHOTS) or topic in growing:
             pass
         elif purpose in (CONTRIBUTE_STATE, REKEY_STATE):
             read = by_user[0] if by_user and purpose != REKEY_STATE else origins
@@ -314,8 +316,37 @@ def _existing(
     return ((topic, existing[topic.name]) for topic in plan if topic.name in existing)
 
 
+def find_growing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
+    """Return the state topic of the stage that reads the events, if it lacks partitions of theirs.
+
+    They join later (`agents/growth.py`); those of the by-user topic never do.
+    """
+    rekey = any(topic.purpose == BY_USER for topic in plan)
+    state = REKEY_STATE if rekey else CONTRIBUTE_STATE
+    return [
+        topic
+        for topic, here in _existing(plan, existing)
+        if topic.purpose == state and here.partitions < topic.partitions
+    ]
+
+
 def missing(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[Topic]:
     return [topic for topic in plan if topic.name not in existing]
+
+
+def add_partitions(connection: Connection, topic: str, partitions: int) -> None:
+    """Add partitions to a state topic, up to `partitions`; SettingsError if that is refused."""
+    with connection.admin() as admin:
+        [asked] = admin.create_partitions([NewPartitions(topic, partitions)]).values()
+        try:
+            asked.result(timeout=_ANSWER_S)
+        except KafkaException as exc:
+            # Another worker may have added them just now.
+            if exc.args[0].code() != KafkaError.INVALID_PARTITIONS:
+                raise SettingsError(
+                    f"topic {topic} needs {partitions} partitions, and they could not be added: {exc.args[0].str()}; "
+                    "`quietcount topics -c FILE --create` adds them"
+                ) from exc
 
 
 def create_missing(

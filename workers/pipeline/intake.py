@@ -133,18 +133,26 @@ class Intake(Watermark):
         )
 
     def commit(
-        self, *, source: int, sequences: list[int], offset: int, max_bytes: int | None = VALUE_BYTES
+        self,
+        *,
+        source: int,
+        sequences: list[int],
+        offset: int,
+        sources: int = 0,
+        joining: bool = False,
+        max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
         """Return a commit's (owner partition, message) pairs; reset tallies, advance `sequences`.
 
-        If a tick has closed, every owner gets a message, which carries the watermark; else only
-        owners with contributions do. `sequences` are by owner.
+        If a tick has closed, or source partitions are joining, every owner gets a message, which
+        carries the watermark and how many `sources` there are; else only owners with contributions
+        do. `sequences` are by owner.
         """
         owners = len(sequences)
         shares, closes = self._builder.build(self._tallies.take(), owners), self.has_closed_tick()
         found: list[tuple[int, Message]] = []
         for to in range(owners):
-            if not (closes or shares[to]):
+            if not (closes or joining or shares[to]):
                 continue
             pages = messages(
                 shares[to],
@@ -154,6 +162,7 @@ class Intake(Watermark):
                 watermark=self.watermark,
                 first=self.first,
                 key=self._key.fingerprint,
+                sources=sources,
                 max_bytes=max_bytes,
             )
             sequences[to] += len(pages)

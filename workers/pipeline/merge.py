@@ -182,7 +182,10 @@ class Merge:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         gil_lock: GilLock | None = None,
     ) -> None:
-        """`directory` is as in `WaitingSections`; the worker's shards share `gil_lock`."""
+        """`sources` is how many source partitions there were at first; messages tell of later ones.
+
+        `directory` is as in `WaitingSections`; the worker's shards share `gil_lock`.
+        """
         self.histograms = histograms
         self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
@@ -209,10 +212,14 @@ class Merge:
                 f"contributions offset {offset}: written with another key than the key file holds: give every worker "
                 "of this name the same key file"
             )
+        join(self.watermarks, message)
+        joined = len(self.watermarks) - len(self._sequences)
+        self._firsts += [None] * joined
+        self._sequences += [0] * joined
         if not 0 <= message.source < len(self.watermarks):
             raise StateRefused(
-                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
-                "count changed; start a new worker name, or new generations on new internal topics"
+                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: "
+                "it has not joined; start a new worker name, or new generations on new internal topics"
             )
         if offset >= self._position:
             self._follow(message, offset)
@@ -359,7 +366,9 @@ class Merge:
             raise StateRefused(
                 "the key file holds another key than the one this state was made with: restore the old key file"
             )
-        refuse_other_count("the events topic", len(self.watermarks), len(progress.watermarks))
+        if len(progress.watermarks) < len(self.watermarks):
+            now, then = len(self.watermarks), len(progress.watermarks)
+            refuse_other_count("the events topic", now, then)
         refuse_other_count("the contributions topic", self.owners, progress.owners)
         for refusal in removal_refusals(progress.histograms, [h.name for h in self.histograms]):
             raise StateRefused(refusal)
@@ -408,6 +417,16 @@ class Merge:
             life.until = end_ms
         self._retired.append((name, life))
         self._deletions += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+
+
+def join(watermarks: list[int | None], message: Message) -> None:
+    """Append the source partitions that a message of source partition 0 tells of.
+
+    They close no tick before its watermark: it has released none that ends later, since a tick also
+    waits for that watermark.
+    """
+    if message.source == 0:
+        watermarks += [message.watermark] * (message.sources - len(watermarks))
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
+"""Progress records, read from a state topic without a worker or a key.
 
 The only exact figure in a progress record is an offset. `read_newest` reads uncommitted records, so
 it includes epochs that another worker is about to commit, and misses no acknowledged commit. (A
@@ -15,7 +15,7 @@ from workers.kafka.reading import Partition, bounds_of, read_partition, read_spa
 from workers.kafka.topics import describe
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import decode_stored, read_paged
-from workers.pipeline.merge import VERSION, ReleaseProgress
+from workers.pipeline.merge import VERSION, ReleaseProgress, join
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import internal_topics
 
@@ -36,6 +36,7 @@ def complete_ms(
     marks = list(progress.watermarks)
     for record in read_partition(connection, contributions, partition, since=progress.position):
         message = decode(record.value() or b"")
+        join(marks, message)
         if message.page == message.pages and 0 <= message.source < len(marks):
             marks[message.source] = message.watermark
     known = [mark for mark in marks if mark is not None]
@@ -80,6 +81,18 @@ def read_newest(
 
 def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, ReleaseProgress]:
     found: dict[Partition, ReleaseProgress] = {}
+    for where, value in newest_values(consumer, wanted).items():
+        found[where] = read_progress(value)
+        if (version := found[where].version) != VERSION:
+            raise StateRefused(
+                f"{where[0]}[{where[1]}]: its progress has version {version}, this program reads {VERSION}: upgrade"
+            )
+    return found
+
+
+def newest_values(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, bytes]:
+    """Return the newest progress record of each partition of a state topic that has one."""
+    found: dict[Partition, bytes] = {}
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
     newest = NEWEST
@@ -101,12 +114,7 @@ def _newest(consumer: Consumer, wanted: Iterable[Partition]) -> dict[Partition, 
                             whole[where] = value
                     except StateRefused as error:  # some of its pages may be further back
                         cut[where] = error
-        for where, value in whole.items():
-            found[where] = read_progress(value)
-            if (version := found[where].version) != VERSION:
-                raise StateRefused(
-                    f"{where[0]}[{where[1]}]: its progress has version {version}, this program reads {VERSION}: upgrade"
-                )
+        found |= whole
         for where, refusal in cut.items():
             if where not in whole and spans[where][0] == bounds[where][0]:
                 raise refusal

@@ -9,7 +9,8 @@
 Every re-keying commit ends with a mark in each partition: all earlier events of this origin are
 there, and no later one counts before `watermark`. So a source partition's watermark is the minimum
 over its origins, however their records interleave. Marks of an origin are numbered: if one is
-missing or repeated, so are events, and processing stops. Reasons: decisions/0014.
+missing or repeated, so are events, and processing stops. Origins that join later begin at the
+watermark of the mark of origin 0 that tells of them. Reasons: decisions/0014 and 0031.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from workers.events.reader import Reject
 from workers.events.user_reader import HAS_KEY, NO_TIME, parse_markers
 from workers.kafka.records import Records
 from workers.pipeline.ledger_blocks import UNDECODABLE
+from workers.pipeline.sources import PARTITIONS_MAX
 from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"
@@ -33,10 +35,13 @@ _NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KE
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Re-keying progress of origin `origin` of `of`; `sequence` from 0, `watermark` in Unix ms."""
+    """Re-keying progress of origin `origin` of `of`; `sequence` from 0, `watermark` in Unix ms.
+
+    Of marks after the first, only those of origin 0 tell of more origins.
+    """
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
-    of: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+    of: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
     sequence: int
     watermark: int | None
 
@@ -55,7 +60,7 @@ class Origins:
     """Progress of all origins at one source partition. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
-        """Without `number` (replay), take it from the first mark and accept any first sequences."""
+        """Begin with `number`; None (replay): that of the first mark, and any first sequences."""
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]
 
@@ -83,12 +88,16 @@ class Origins:
         return [reject for reject in rejects if reject.index not in marks]
 
     def _take(self, mark: Mark, where: str) -> None:
-        if not (self._strict or self.all):
+        if not self.all:
             self.all = [Origin() for _ in range(mark.of)]
-        if mark.of != len(self.all):
+        if mark.origin == 0 or not self._strict:
+            begin = mark.watermark if mark.origin == 0 else None
+            self.all += [Origin(0, begin) for _ in range(len(self.all), mark.of)]
+        if mark.origin >= len(self.all):
             raise StateRefused(
-                f"{where}: a mark of {mark.of} partitions of events, of which there are {len(self.all)}: another number of "
-                "them needs a new worker name (a new stream, charged again)"
+                f"{where}: a mark of partition {mark.origin} of the events, of which {len(self.all)} are known: "
+                "a topic of this worker was deleted or cut. Restore it, or continue under a new worker.name "
+                "(a new epoch, charged again)"
             )
         origin = self.all[mark.origin]
         if mark.sequence != origin.sequence and (self._strict or origin.sequence > 0):

@@ -1,11 +1,13 @@
 """Source partitions of a worker: every partition of every events topic, in one numbering.
 
-Numbers run from 0, by topic name and then by partition. They identify stage 1's state partition,
-transactional id, directory and message source, so a worker's first commit fixes the set: another
-set would renumber partitions.
+Numbers identify stage 1's state partition, transactional id, directory and message source, so they
+never change. The first commit fixes the set of topics, numbered by topic name and then by
+partition. Partitions that a topic gets later take the next numbers when they *join*: source
+partition 0 commits that in its progress, and tells every owner in the same transaction. Until then
+nobody reads them (decisions/0031).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -13,8 +15,10 @@ from workers.kafka.topics import ZERO_ID, refuse_without_ids
 from workers.pipeline.ledger_blocks import decode_stored
 from workers.runtime.errors import StateRefused
 
-#: Key of the set in stage 1's state.
+#: Key of the first set in stage 1's state.
 SOURCES = b"sources"
+#: More than any cluster has; what is read back must not take all memory.
+PARTITIONS_MAX = 1_000_000
 _NEW_NAME = "a new worker name (a new stream, charged again)"
 
 
@@ -26,10 +30,25 @@ class SourceTopic(msgspec.Struct, frozen=True, array_like=True):
     id: str | None
 
 
+class Joined(msgspec.Struct, frozen=True, array_like=True):
+    """Growth of a topic to `partitions`.
+
+    The new ones close no tick before `watermark`, source partition 0's at that time: events dated
+    earlier are late. None: no tick was closed yet.
+    """
+
+    topic: str
+    partitions: int
+    watermark: int | None
+
+
 class Place(msgspec.Struct, frozen=True):
+    """`watermark` is where a partition that joined later begins."""
+
     number: int
     topic: SourceTopic
     partition: int
+    watermark: int | None = None
 
     def __str__(self) -> str:
         return f"{self.topic.name}[{self.partition}]"
@@ -40,41 +59,63 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The events topics, in order; `plain`: one topic is named, so the set need not be stored."""
+    """The counted partitions, in the order of their numbers.
 
-    topics: tuple[SourceTopic, ...]
+    `first` has the topics, in order, with the partitions of the first commit. `plain`: one topic is
+    named, so the set need not be stored.
+    """
+
+    first: tuple[SourceTopic, ...]
     plain: bool = True
+    joined: tuple[Joined, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(topic.name for topic in self.topics)
+        return ", ".join(topic.name for topic in self.first)
 
     def __len__(self) -> int:
         return sum(topic.partitions for topic in self.topics)
 
     def __iter__(self) -> Iterator[Place]:
-        for topic in self.topics:
-            for partition in range(topic.partitions):
-                yield self.place(topic, partition)
+        topics = {topic.name: topic for topic in self.topics}
+        counts = dict.fromkeys(topics, 0)
+        first = (Joined(topic.name, topic.partitions, None) for topic in self.first)
+        number = 0
+        for each in (*first, *self.joined):
+            for partition in range(counts[each.topic], each.partitions):
+                yield Place(number, topics[each.topic], partition, each.watermark)
+                number += 1
+            counts[each.topic] = each.partitions
 
-    def place(self, topic: SourceTopic, partition: int) -> Place:
-        # `check` refuses partitions added since.
-        before = self.topics[: self.topics.index(topic)]
-        return Place(sum(each.partitions for each in before) + partition, topic, partition)
+    @property
+    def first_count(self) -> int:
+        return sum(topic.partitions for topic in self.first)
 
-    def check(self, place: Place) -> None:
-        """Raise StateRefused for a partition added to a topic: its number belongs to another."""
-        if place.partition >= place.topic.partitions:
-            raise StateRefused(
-                f"the events topic {place.topic.name} got more partitions than the {place.topic.partitions} that it had: "
-                f"a changed partition count needs {_NEW_NAME}"
-            )
+    @property
+    def topics(self) -> tuple[SourceTopic, ...]:
+        """The topics with the partitions that are counted now."""
+        now = {joined.topic: joined.partitions for joined in self.joined}
+        return tuple(
+            SourceTopic(topic.name, now.get(topic.name, topic.partitions), topic.id)
+            for topic in self.first
+        )
+
+    def find(self, topic: str, partition: int) -> Place | None:
+        """Return a counted partition's place; None for one that has not joined."""
+        return next((place for place in self if place.log == (topic, partition)), None)
+
+    def grown(self, now: Sequence[SourceTopic], watermark: int | None) -> tuple[Joined, ...]:
+        """Return the growth so far and that to the partitions of `now`."""
+        counted = {topic.name: topic.partitions for topic in self.topics}
+        more = (one for one in now if one.partitions > counted.get(one.name, one.partitions))
+        return *self.joined, *(Joined(one.name, one.partitions, watermark) for one in more)
 
     def encoded(self) -> bytes:
-        return msgspec.json.encode(StoredSources(topics=self.topics))
+        """Encode the first set, which every state of stage 1 stores once."""
+        return msgspec.json.encode(StoredSources(topics=self.first))
 
 
 class StoredSources(msgspec.Struct, frozen=True):
-    """The set in stage 1's state; a JSON object, as paging requires."""
+    """The first set in stage 1's state; a JSON object, as paging requires."""
 
     topics: tuple[SourceTopic, ...]
 
@@ -87,14 +128,16 @@ def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:
     return decode_stored(_DECODER, value, "the stored set of topics").topics
 
 
-def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
-    """Raise StateRefused if the topics differ from the state's, saying which and how."""
+def refuse_other_set(now: Sequence[SourceTopic], then: Sequence[SourceTopic]) -> None:
+    """Raise StateRefused if topics are others than the state's, or have fewer partitions."""
     of_then = {topic.name: topic for topic in then}
-    if [topic.name for topic in now.topics] != [topic.name for topic in then]:
+    names = [topic.name for topic in now]
+    if names != [topic.name for topic in then]:
         raise StateRefused(
-            f"the events topics are {now}; the state was made with {', '.join(of_then)}: another set of topics takes {_NEW_NAME}"
+            f"the events topics are {', '.join(names)}; the state was made with {', '.join(of_then)}: another set of "
+            f"topics takes {_NEW_NAME}"
         )
-    for topic in now.topics:
+    for topic in now:
         refuse_other_topic(topic, of_then[topic.name].partitions, of_then[topic.name].id)
 
 
@@ -108,8 +151,9 @@ def refuse_other_count(topic: str, now: int, then: int) -> None:
 
 
 def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
-    """Raise StateRefused if a topic's partition count or id differs from the state's."""
-    refuse_other_count(f"the events topic {now.name}", now.partitions, partitions)
+    """Raise StateRefused if a topic has another id than the state's, or fewer partitions."""
+    if now.partitions < partitions:
+        refuse_other_count(f"the events topic {now.name}", now.partitions, partitions)
     if now.id != topic_id:
         if topic_id in (None, ZERO_ID):
             refuse_without_ids(f"the state of {now.name}")

@@ -1,0 +1,144 @@
+"""Partitions that the events topics get while workers run: who notices, and when they count.
+
+Every worker looks at the topics' partition counts. On growth it adds the missing partitions to the
+state topic, and asks the shard of source partition 0, if it is here, to let the new ones join
+(`SourceShard.grow`). A worker that finds in that shard's progress partitions that it does not know
+restarts its run, and so numbers and reads them (decisions/0031).
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from workers.agents.source_shard import SourceProgress
+from workers.kafka.clients import Connection
+from workers.kafka.reading import bounds_of, read_spans, reader
+from workers.kafka.topics import add_partitions, describe
+from workers.pipeline.ledger_blocks import decode_stored, read_paged
+from workers.pipeline.progress import newest_values
+from workers.pipeline.sources import (
+    SOURCES,
+    Sources,
+    SourceTopic,
+    decode_sources,
+    refuse_other_count,
+    refuse_other_set,
+)
+from workers.runtime.errors import SettingsError
+
+logger = logging.getLogger(__name__)
+
+_DECODER = msgspec.json.Decoder(SourceProgress)
+
+
+def counted_sources(
+    connection: Connection, state: str, now: tuple[SourceTopic, ...], *, plain: bool
+) -> Sources:
+    """Return the counted partitions of the topics `now`: as topic `state` has them, else all.
+
+    Raise StateRefused for another set of topics, fewer partitions, or unreadable state.
+    """
+    progress = _progress(connection, state)
+    if progress is None:
+        return Sources(now, plain)
+    first, number = now, sum(topic.partitions for topic in now)
+    if progress.sources != number:
+        stored = stored_topics(connection, state)
+        if stored is None:  # the state of one topic
+            refuse_other_count(f"the set of {len(now)} events topics", len(now), 1)
+            [topic] = now
+            stored = (SourceTopic(topic.name, progress.sources, topic.id),)
+        refuse_other_set(now, stored)
+        first = tuple(
+            SourceTopic(topic.name, then.partitions, topic.id)
+            for topic, then in zip(now, stored, strict=True)
+        )
+    return Sources(first, plain, progress.joined)
+
+
+def _progress(connection: Connection, state: str) -> SourceProgress | None:
+    """Return source partition 0's progress; before it has one, any other's."""
+    partitions = describe(connection, [state])[state].partitions
+    with reader(connection) as consumer:
+        found = newest_values(consumer, [(state, 0)])
+        if not found:
+            found = newest_values(consumer, [(state, one) for one in range(1, partitions)])
+    for value in found.values():
+        return decode_stored(_DECODER, value, f"{state}: the stored progress")
+    return None
+
+
+def stored_topics(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
+    """Return the first set, which begins every changelog; None before a first commit."""
+    partitions = describe(connection, [state])[state].partitions
+    with reader(connection) as consumer:
+        for partition in range(partitions):
+            low, high = bounds_of(consumer, state, partition)
+            found: dict[bytes, bytes | None] = {}
+            spans = {(state, partition): (low, high)} if low < high else {}
+            for taken in read_spans(consumer, spans):
+                found |= {message.key() or b"": message.value() for message in taken.messages}
+                if SOURCES in found:  # the head follows its pages
+                    break
+            if (value := read_paged(SOURCES, found.get)) is not None:
+                return decode_sources(value)
+    return None
+
+
+class Growth:
+    """What a worker does, during one run, about partitions that have not joined."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        state: str,
+        sources: Sources,
+        *,
+        grow: Callable[[Sequence[SourceTopic]], object],
+        restart: Callable[[], object],
+        refusal: str | None = None,
+    ) -> None:
+        """`grow` asks the shard of source partition 0; `refusal`: why none can join, if so."""
+        self._connection, self._state, self._sources = connection, state, sources
+        self._grow, self._restart, self._refusal = grow, restart, refusal
+        self._said = ""
+
+    def look(self, counts: Mapping[str, int]) -> None:
+        """Compare the counted partitions with those on the cluster, by topic."""
+        topics = self._sources.topics
+        now = tuple(
+            SourceTopic(one.name, max(one.partitions, counts.get(one.name, 0)), one.id)
+            for one in topics
+        )
+        new = [one for one, before in zip(now, topics, strict=True) if one != before]
+        if not new:
+            return
+        what = ", ".join(
+            f"the events topic {one.name} has {one.partitions} partitions now" for one in new
+        )
+        number = len(self._sources)
+        if self._refusal is not None:
+            self._say(
+                "%s, but only %d source partitions are counted: %s", what, number, self._refusal
+            )
+            return
+        progress = _progress(self._connection, self._state)
+        if progress is not None and len(progress.joined) > len(self._sources.joined):
+            logger.info("%s: restarting to read the new ones", what)
+            self._restart()
+            return
+        needed = sum(one.partitions for one in now)
+        if counts.get(self._state, 0) < needed:
+            try:
+                add_partitions(self._connection, self._state, needed)
+            except SettingsError as error:
+                self._say("%s, but only %d source partitions are counted: %s", what, number, error)
+            return  # its new partitions must be known before they are used
+        self._say("%s: the new ones join", what)
+        self._grow(now)
+
+    def _say(self, text: str, *parts: object) -> None:
+        if text % parts != self._said:
+            self._said = text % parts
+            logger.warning(text, *parts)
