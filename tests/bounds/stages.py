@@ -232,14 +232,14 @@ class Stages:
         found: dict[str, Cost] = {}
         if self._settings.privacy.rekey:
             assert factory._by_user is not None
-            rekey = factory.rekey(factory._by_user.sources.topics[0], 0)
+            rekey = factory.rekey(next(iter(factory._by_user.sources)))
             self._give_format(rekey, factory)
             found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
             values = [value for value, _ in committed.forwarded]
             keys = [key for _, key in committed.forwarded]
             if not values or only == "rekey":
                 return found
-        contribute = factory.contribute(factory.sources.topics[0], 0)
+        contribute = factory.contribute(next(iter(factory.sources)))
         self._give_format(contribute, factory)
         found["contribute"], committed = self._stage(contribute, keys, values, shape.codec, memory)
         topic = self._settings.contributions_topic

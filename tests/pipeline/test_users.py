@@ -220,7 +220,7 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     no_user = "field 'who' is not a string or a whole number"
     assert [r.reason for r in rejects] == ["missing field 'who'", no_user, no_user]
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
-    placement = Placement("murmur2", at, 64)
+    placement = Placement("murmur2", at, [(0, 64)])
     placed = SourceReader(event_reader(events, "who"), ANY, placement, earliest_ms=0)
     found, rejects = one(placed.read(Records.of(good)))
     assert users_of(found) == [digest("17")]

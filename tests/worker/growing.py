@@ -12,15 +12,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.broker import LASTING, broker
 from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
+from workers.kafka.placement import partitions_of
 
 LABELS = [f"item-{i}" for i in range(20)]
 KEYS = ("k0", "k1", "k2")
@@ -42,12 +45,19 @@ def grow(site: Site, topic: str, partitions: int) -> None:
     site.places += [(topic, partition) for partition in range(known, partitions)]
 
 
+def home(user: bytes, partitions: int) -> int:
+    data, place = np.frombuffer(user, dtype=np.uint8), np.array([[0, len(user)]])
+    return int(partitions_of(data, place, partitions)[0])
+
+
 class Load:
     """Events at a steady rate, to every partition that there is."""
 
-    def __init__(self, site: Site, rng: random.Random) -> None:
-        self._site, self._rng = site, rng
-        self.sent: Counter[str] = Counter()
+    def __init__(self, site: Site, rng: random.Random, *, by_user: bool) -> None:
+        """`by_user`: record keys are users, each of one event, and place them."""
+        self._site, self._rng, self._by_user = site, rng, by_user
+        #: Label, event time, user and place of every event.
+        self.sent: list[tuple[str, int, bytes, int]] = []
         self.last_ms = 0
 
     @contextmanager
@@ -68,10 +78,12 @@ class Load:
             thread.join()
 
     def send(self, place: int) -> None:
-        label, self.last_ms = self._rng.choice(LABELS), now_ms()
-        event = sale([label], self.last_ms, self._rng.choice(KEYS), who=f"u{self._rng.random()}")
-        self._site.produce(place, [event], flush=False)
-        self.sent[label] += 1
+        label, self.last_ms, who = self._rng.choice(LABELS), now_ms(), f"u{self._rng.random()}"
+        event, user = sale([label], self.last_ms, self._rng.choice(KEYS), who=who), who.encode()
+        if self._by_user:
+            place = home(user, len(self._site.places))
+        self._site.produce(place, [event], key=user, flush=False)
+        self.sent.append((label, self.last_ms, user, place))
 
 
 def growing(
@@ -82,10 +94,12 @@ def growing(
     kills: int,
     seed: int,
     rekey: bool = False,
+    users: bool = False,
 ) -> dict[str, Any]:
     """Run the test, assert every result, and return figures.
 
     `steps` are partitions by topic, the first at the start; `kills` workers are killed in each.
+    `users`: record keys place them on the partitions of the only topic, without `rekey`.
     """
     rng = random.Random(seed)
     given: dict[str, Any] = {"partitions": steps[0][0]}
@@ -97,10 +111,14 @@ def growing(
             "privacy": {"unit": "user", "rekey": True},
         }
         given |= {"worker": {"user_partitions": 2}}
-    bounds = {"max_items_per_user": 2} if rekey else {}
+    bounds: dict[str, Any] = {"max_items_per_user": 2} if rekey or users else {}
+    if users:
+        of = {"user": "$key", "partitioner": "murmur2", "grace": "2s", "max_ahead": "1s"}
+        given |= {"events": of, "privacy": {"unit": "user"}}
+        bounds |= {"horizon": 20}
     site = Site(bootstrap, directory, [unk(**bounds), unk("wide", tick="3s", **bounds)], **given)
     workers = {name: site.worker(name) for name in ("one", "two")}
-    load, killed, joined_s = Load(site, rng), 0, []
+    load, killed, joined_s = Load(site, rng, by_user=users), 0, []
     try:
         with load.running():
             site.wait_published(now_ms())
@@ -115,9 +133,10 @@ def growing(
                     workers[victim].kill()
                     killed += 1
                     workers[victim] = site.worker(victim)
-                wanted = f"release-{sum(step)}"
-                until(lambda: joined(site, workers.values()) == sum(step), f"{wanted} joined")
+                wait_joined(workers.values(), sum(step))
                 joined_s.append(round(time.monotonic() - began, 1))
+                if users:
+                    time.sleep(max(0, moves_of(workers.values())[-1] / 1000 - time.time() + 10))
                 site.wait_published(now_ms())
         assert site.producer.flush(60) == 0
         site.wait_published(load.last_ms + 2_000)
@@ -126,26 +145,44 @@ def growing(
     finally:
         for worker in workers.values():
             worker.kill()
+    moves = list(zip(moves_of(workers.values()), [sum(step) for step in steps[1:]], strict=False))
+    expected: Counter[str] = Counter()
+    for label, at, user, place in load.sent:
+        number = max([n for from_ms, n in moves if at >= from_ms], default=steps[0][0])
+        expected[label] += not users or home(user, number) == place
     lane = site.settings.histograms[0].lane
     found: Counter[str] = Counter()
     for what, n in site.contributed().items():
         if what.lane == lane:
             found[what.label] += n
-    assert found == load.sent, (found - load.sent, load.sent - found)
-    assert site.reasons() == []
+    assert found == expected, (found - expected, expected - found)
+    assert len(site.reasons()) == len(load.sent) - expected.total()
     site.assert_clean()
-    figures = {"events": load.sent.total(), "kills": killed, "joined_s": joined_s}
+    figures = {"events": len(load.sent), "kills": killed, "joined_s": joined_s}
+    figures["rejected"] = len(load.sent) - expected.total()
     return figures | {"snapshots": len(site.snapshots())}
 
 
-def joined(site: Site, workers: Any) -> int:
-    """Return how many partitions of events a worker's log counts."""
-    counts = [0]
-    for worker in workers:
-        for line in worker.output().splitlines():
-            if " are counted" in line and "joined" in line:
-                counts.append(int(line.rpartition(": ")[2].split()[0]))
-    return max(counts)
+def moves_of(workers: Iterable[Worker]) -> list[int]:
+    """Return the times from which users are placed on more partitions, in ms."""
+    directory, said = next(iter(workers)).log.parent, "users are placed on all of them from "
+    found = set()
+    for log in directory.glob("worker-*.log"):
+        for line in log.read_text().splitlines():
+            if said in line:
+                text = line.rpartition(said)[2].split()[0].replace("Z", "+00:00")
+                found.add(round(datetime.fromisoformat(text).timestamp() * 1000))
+    return sorted(found)
+
+
+def wait_joined(workers: Iterable[Worker], number: int) -> None:
+    """Wait until a worker reads `number` source partitions or origins."""
+    said = f" to {number - 1} are those of topic "
+    directory = next(iter(workers)).log.parent
+    until(
+        lambda: any(said in log.read_text() for log in directory.glob("worker-*.log")),
+        f"{number} partitions are read",
+    )
 
 
 def main() -> None:
@@ -154,6 +191,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--rekey", action="store_true")
+    parser.add_argument("--users", action="store_true")
     parser.add_argument("--two-topics", action="store_true")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
@@ -161,6 +199,7 @@ def main() -> None:
     steps = ((1, 1), (3, 1), (3, 4)) if given.two_topics else ((2,), (4,), (7,))
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as directory:
         of: dict[str, Any] = {"kills": given.kills, "seed": seed, "rekey": given.rekey}
+        of["users"] = given.users
         print(growing(bootstrap, Path(directory), steps=steps, **of))
 
 

@@ -22,7 +22,7 @@ from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import Origin, Origins, restore_originals
-from workers.pipeline.sources import Place, refuse_other_count
+from workers.pipeline.sources import NOTICE_MS, Place, next_epoch, refuse_other_count
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import GilLock
@@ -72,12 +72,18 @@ class ContributeShard(SourceShard):
         """`make_format` is as in `RecordFormats.make`; the worker's shards share `gil_lock`."""
         events, lanes = stream.events, stream.lanes
         self._intake = Intake(
-            lanes, events.grace_ms, stream.key, assignment.store, max_behind_ms=stream.max_behind_ms
+            lanes,
+            events.grace_ms,
+            stream.key,
+            assignment.store,
+            max_behind_ms=stream.max_behind_ms,
+            moves=[one.users_from for one in stream.sources.joined if one.users_from is not None],
         )
         super().__init__(assignment, place, stream, self._intake)
         placement = None
         if any(lane.max_items_per_user for lane in lanes):
-            placement = Placement(events.partitioner, place.partition, place.topic.partitions)
+            placements = stream.sources.placements
+            placement = Placement(events.partitioner, place.partition, placements)
         self._reader = SourceReader(stream.reader, stream.declared, placement, make_format(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
@@ -135,6 +141,14 @@ class ContributeShard(SourceShard):
         # Where the clock closes ticks by origin, the origins' marks say so.
         return self._origins is None and super().wants_end(now_ms)
 
+    def _users_from(self) -> int | None:
+        if self._origins is not None:
+            return None
+        stream = self._stream
+        lanes = [lane for lane in stream.lanes if lane.max_items_per_user is not None]
+        after_ms = time.time_ns() // 1_000_000 + stream.events.max_ahead_ms + NOTICE_MS
+        return next_epoch(lanes, after_ms) if lanes else None
+
     def _commit_all(self, offset: int) -> None:
         intake, topic = self._intake, self._stream.contributions
         closed, users = intake.ticks_closed(), intake.user_changes()
@@ -144,6 +158,7 @@ class ContributeShard(SourceShard):
                 sequences=self._sequences,
                 offset=offset,
                 sources=len(self._sources),
+                users_from=self._sources.users_from,
                 joining=self._joining,
             )
             messages = [Outgoing(topic, owner, None, message.encoded()) for owner, message in pages]

@@ -33,9 +33,10 @@ from workers.pipeline.sources import (
     refuse_other_topic,
 )
 from workers.pipeline.watermark import Watermark
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import SourcesGrown, StateRefused
 from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
+from workers.runtime.printing import iso_time
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings
 
@@ -174,20 +175,28 @@ class SourceShard(Shard):
         if self.partition == 0:
             self._growing = tuple(topics)
 
+    def _users_from(self) -> int | None:
+        """Return from when users may be placed on joining partitions; None: keys place no users."""
+        return None
+
     def _join(self) -> None:
-        joined = self._sources.grown(self._growing, self.watermark)
+        """Commit that partitions join; raise SourcesGrown: this run does not read them."""
+        joined = self._sources.grown(self._growing, self.watermark, self._users_from())
         self._growing = ()
-        if self.offset is not None and joined != self._sources.joined:
-            self._sources = msgspec.structs.replace(self._sources, joined=joined)
-            self._joining = True
-            self._commit_all(self.offset)
-            number, topics = len(self._sources), ", ".join(one.topic for one in joined)
-            logger.info(
-                "%s: more partitions of %s joined: %d are counted",
-                self.transactional_id,
-                topics,
-                number,
-            )
+        if self.offset is None or joined == self._sources.joined:
+            return
+        self._sources = msgspec.structs.replace(self._sources, joined=joined)
+        self._joining = True
+        self._commit_all(self.offset)
+        at, said = (
+            self._sources.users_from,
+            f"{len(self._sources)} partitions of {self._sources} are counted",
+        )
+        raise SourcesGrown(
+            said
+            if at is None
+            else f"{said}, and users are placed on all of them from {iso_time(at)} on"
+        )
 
     def _reject(self, records: Records, rejects: Sequence[Reject], relevant: int) -> None:
         """Add rejects to the next commit; `relevant`: records for a histogram, or rejected."""

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from workers.agents.growth import Growth, counted_sources, stored_topics
 from workers.kafka import topics as kafka_topics
-from workers.kafka.clients import Connection
+from workers.kafka.clients import Connection, forbidden
 from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
 from workers.kafka.unavailable import UsedTopics
 from workers.pipeline.sources import Sources, SourceTopic
@@ -152,12 +152,22 @@ def check_events(
     """Return the source partitions (`as_produced`: before re-keying), or raise SettingsError."""
     by_user = settings.privacy.rekey and not as_produced
     names = (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
-    existing = describe(connection, names)
+    state = first_state_topic(settings)
+    existing = describe(connection, [*names, state])
     for name in names:
         if name not in existing:
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
     plain, embedded = by_user or settings.events.topics.is_single, connection.embedded is not None
-    return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
+    found = Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded)
+    if by_user or embedded or state not in existing:
+        return found.sources
+    try:
+        return counted_sources(connection, state, found.origins.first, plain=plain)
+    except KafkaException as error:
+        if forbidden(error) is None:
+            raise
+        # Whoever may only read the events takes all their partitions as they are.
+        return found.sources
 
 
 def events_topics(

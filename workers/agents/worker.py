@@ -44,7 +44,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import SourceTopic
+from workers.pipeline.sources import Place, Sources, SourceTopic, next_epoch
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
@@ -119,41 +119,31 @@ class Factory:
 
     @property
     def stages(self) -> dict[str, dict[str, Callable[[int], Shard | None]]]:
-        origins = () if self._by_user is None else self._by_user.sources.topics
+        origins = Sources(()) if self._by_user is None else self._by_user.sources
         return {
-            REKEY: {topic.name: partial(self.rekey, topic) for topic in origins},
-            CONTRIBUTE: {
-                topic.name: partial(self.contribute, topic) for topic in self.sources.topics
-            },
+            REKEY: _of_joined(origins, self.rekey),
+            CONTRIBUTE: _of_joined(self.sources, self.contribute),
             RELEASE: {self._stream.contributions: self.release},
         }
 
     @property
     def cannot_grow(self) -> str | None:
         """Why partitions that an events topic gets cannot join; None if they can."""
-        if any(lane.max_items_per_user is not None for lane in self._stream.lanes):
-            return (
-                "users would move to other partitions in the middle of an epoch; "
-                "privacy.rekey = true, under a new worker.name, allows it"
-            )
-        return None
-
-    def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard | None:
-        """Return the shard of an origin; None if the partition has not joined."""
-        assert self._by_user is not None, "only where events are sent on by user"
-        if (place := self._by_user.sources.find(topic.name, partition)) is None:
+        lanes = [lane for lane in self._stream.lanes if lane.max_items_per_user is not None]
+        if self.topics.by_user is not None or not lanes or next_epoch(lanes, 0) is not None:
             return None
+        return (
+            "users would move to other partitions in the middle of an epoch, since epochs of all histograms never begin "
+            "together; privacy.rekey = true, under a new worker.name, needs no epoch"
+        )
+
+    def rekey(self, place: Place) -> RekeyShard:
+        assert self._by_user is not None, "only where events are sent on by user"
         assignment = self._assignment(REKEY, place.number, self.settings.rekey_state_topic)
         return RekeyShard(assignment, place, self._by_user, make_format=self._formats.make)
 
-    def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard | None:
-        """Return the shard of a source partition; None if the partition has not joined."""
-        place, state = (
-            self.sources.find(topic.name, partition),
-            self.settings.contribute_state_topic,
-        )
-        if place is None:
-            return None
+    def contribute(self, place: Place) -> ContributeShard:
+        state = self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
             assignment, place, self._stream, make_format=self._formats.make, gil_lock=self._gil_lock
@@ -196,6 +186,18 @@ class Factory:
         store = Store(path, Changelog(state, partition, self.topics.id(state)))
         name = f"{self.settings.worker.name}-{stage}-{partition}"
         return Assignment(self.connection, name, partition, store, self.metrics)
+
+
+def _of_joined(
+    sources: Sources, make: Callable[[Place], Shard]
+) -> dict[str, Callable[[int], Shard | None]]:
+    """Return by topic what makes a partition's shard; None for one that has not joined."""
+
+    def of(topic: str, partition: int) -> Shard | None:
+        place = sources.find(topic, partition)
+        return None if place is None else make(place)
+
+    return {topic.name: partial(of, topic.name) for topic in sources.topics}
 
 
 def build_app(factory: Factory) -> QuietcountApp:
@@ -342,7 +344,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
             topics.origins,
             grow=partial(in_loop, grow),
             restart=give_up,
-            refusal=None if rekeys else factory.cannot_grow,
+            refusal=factory.cannot_grow,
         )
 
     try:

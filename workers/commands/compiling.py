@@ -217,7 +217,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
         partitions_of(sent_on.data, sent_on.users, 3)
         restore_originals(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
-            placement = Placement(partitioner, 0, 1)
+            placement = Placement(partitioner, 0, [(0, 1)])
             reader = SourceReader(events, {"": None}, placement, form(events.layout.tree))
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]

@@ -40,6 +40,12 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         if topic.purpose == topics.EVENTS:
             number = plural(topic.partitions, "partition")
             log(f"creating the events topic {topic.name} with {number}")
+    growing = topics.find_growing(plan, existing)
+    for topic in growing if create else ():
+        topics.add_partitions(connection, topic.name, topic.partitions)
+        log(
+            f"{topic.name} has {plural(topic.partitions, 'partition')} now: the events topics have got more"
+        )
     wanted = [topic for topic in plan if events_topic or topic.purpose != topics.EVENTS]
     created = topics.create_missing(connection, wanted, existing) if create else []
     # Others created some meanwhile.
@@ -56,6 +62,11 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     for topic in absent:
         if topic.purpose == topics.EVENTS:
             log(_no_events(topic, plan, connection))
+    for topic in () if create else growing:
+        log(
+            f"{topic.name} lacks partitions, since the events topics have got more: a running worker adds them if it may, "
+            "--create does"
+        )
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
         log(f"missing: {', '.join(own)}; --create creates what is missing")

@@ -143,7 +143,8 @@ class SourceReader:
         """Return the index of the refusal reason for each event, 0 if accepted."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
-            refused[spans.in_any_view & ~self._placement.belongs(spans.data, spans.users)] = 1
+            belongs = self._placement.belongs(spans.data, spans.users, spans.times)
+            refused[spans.in_any_view & ~belongs] = 1
         if int(spans.times.min(initial=self._earliest_ms)) < self._earliest_ms:
             before = (spans.times < self._earliest_ms) & (refused == 0)
             refused[before] = np.where(spans.in_any_view[before], 4, _PASSED_OVER)

@@ -12,6 +12,7 @@
     Kafka is unreachable, or ended a transaction    release everything, then start again     -
         because it could not be reached             from stored state (`KAFKA_AWAY`)
     a local copy cannot be read                     the same, without these files            -
+    more source partitions are counted now          the same, to read them                   -
     settings or state refused, or not authorized    stop cleanly, one message                2
     any other failure in a shard                    stop, with the traceback in the log      70
 
@@ -35,7 +36,7 @@ from workers.kafka.offsets import Lag, LogEnd, ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
-from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
+from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, SourcesGrown, describe
 from workers.runtime.logs import json_fields
 from workers.runtime.metrics import Metrics
 
@@ -329,6 +330,9 @@ class Handover:
             self.stop_for_outage(text_of(failure))
         elif isinstance(failure, CopyFailed):
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
+            self.stop_for_outage()
+        elif isinstance(failure, SourcesGrown):
+            logger.info("%s from now on: restarting to read the new ones", failure)
             self.stop_for_outage()
         elif isinstance(failure, QuietcountError):
             self.fail(EXIT_REFUSED, str(failure))

@@ -6,6 +6,8 @@
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -86,10 +88,18 @@ def partitions_of(data: Bytes, places: Longs, partitions: int, partitioner: str 
 class Placement:
     """Checks a record's partition against its user; record keys are users in UTF-8."""
 
-    def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        self._partitioner, self._partition, self._partitions = partitioner, partition, partitions
+    def __init__(
+        self, partitioner: str, partition: int, placements: Sequence[tuple[int, int]]
+    ) -> None:
+        """`placements` has event times, ascending, and the number of partitions from then on."""
+        self._partitioner, self._partition, self._placements = partitioner, partition, placements
 
-    def belongs(self, data: Bytes, places: Longs) -> Bools:
-        """Return a mask: does each user, places (n, 2) in `data`, belong to this partition?"""
-        found = partitions_of(data, places, self._partitions, self._partitioner)
+    def belongs(self, data: Bytes, places: Longs, times: Longs) -> Bools:
+        """Return a mask: do users, places (n, 2) in `data`, belong here at event `times` (n,)?"""
+        (_, first), *later = self._placements
+        found = partitions_of(data, places, first, self._partitioner)
+        for from_ms, partitions in later:
+            moved = np.flatnonzero(times >= from_ms)
+            if len(moved):
+                found[moved] = partitions_of(data, places[moved], partitions, self._partitioner)
         return np.equal(found, self._partition)

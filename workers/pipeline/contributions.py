@@ -6,14 +6,15 @@ stays with the operator. Histograms with the same *lane* (tick grid and bounds) 
     header    version, source, sequence number (per source and owner, gapless), page of pages, the
               source's resume offset, watermark (ms; on the last page; this source puts no later
               event into a tick that ends at or before it), first (ms, or none)
-    sources   how many source partitions there are, as source partition 0 states; 0 if not stated
+    sources   how many source partitions the sender knows (0 if not stated), and from when users are
+              placed on them (`Joined.users_from`)
     sections  one for each (lane, tick) of the commit: stream keys with their number of rows, then
               label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that
               holds the largest) and tags (16 bytes) of all rows
     key       fingerprint of the root key that made the tags
 
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header, key and
-sources take 1 + 9 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a
+sources take 1 + 10 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a
 key its text, its length and its number of rows; a row its label, 2, at most 8, and 16 bytes.
 Nothing is escaped.
 Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
@@ -36,7 +37,7 @@ from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
 _LENGTH = np.dtype("<u2")
-_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 105, 100, 10, 26
+_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 114, 100, 10, 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -162,6 +163,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     sections: list[Section]
     key: bytes
     sources: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
+    users_from: int | None = None
 
     def encoded(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -182,6 +184,7 @@ def messages(
     first: int | None,
     key: bytes,
     sources: int = 0,
+    users_from: int | None = None,
     max_bytes: int | None = VALUE_BYTES,
 ) -> list[Message]:
     """Return a commit's messages to one owner: at least one, each at most `max_bytes` long.
@@ -201,7 +204,7 @@ def messages(
             left -= size
     behind = len(pages), offset, watermark, first
     return [
-        Message(VERSION, source, sequence + i, i + 1, *behind, page, key, sources)
+        Message(VERSION, source, sequence + i, i + 1, *behind, page, key, sources, users_from)
         for i, page in enumerate(pages)
     ]
 

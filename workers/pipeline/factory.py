@@ -45,13 +45,13 @@ def source_reader_of(
     settings: Settings,
     reader: EventReader,
     partition: int,
-    partitions: int,
+    placements: Sequence[tuple[int, int]],
     fmt: Format | None = None,
 ) -> SourceReader:
     placement = None
     # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
-        placement = Placement(settings.events.partitioner, partition, partitions)
+        placement = Placement(settings.events.partitioner, partition, placements)
     return SourceReader(reader, declared_keys(settings), placement, fmt)
 
 

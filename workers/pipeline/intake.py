@@ -35,9 +35,10 @@ class Intake(Watermark):
         stored: StoredPairs | None = None,
         *,
         max_behind_ms: int | None = None,
+        moves: Sequence[int] = (),
     ) -> None:
         """`stored` holds committed user pairs; without it, they are kept in memory."""
-        super().__init__(lanes, grace_ms, max_behind_ms)
+        super().__init__(lanes, grace_ms, max_behind_ms, moves)
         self._key = key
         self._builder, self._pairs = ContributionBuilder(key.tag_state), ViewDigests(pair_state)
         self._users = Users(lanes, stored)
@@ -139,14 +140,15 @@ class Intake(Watermark):
         sequences: list[int],
         offset: int,
         sources: int = 0,
+        users_from: int | None = None,
         joining: bool = False,
         max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
         """Return a commit's (owner partition, message) pairs; reset tallies, advance `sequences`.
 
         If a tick has closed, or source partitions are joining, every owner gets a message, which
-        carries the watermark and how many `sources` there are; else only owners with contributions
-        do. `sequences` are by owner.
+        carries the watermark, how many `sources` there are and `users_from` when users are placed
+        on the last of them; else only owners with contributions do. `sequences` are by owner.
         """
         owners = len(sequences)
         shares, closes = self._builder.build(self._tallies.take(), owners), self.has_closed_tick()
@@ -163,6 +165,7 @@ class Intake(Watermark):
                 first=self.first,
                 key=self._key.fingerprint,
                 sources=sources,
+                users_from=users_from,
                 max_bytes=max_bytes,
             )
             sequences[to] += len(pages)

@@ -145,6 +145,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
     """Progress of an owner partition, stored with every release.
 
     `position` follows the messages seen; reading resumes at `offset`, earlier while sections wait.
+    `moves` has for users that moved the source partitions from then on, and that event time.
     """
 
     version: int
@@ -155,6 +156,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
     watermarks: list[int | None]
     firsts: list[int | None]
     sequences: list[int]
+    moves: list[tuple[int, int]] = []
     histograms: dict[str, HistogramProgress]
     retired: list[tuple[str, HistogramProgress]]
 
@@ -195,6 +197,7 @@ class Merge:
         self._firsts: list[int | None] = [None] * sources
         self._sequences = [0] * sources
         self._position = self._read_to = 0
+        self._moves: list[tuple[int, int]] = []
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._deletions: list[Change] = []
         self.waiting = WaitingSections(directory, waiting_bytes_max)
@@ -214,6 +217,8 @@ class Merge:
             )
         join(self.watermarks, message)
         joined = len(self.watermarks) - len(self._sequences)
+        if joined and message.users_from is not None:
+            self._moves.append((message.sources, message.users_from))
         self._firsts += [None] * joined
         self._sequences += [0] * joined
         if not 0 <= message.source < len(self.watermarks):
@@ -239,10 +244,18 @@ class Merge:
             )
         before = self.watermarks[source]
         for part in message.sections:
-            if before is not None and part.lane.start_ms + part.tick * part.lane.tick_ms <= before:
+            if before is not None and part.lane.end_ms(part.tick) <= before:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
                 )
+            for sources, at in self._moves:
+                users = part.lane.max_items_per_user is not None
+                if users and message.sources < sources and part.lane.end_ms(part.tick) > at:
+                    raise StateRefused(
+                        f"contributions offset {offset}: source partition {source} does not know that users moved to "
+                        f"{sources} partitions: its worker's clock is wrong, or it could not see the topic for minutes. "
+                        "Take a new worker name (a new stream, charged again)"
+                    )
         self._sequences[source] += 1
         if message.page == message.pages:
             self.watermarks[source] = message.watermark
@@ -352,6 +365,7 @@ class Merge:
             watermarks=self.watermarks,
             firsts=self._firsts,
             sequences=self._sequences,
+            moves=self._moves,
             histograms={h.name: h.life for h in self.histograms},
             retired=self._retired,
         )
@@ -393,6 +407,7 @@ class Merge:
         self.check(progress)
         self.watermarks, self._firsts = progress.watermarks, progress.firsts
         self._sequences, self._retired = progress.sequences, list(progress.retired)
+        self._moves = list(progress.moves)
         self._position, self._read_to = progress.position, progress.offset
         for histogram in self.histograms:
             life = progress.histograms.get(histogram.name)

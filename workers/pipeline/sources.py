@@ -7,11 +7,13 @@ partition 0 commits that in its progress, and tells every owner in the same tran
 nobody reads them (decisions/0031).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import gcd
 
 import msgspec
 
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
+from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.ledger_blocks import decode_stored
 from workers.runtime.errors import StateRefused
 
@@ -34,12 +36,14 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     """Growth of a topic to `partitions`.
 
     The new ones close no tick before `watermark`, source partition 0's at that time: events dated
-    earlier are late. None: no tick was closed yet.
+    earlier are late. None: no tick was closed yet. Where record keys place users, they are placed
+    on that many from event time `users_from` on, in ms; None: nowhere.
     """
 
     topic: str
     partitions: int
     watermark: int | None
+    users_from: int | None = None
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -103,11 +107,25 @@ class Sources(msgspec.Struct, frozen=True):
         """Return a counted partition's place; None for one that has not joined."""
         return next((place for place in self if place.log == (topic, partition)), None)
 
-    def grown(self, now: Sequence[SourceTopic], watermark: int | None) -> tuple[Joined, ...]:
+    def grown(
+        self, now: Sequence[SourceTopic], watermark: int | None, users_from: int | None = None
+    ) -> tuple[Joined, ...]:
         """Return the growth so far and that to the partitions of `now`."""
         counted = {topic.name: topic.partitions for topic in self.topics}
         more = (one for one in now if one.partitions > counted.get(one.name, one.partitions))
-        return *self.joined, *(Joined(one.name, one.partitions, watermark) for one in more)
+        new = (Joined(one.name, one.partitions, watermark, users_from) for one in more)
+        return *self.joined, *new
+
+    @property
+    def users_from(self) -> int | None:
+        """When users move to the partitions that joined last; None if they do not."""
+        return self.joined[-1].users_from if self.joined else None
+
+    @property
+    def placements(self) -> tuple[tuple[int, int], ...]:
+        """On how many partitions of the only topic users are placed: (from event time, number)."""
+        joined = ((one.users_from or 0, one.partitions) for one in self.joined)
+        return (0, self.first[0].partitions), *joined
 
     def encoded(self) -> bytes:
         """Encode the first set, which every state of stage 1 stores once."""
@@ -121,6 +139,29 @@ class StoredSources(msgspec.Struct, frozen=True):
 
 
 _DECODER = msgspec.json.Decoder(StoredSources)
+
+
+#: Before users move, every worker has this long to notice.
+NOTICE_MS = 60_000
+
+
+def next_epoch(lanes: Iterable[Lane], after_ms: int) -> int | None:
+    """Return the first time after `after_ms` at which epochs of all lanes begin; None: never."""
+    at, step = after_ms + 1, 1
+    for lane in lanes:
+        if lane.horizon is None:
+            return None
+        epoch_ms = lane.horizon * lane.tick_ms
+        common = gcd(step, epoch_ms)
+        behind = (lane.start_ms - at) % epoch_ms
+        if behind % common:
+            return None
+        # `at` moves in steps, which keeps the epochs of earlier lanes.
+        at += step * (
+            behind // common * pow(step // common, -1, epoch_ms // common) % (epoch_ms // common)
+        )
+        step = step // common * epoch_ms
+    return at
 
 
 def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:

@@ -9,7 +9,7 @@ The *watermark* W is the largest of
                                 than BACKLOG_TICKS_MAX ticks
 
 A tick that ends at or before W is closed. An event counts at the later of its own time and W; if
-that is more than `max_behind` after its own time, it is rejected.
+that is more than `max_behind` after its own time, or users have moved in between, it is rejected.
 """
 
 import logging
@@ -58,9 +58,19 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
 class Watermark:
     """Current and last committed watermark of one partition. Sensitive."""
 
-    def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
-        """A tick stays open `grace_ms` for late events. `max_behind_ms`: None, no limit."""
-        self._lanes, self._grace = lanes, grace_ms
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        grace_ms: int,
+        max_behind_ms: int | None,
+        moves: Sequence[int] = (),
+    ) -> None:
+        """A tick stays open `grace_ms` for late events. `max_behind_ms`: None, no limit.
+
+        `moves` are times at which users move to other partitions, each the beginning of an epoch:
+        an event from before one may not count after it.
+        """
+        self._lanes, self._grace, self._moves = lanes, grace_ms, moves
         self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
         self._commit_gap_s, self._closed_s = commit_gap_s(lanes), -math.inf
         self.watermark: int | None = None
@@ -106,6 +116,8 @@ class Watermark:
 
     def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
         found: Bools = effective - times > self._max_behind
+        for at in self._moves:
+            found |= (times < at) & (effective >= at)
         return found
 
     def _oldest(self, now_ms: int) -> int:

@@ -35,6 +35,10 @@ class CeilingReached(QuietcountError):
     """The next release would exceed the configured ceiling and is not published (exit 2)."""
 
 
+class SourcesGrown(QuietcountError):
+    """More source partitions are counted than this run reads: it must begin again."""
+
+
 class Fenced(QuietcountError):
     """A newer owner holds this partition's transactional id; publish nothing more here."""
 

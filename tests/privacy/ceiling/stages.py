@@ -49,8 +49,9 @@ class Stages:
             self.site.produce(partition, events)
         factory = self.factory()
         for number, (topic, partition) in enumerate(self.site.places):
-            source = next(one for one in factory.sources.topics if one.name == topic)
-            shard = factory.contribute(source, partition)
+            place = factory.sources.find(topic, partition)
+            assert place is not None
+            shard = factory.contribute(place)
             shard.open()
             shard.offset = shard.offset or 0
             self._feed(shard, topic, partition)

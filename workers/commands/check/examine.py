@@ -298,9 +298,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     reasons: dict[str, RejectReason] = {}
     accepted_events: list[Events] = []
     for part in sample.parts:
-        partition, partitions = part.source.partition, part.source.topic.partitions
+        partition, placements = part.source.partition, [(0, part.source.topic.partitions)]
         fmt = formats.make() if sample.live else None
-        source = source_reader_of(settings, reader, partition, partitions, fmt)
+        source = source_reader_of(settings, reader, partition, placements, fmt)
         for i in range(len(part)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)

@@ -90,6 +90,9 @@ class Lane(NamedTuple):
     horizon: int | None = None
     view: str = ""
 
+    def end_ms(self, tick: int) -> int:
+        return self.start_ms + tick * self.tick_ms
+
     def epoch(self, tick: int) -> int:
         return 0 if self.horizon is None else (tick - 1) // self.horizon
 
