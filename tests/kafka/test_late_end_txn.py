@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka import late_end_txn
 from tests.kafka.harness import abort, aborts, before_commit, create_topic, open_transaction
@@ -276,6 +276,24 @@ def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Clu
     hanging.abort_transaction(60)
     shard = cluster.shard()
     assert shard.offset == 0
+
+
+def test_a_transaction_that_ended_before_librdkafka_says_why_is_an_outage(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`produce` fails with "Erroneous state" first; the worker must go on, not exit with 70."""
+    shard = cluster.shard()
+
+    def erroneous(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE, "Erroneous state"))
+
+    monkeypatch.setattr(shard.transactions, "_produce", erroneous)
+    with pytest.raises(KafkaAway, match="the transaction has ended"):
+        shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    shard.close()
+    heir = cluster.shard(path="heir")
+    heir.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert cluster.published() == [b"one"]
 
 
 def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluster: Cluster) -> None:

@@ -247,6 +247,9 @@ class Transactions:
         if failure is None or failure.code() in _PURGED:
             failure = error
         self._enter(Event.ABORT)
+        if error.code() == KafkaError._STATE:
+            # The broker ended the transaction; librdkafka has not served the error that says so.
+            raise KafkaAway(f"{self._id}: the transaction has ended: {failure.str()}") from exc
         if not error.txn_requires_abort():
             self._call_until_done("abort", producer.abort_transaction)
             raise exc
