@@ -215,12 +215,12 @@ class OwnBroker:
         controller = fixed_port() if controller is None else controller
         self.port = free_ports(1)[0] if port is None else port
         self.bootstrap = f"127.0.0.1:{self.port}"
-        self._directory = directory
+        self._directory, self.data = directory, directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
         properties = directory / "server.properties"
         settings = _PROPERTIES + further  # of a property that is there twice the last one counts
         ports = {"port": self.port, "controller": controller}
-        properties.write_text(settings.format(**ports, data=directory / "data"))
+        properties.write_text(settings.format(**ports, data=self.data))
         classpath = f"{jars}/*"
         options = ["-t", cluster or cluster_id(), "-c", str(properties)]
         if cluster is None:

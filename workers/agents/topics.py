@@ -159,7 +159,7 @@ def check_events(
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
     plain, embedded = by_user or settings.events.topics.is_single, connection.embedded is not None
     found = Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded)
-    if by_user or embedded or state not in existing:
+    if settings.privacy.rekey or as_produced or embedded or state not in existing:
         return found.sources
     try:
         return counted_sources(connection, state, found.origins.first, plain=plain)

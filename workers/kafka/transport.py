@@ -149,6 +149,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
+        # Partitions that have not joined: fetched and never taken, they would slow the others down.
+        consumer.pause(
+            *(tp for tp in consumer.assignment() if (tp.topic, tp.partition) not in offsets)
+        )
         self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
 
     async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
