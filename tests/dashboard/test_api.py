@@ -17,9 +17,9 @@ from aiohttp.web import Application, AppRunner, Request, Response, StreamRespons
 from tests.dashboard.feeding import GONE, PATIENCE_S, message, snapshot
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
-from workers.dashboard.api import application, pages
+from workers.dashboard.api import application, pages, refuse_unreadable
 from workers.dashboard.hub import Filter, Hub
-from workers.dashboard.server import listen
+from workers.runtime.serving import listen
 
 Client = TestClient[Request, Application]
 TOKEN = "correct-horse-battery"
@@ -342,7 +342,7 @@ async def answers_of(app: Application, *sent: bytes) -> list[tuple[int, dict[str
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
-    server = await listen(runner, listener)
+    server = await listen(runner, listener, refuse_unreadable)
     try:
         return [await told(listener.getsockname()[1], one) for one in sent]
     finally:

@@ -21,9 +21,8 @@ from tests.agents.monitor.scene import Scene
 from tests.dashboard.test_api import filled
 from tests.fuzz.fuzzing import Differs, Target
 from workers.agents.monitor import OperatorPort
-from workers.dashboard.api import application
-from workers.dashboard.server import listen
-from workers.runtime.serving import ServerThread, open_listener
+from workers.dashboard.api import application, refuse_unreadable
+from workers.runtime.serving import ServerThread, listen, open_listener
 
 TOKEN = "correct-horse-battery"
 #: An unfinished request, or a stream of events, is left after so long.
@@ -103,7 +102,7 @@ def served_dashboard(token: str | None) -> Callable[[ExitStack], int]:
             app = application(filled(), known, name="orders", host="127.0.0.1", token=token)
             runner = web.AppRunner(app, shutdown_timeout=1.0, handle_signals=False)
             await runner.setup()
-            server = await listen(runner, listener)
+            server = await listen(runner, listener, refuse_unreadable)
             ready()
             await stopped.wait()
             server.close()

@@ -142,7 +142,6 @@ def test_a_finding_is_printed_with_the_command_that_repeats_it(
     assert main(["--hex", "61"]) == 0
 
 
-@pytest.mark.xfail(reason="aiohttp's own handler logs a traceback that quotes the request")
 def test_an_unreadable_request_at_the_operators_port_is_no_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -37,7 +37,7 @@ from workers.kafka.handover import KAFKA_AWAY, Handover
 from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import CONTRIBUTE, PREFIX, RELEASE, WithWorkerLabel
 from workers.runtime.process import version
-from workers.runtime.serving import ServerThread, open_listener, url_of
+from workers.runtime.serving import ServerThread, listen, open_listener, url_of
 from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -228,6 +228,11 @@ HEADERS = MappingProxyType(
 )
 
 
+def _refuse_unreadable(status: int, _: BaseException | None) -> web.Response:
+    text = "no readable request\n" if status < 500 else "internal error\n"
+    return web.Response(status=status, text=text, headers=HEADERS)
+
+
 def metrics_registry(health: Health, partitions: Mapping[str, int]) -> CollectorRegistry:
     settings, metrics = health.settings, health.handover.metrics
     # Creation times would double the number of series.
@@ -282,9 +287,10 @@ class OperatorPort(ExitStack):
             )
             await runner.setup()
             try:
-                await web.SockSite(runner, listener).start()
+                server = await listen(runner, listener, _refuse_unreadable)
                 ready()
                 await stopped.wait()
+                server.close()
             finally:
                 await runner.cleanup()
 

@@ -59,27 +59,16 @@ from workers.runtime.metrics import WithWorkerLabel, register_outages
 from workers.settings.durations import parse_duration
 
 
-class Connection(web.RequestHandler):
-    """Server connection; aiohttp's own error responses would quote the request."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
-    ) -> web.StreamResponse:
-        if status >= 500:
-            self.log_exception("an answer failed", exc_info=exc)
-        if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
-        if isinstance(exc, BadHttpMethod):
-            response = refusal(405, "read-only: GET", Allow=ALLOWED)
-        elif isinstance(exc, LineTooLong):
-            response = refusal(400, "the address or a header is too long: at most 8,190 bytes")
-        else:
-            response = refusal(status, "no readable request" if status < 500 else "internal error")
-        set_headers(response)
-        response.force_close()
-        return response
+def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
+    """Answer a request that cannot be read, or whose answer failed."""
+    if isinstance(error, BadHttpMethod):
+        response = refusal(405, "read-only: GET", Allow=ALLOWED)
+    elif isinstance(error, LineTooLong):
+        response = refusal(400, "the address or a header is too long: at most 8,190 bytes")
+    else:
+        response = refusal(status, "no readable request" if status < 500 else "internal error")
+    set_headers(response)
+    return response
 
 
 BEAT_S = 5.0

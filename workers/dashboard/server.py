@@ -8,11 +8,11 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import web
 
-from workers.dashboard.api import Connection, application
+from workers.dashboard.api import application, refuse_unreadable
 from workers.dashboard.config import DashboardSettings, load_dashboard, read_token
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
@@ -20,7 +20,7 @@ from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
 from workers.kafka.outages import filter_outage_logs
 from workers.runtime.errors import SettingsError
-from workers.runtime.serving import ServerThread, open_listener, url_of
+from workers.runtime.serving import ServerThread, listen, open_listener, url_of
 
 PORT = 8080
 # Small, because data in the kernel's buffer for a slow viewer becomes stale.
@@ -62,7 +62,7 @@ class Dashboard:
         self.url = url_of(self._host, listener) + "/"
         runner = web.AppRunner(self._app, shutdown_timeout=CLOSING_S, handle_signals=False)
         await runner.setup()
-        server = await listen(runner, listener)
+        server = await listen(runner, listener, refuse_unreadable)
         feed, waiting = asyncio.create_task(self._feed.run()), asyncio.create_task(stopped.wait())
         watching = asyncio.create_task(self._watch())
         self.store.start()
@@ -100,15 +100,6 @@ class Dashboard:
                     "choose another port (0: any free one)"
                 )
             raise SettingsError(why) from None
-
-
-async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:
-    """Serve on a socket, without an access log, because URLs of the page name labels."""
-    options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
-    manager = cast(web.Server, runner.server)
-    return await asyncio.get_running_loop().create_server(
-        lambda: Connection(manager, **options), sock=listener
-    )
 
 
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:

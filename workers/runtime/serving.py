@@ -6,7 +6,9 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Self
+from typing import Any, Self, cast
+
+from aiohttp import web
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,40 @@ def open_listener(host: str, port: int, send_buffer: int | None = None) -> socke
 
 def url_of(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+#: Answers a status and an error where no handler does: the request is unreadable, or one failed.
+Refuse = Callable[[int, BaseException | None], web.Response]
+
+
+class _Connection(web.RequestHandler):
+    """Server connection; aiohttp's own error responses and logs would quote the request."""
+
+    __slots__ = ("_refuse",)
+
+    def __init__(self, manager: web.Server, refuse: Refuse, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._refuse = refuse
+
+    def handle_error(
+        self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
+    ) -> web.StreamResponse:
+        if status >= 500:
+            self.log_exception("an answer failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun already")
+        response = self._refuse(status, exc)
+        response.force_close()
+        return response
+
+
+async def listen(runner: web.AppRunner, listener: socket.socket, refuse: Refuse) -> asyncio.Server:
+    """Serve on a socket, without an access log, because URLs may name labels."""
+    options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
+    manager = cast(web.Server, runner.server)
+    return await asyncio.get_running_loop().create_server(
+        lambda: _Connection(manager, refuse, **options), sock=listener
+    )
 
 
 class ServerThread:
