@@ -10,7 +10,8 @@ import pytest
 
 from tests.events.reading import shape
 from tests.replay.site import Printed
-from tests.worker.harness import Site, known, unk
+from tests.worker.growing import grow, wait_joined
+from tests.worker.harness import Site, known, now_ms, sale, unk
 from workers.agents.topics import connection_of, inspect_topics
 from workers.cli import execute
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -214,3 +215,25 @@ def test_several_topics_give_equal_bytes(bootstrap: str, tmp_path: Path, capsys:
     assert execute(["replay", "-c", str(site.config), "--topic"]) == 0
     errors = capsys.readouterr().err
     assert all(f"  {topic}[{partition}], offset 0: " in errors for topic, partition in site.places)
+
+
+def test_partitions_that_joined_give_equal_bytes(bootstrap: str, tmp_path: Path) -> None:
+    """What was sent to a new partition before it joined counted when it joined."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1)
+    with site.running() as worker:
+        site.produce(0, [sale("a", now_ms())])
+        site.wait_published(now_ms())
+        early_ms = now_ms()
+        grow(site, site.topic, 2)
+        site.produce(1, [sale("early", early_ms)])
+        wait_joined([worker], 2)
+        for _ in range(20):
+            for partition in range(2):
+                site.produce(partition, [sale(["a", f"at-{partition}"], now_ms())])
+            time.sleep(0.3)
+        site.wait_published(now_ms())
+    found, _ = replayed(site)
+    assert_equal_so_far(found, published(site))
+    [tick] = {what.tick for what in site.contributed() if what.label == "early"}
+    lane = site.settings.histograms[0].lane
+    assert lane.end_ms(tick - 1) > early_ms  # late, since it had to wait

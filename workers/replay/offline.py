@@ -175,6 +175,8 @@ class Offline:
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
         number, grace_ms = source.partitions, settings.events.grace_ms
         self._intakes = [Intake(lanes, grace_ms, key) for _ in range(number)]
+        for intake, watermark in zip(self._intakes, source.begins, strict=False):
+            intake.restore(watermark, None)
         self._sequences = [[0] for _ in range(number)]
         merge = merge or ReplayMerge(histograms, key=key, sources=number, owners=1)
         self._merge: Merging = merge

@@ -65,12 +65,14 @@ class Source:
 
     `places` names the partitions in messages (empty: nothing to distinguish); `total` is the final
     `EventBatch.position`, or None; `word` is the unit of reject numbers: "line", "row" or "offset".
+    `begins` has the first watermark of each partition (empty: none has one).
     No tick that ends after `until_ms` is published (None: no limit).
     """
 
     name: str
     partitions = 1
     places: Sequence[str] = ()
+    begins: Sequence[int | None] = ()
     total: int | None
     word: str
     until_ms: int | None = None

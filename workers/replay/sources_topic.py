@@ -74,6 +74,7 @@ class TopicSource(Source):
         self.until_ms, self._since, self._consumer = until_ms, since_ms, consumer
         self._grace_ms, self._user_is_key = events.grace_ms, events.user == RECORD_KEY
         self.partitions = len(sources)
+        self.begins = [one.watermark for one in sources]
         self.places = [str(one) if several else f"partition {one.partition}" for one in sources]
         reader = reader_of(settings)
         formats = RecordFormats(settings, reader)
@@ -190,7 +191,7 @@ class TopicSource(Source):
             outside=early,
             beyond=beyond,
             came_late=came_late,
-            watermark=part.place.watermark if part.origins is None else mark.watermark,
+            watermark=None if part.origins is None else mark.watermark,
         )
 
     def _end(self, part: _Partition) -> None:
