@@ -7,6 +7,7 @@ the long one is
 """
 
 import argparse
+import json
 import random
 import tempfile
 import threading
@@ -22,7 +23,7 @@ import numpy as np
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.broker import LASTING, broker
-from tests.worker.harness import Site, Worker, now_ms, sale, unk, until
+from tests.worker.harness import Site, Worker, now_ms, sale, succeed, unk, until
 from workers.kafka.placement import partitions_of
 
 LABELS = [f"item-{i}" for i in range(20)]
@@ -102,13 +103,14 @@ def growing(
     `users`: record keys place them on the partitions of the only topic, without `rekey`.
     """
     rng = random.Random(seed)
-    given: dict[str, Any] = {"partitions": steps[0][0]}
+    ceiling: dict[str, Any] = {"max_epsilon": 60.0, "max_delta": 1e-4, "period": "epoch"}
+    given: dict[str, Any] = {"partitions": steps[0][0], "privacy": ceiling}
     if len(steps[0]) > 1:
-        given = {"topics": steps[0]}
+        given |= {"topics": steps[0]}
     if rekey:
         given |= {
             "events": {"user": "who", "grace": "2s"},
-            "privacy": {"unit": "user", "rekey": True},
+            "privacy": ceiling | {"unit": "user", "rekey": True},
         }
         given |= {"worker": {"user_partitions": 2}}
     bounds: dict[str, Any] = {"max_items_per_user": 2} if rekey or users else {}
@@ -122,6 +124,7 @@ def growing(
     try:
         with load.running():
             site.wait_published(now_ms())
+            charged = spent(site)
             for step in steps[1:]:
                 for topic, partitions in zip(site.topics, step, strict=True):
                     grow(site, topic, partitions)
@@ -156,11 +159,18 @@ def growing(
         if what.lane == lane:
             found[what.label] += n
     assert found == expected, (found - expected, expected - found)
+    assert users or spent(site) == charged  # of the one epoch
     assert len(site.reasons()) == len(load.sent) - expected.total()
     site.assert_clean()
     figures = {"events": len(load.sent), "kills": killed, "joined_s": joined_s}
     figures["rejected"] = len(load.sent) - expected.total()
     return figures | {"snapshots": len(site.snapshots())}
+
+
+def spent(site: Site) -> object:
+    """Return what was charged, and against which ceiling."""
+    found = json.loads(succeed("budget", "-c", str(site.config), "--json"))
+    return found["total"], found["ceiling"], [one["generations"] for one in found["histograms"]]
 
 
 def moves_of(workers: Iterable[Worker]) -> list[int]:
