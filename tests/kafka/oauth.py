@@ -1,13 +1,19 @@
-"""A token server (RFC 6749 client credentials, JWKS), and a broker that accepts its tokens."""
+"""A token server (RFC 6749 client credentials, JWKS), and a broker that accepts its tokens.
+
+python -m tests.kafka.oauth --seconds 90 --life 15     a worker under load, through expiries
+"""
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import ssl
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +25,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests.broker import BRIEF, free_ports, own_broker
-from workers.kafka.clients import Connection
+from tests.worker.harness import Bare, Site, known, now_ms, sale, unk
+from workers.settings.files import CLIENT_SECRETS
 
 CLIENT, SECRET, AUDIENCE = "quiet", "PlantedSecret, with: a space", "kafka"
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
@@ -148,9 +155,6 @@ class OAuthBroker:
     bootstrap: str
     inside: str
 
-    def connection(self) -> Connection:
-        return Connection(self.inside)
-
 
 @contextmanager
 def oauth_broker(server: TokenServer) -> Iterator[OAuthBroker]:
@@ -167,3 +171,76 @@ def oauth_broker(server: TokenServer) -> Iterator[OAuthBroker]:
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}"
     with own_broker(properties, java=(*BRIEF, allowed)) as running:
         yield OAuthBroker(f"127.0.0.1:{port}", running.bootstrap)
+
+
+class OAuthSite(Site):
+    """A site with two workers' settings: every command logs in with tokens of `server`."""
+
+    def __init__(self, broker: OAuthBroker, server: TokenServer, directory: Path) -> None:
+        options: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
+        super().__init__(broker.inside, directory, [unk(), known()], **options)
+        self.broker, self.server, self.sent = broker, server, Counter[str]()
+        self.secret = directory / "secret"
+        self.secret.write_text(SECRET + "\n")
+        self.log_in(server.client())
+
+    def log_in(self, client: dict[str, str], **more: object) -> None:
+        table = {name: json.dumps(value) for name, value in client.items()}
+        for name in table.keys() & set(CLIENT_SECRETS):
+            table[name] = '{ file = "secret" }'
+        inline = Bare(
+            "{ " + ", ".join(f'"{name}" = {value}' for name, value in table.items()) + " }"
+        )
+        self.rewrite(kafka={"bootstrap": self.broker.bootstrap, "client": inline, **more})
+
+    def load(self, seconds: float, per_s: int = 400) -> int:
+        """Send current events to all partitions for a while; return the time of the last one."""
+        began_s, number, at = time.monotonic(), 0, now_ms()
+        while (passed_s := time.monotonic() - began_s) < seconds:
+            for partition in range(self.partitions):
+                labels = [f"i{(number + i) % 7}" for i in range(per_s // 10)]
+                at = now_ms()
+                self.produce(partition, [sale([label], at) for label in labels])
+                self.sent.update(labels)
+                number += len(labels)
+            time.sleep(max(0.0, number / per_s / self.partitions - passed_s))
+        return at
+
+    def assert_exact(self) -> None:
+        """Assert that what was sent is counted once, and that audit, with its own login, agrees."""
+        counted = self.counted()
+        assert {label: counted[label] for label in self.sent} == dict(self.sent)
+        self.assert_clean()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="a worker under load, through expiries of tokens")
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--life", type=float, default=15.0)
+    parser.add_argument("--away", type=float, default=0.0, help="seconds without token server")
+    options = parser.parse_args()
+    server = TokenServer(options.life)
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        with server.serving():
+            broker = stack.enter_context(oauth_broker(server))
+            site = OAuthSite(broker, server, Path(directory) / "site")
+            workers = [stack.enter_context(site.worker(data)) for data in ("one", "two")]
+            at = site.load(options.seconds)
+        if options.away:
+            at = site.load(options.away)
+            with server.serving():
+                at = site.load(options.seconds / 3)
+                site.wait_published(at, 60.0)
+        with server.serving():
+            site.wait_published(at, 60.0)
+            for worker in workers:
+                assert worker.stop() == 0, worker.output()
+            site.assert_exact()
+        for worker in workers:
+            print(worker.output())
+    asked, sent = len(server.asked), site.sent.total()
+    print(f"{sent:,} events in {options.seconds:g} s, all counted once; {asked} tokens were issued")
+
+
+if __name__ == "__main__":
+    main()

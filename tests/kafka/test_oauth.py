@@ -33,14 +33,16 @@ def server() -> Iterator[TokenServer]:
 
 
 @pytest.fixture(autouse=True)
-def calm(server: TokenServer) -> None:
+def calm(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_TOKENS", {})  # a process asks once for all its connections
     server.answer_with, server.life_s = None, 3600.0
     server.asked.clear()
 
 
 def source_of(connection: Connection) -> Tokens:
-    assert connection.tokens is not None
-    return connection.tokens
+    """Return the tokens of a process that has none yet."""
+    assert connection.login is not None
+    return Tokens(connection.login.source, dict(connection.login.extensions))
 
 
 def refusal(client: dict[str, str]) -> str:

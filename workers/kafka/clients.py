@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -23,7 +22,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from faust.auth import GSSAPICredentials, OAuthCredentials, SASLCredentials, SSLCredentials
 
 from workers.kafka import tokens
-from workers.kafka.tokens import FaustTokens, Tokens
+from workers.kafka.tokens import FaustTokens, Login, Tokens
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
 from workers.settings.files import CLIENT_RESERVED
 
@@ -108,6 +107,7 @@ class Connection:
     embedded: str | None = None
     token_file: Path | None = None
     token_command: tuple[str, ...] = field(default=(), repr=False)
+    login: Login | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # A read-only copy, since every shard's thread makes clients from it.
@@ -119,12 +119,13 @@ class Connection:
         for name in self.client:
             if name in CLIENT_RESERVED:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
-        self.tokens  # noqa: B018  # shards' threads share it, and its settings may be wrong
+        login = tokens.login_of(self.client, self.token_file, self.token_command)
+        object.__setattr__(self, "login", login)
 
-    @cached_property
+    @property
     def tokens(self) -> Tokens | None:
         """The tokens of all clients; None without OAUTHBEARER."""
-        return tokens.tokens_of(self.client, self.token_file, self.token_command)
+        return None if self.login is None else tokens.tokens_of(self.login)
 
     def config(self, **extra: Any) -> dict[str, Any]:
         config = {

@@ -348,10 +348,30 @@ def _expiry(value: str) -> float | None:
         return None
 
 
-def tokens_of(
+@dataclass(frozen=True)
+class Login:
+    """Where tokens come from, and what is sent along with them."""
+
+    source: Endpoint | File | Command
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+_LOCK = Lock()
+_TOKENS: dict[Login, Tokens] = {}
+
+
+def tokens_of(login: Login) -> Tokens:
+    """Return the process's tokens of a login."""
+    with _LOCK:
+        if login not in _TOKENS:
+            _TOKENS[login] = Tokens(login.source, dict(login.extensions))
+        return _TOKENS[login]
+
+
+def login_of(
     client: Mapping[str, str], token_file: Path | None, token_command: tuple[str, ...]
-) -> Tokens | None:
-    """Return the source of tokens that the settings describe; None without OAUTHBEARER."""
+) -> Login | None:
+    """Return the login that the settings describe; None without OAUTHBEARER."""
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
     protocol = client.get("security.protocol", "plaintext")
     given = [name for name, is_set in _own(token_file, token_command).items() if is_set]
@@ -374,11 +394,11 @@ def tokens_of(
         )
     extensions = _extensions(client.get(_EXTENSIONS, ""))
     if method == "oidc":
-        return Tokens(_endpoint(client), extensions)
+        return Login(_endpoint(client), extensions)
     for name in _OF_ENDPOINT:
         if name in client:
             raise SettingsError(f'kafka.client.{name}: only with {_METHOD} = "oidc"')
-    return Tokens(File(token_file) if token_file else Command(token_command), extensions)
+    return Login(File(token_file) if token_file else Command(token_command), extensions)
 
 
 def _own(token_file: Path | None, token_command: tuple[str, ...]) -> dict[str, bool]:
@@ -415,7 +435,7 @@ def _is_http(url: str) -> bool:
     return parts.scheme in ("http", "https") and has_host and _PRINTABLE.fullmatch(url) is not None
 
 
-def _extensions(text: str) -> dict[str, str]:
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
     found = {}
     for pair in filter(None, text.split(",")):
         match = _EXTENSION.fullmatch(pair.strip())
@@ -425,4 +445,4 @@ def _extensions(text: str) -> dict[str, str]:
                 'letters and is not "auth"'
             )
         found[match[1]] = match[2]
-    return found
+    return tuple(found.items())
