@@ -234,7 +234,7 @@ def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
     on_error = config["error_cb"]
 
     def on_other_error(error: KafkaError) -> None:
-        if error.code() != KafkaError._AUTHENTICATION or shared.failure is None:
+        if error.code() != KafkaError._AUTHENTICATION or not shared.is_failing:
             on_error(error)
 
     kept = {name: value for name, value in config.items() if name not in tokens.NAMES}
@@ -244,14 +244,14 @@ def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _TokenLog:
-    """A logger for librdkafka, silent about refused logins while there is no valid token."""
+    """A logger for librdkafka, silent about refused logins while no token can be had."""
 
     logger: logging.Logger
     tokens: Tokens
 
     def log(self, level: int, message: str, *args: object) -> None:
         text = message % args if args else message
-        if "SASL" not in text or self.tokens.failure is None:
+        if "SASL" not in text or not self.tokens.is_failing:
             self.logger.log(level, "%s", text)
 
 

@@ -50,11 +50,12 @@ _OF_ENDPOINT = (*_ID, *_SECRET, _URL, _SCOPE, _CA_FILE, _CA_PEM)
 NAMES = (_METHOD, _EXTENSIONS, *_OF_ENDPOINT)
 
 _RENEW_AT = 0.8
-_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 30.0
+_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 10.0
 #: A file is read this often, and a token without a known expiry renewed.
 FILE_S, _UNKNOWN_S = 10.0, 300.0
 #: Of one request, or one run of the command.
 _TIMEOUT_S = 10.0
+_PATIENCE_S = 1.0
 _BYTES_MAX = 1 << 20
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _EXTENSION = re.compile(r"(?!auth=)([A-Za-z]+)=([\x20-\x7e]*)")
@@ -102,6 +103,11 @@ class Tokens:
         return self._source.advice
 
     @property
+    def is_failing(self) -> bool:
+        """Whether the last renewal failed: refused logins follow from that, and it was logged."""
+        return self._failure is not None
+
+    @property
     def failure(self) -> str | None:
         """Why there is no valid token now; None if there is one."""
         return None if self._valid() or self._failure is None else str(self._failure)
@@ -116,8 +122,8 @@ class Tokens:
         token = self._valid()
         if token is not None and self._now_s() < token.renew_s:
             return token
-        # Who has a valid token does not wait for the next one.
-        if self._fetching.acquire(blocking=token is None):
+        # All clients ask at the same time; who has a valid token does not wait long for the next.
+        if self._fetching.acquire(timeout=-1 if token is None else _PATIENCE_S):
             try:
                 if self._token is token or self._valid() is None:
                     self._renew()
