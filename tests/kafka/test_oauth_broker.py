@@ -55,7 +55,7 @@ def test_a_worker_goes_on_when_its_tokens_expire(site: OAuthSite) -> None:
     site.server.life_s = 11.0
     with site.worker() as worker:
         worker.at_work()
-        at = site.load(9.0)
+        at = site.load(7.0)
         site.wait_published(at)
         assert worker.stop() == 0
     # At its start and after 8.8 and 17.6 s.
