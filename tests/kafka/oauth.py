@@ -58,7 +58,8 @@ class TokenServer:
 
     def __init__(self, life_s: float = 3600.0) -> None:
         self._key = rsa.generate_private_key(65537, 2048)
-        self.life_s, self.answer_with = life_s, None  # type: float, tuple[int, bytes] | None
+        self.life_s = life_s
+        self.answer_with: tuple[int, bytes] | None = None
         self.asked: list[dict[str, Any]] = []
         server = self
 

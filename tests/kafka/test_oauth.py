@@ -146,7 +146,7 @@ def test_the_expiry_in_a_token_comes_before_the_one_beside_it(server: TokenServe
     assert source.get().expires_s == pytest.approx(now_s + 100, abs=3)
     assert source.get().renew_s == pytest.approx(now_s + 80, abs=3)
     opaque = source_of(Connection("a:1", server.client()))
-    server.answer_with = 200, b'{"access_token": "opaque", "expires_in": 50}'
+    server.answer_with = 200, b'{"access_token": "opaque", "expires_in": "50"}'
     assert opaque.get().expires_s == pytest.approx(now_s + 50, abs=3)
     endless = source_of(Connection("a:1", server.client()))
     server.answer_with = 200, b'{"access_token": "opaque"}'
@@ -163,6 +163,7 @@ def test_the_expiry_in_a_token_comes_before_the_one_beside_it(server: TokenServe
         (400, b'{"error": "Planted!"}', False, "it answered 400. Check"),
         (302, b"", False, "it answered 302. Check"),
         (200, b"[PlantedBody", False, "no access_token"),
+        (200, b"[" * 100_000, False, "no access_token"),
         (200, b'{"access_token": "Planted\\nToken"}', False, "no token: it must be one word"),
         (200, b'{"access_token": "Planted", "expires_in": -5}', True, "its token expired at 20"),
     ],

@@ -93,7 +93,8 @@ class Tokens:
     ) -> None:
         self._source, self._now_s = source, now_s
         self.extensions = dict(extensions)
-        self._fetching, self._token = Lock(), None  # type: tuple[Lock, Token | None]
+        self._fetching = Lock()
+        self._token: Token | None = None
         self._retry_s = self._failing_s = -math.inf
         self._backoff_s = _BACKOFF_S
         self._failure: KafkaAway | KafkaRefuses | None = None
@@ -235,11 +236,13 @@ class Endpoint:
         try:
             found = json.loads(answer)
             value = found["access_token"]
-            life_s = found.get("expires_in")
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise KafkaRefuses(f"{self.where}: its answer has no access_token") from None
-        number = isinstance(life_s, int | float) and not isinstance(life_s, bool)
-        return _token(value, self.where, begun_s + life_s if number else None)
+        try:
+            expires_s = begun_s + float(found.get("expires_in"))  # some write it as a text
+        except (ValueError, TypeError, OverflowError):
+            expires_s = math.inf
+        return _token(value, self.where, math.inf if math.isnan(expires_s) else expires_s)
 
     def _ask(self, request: urllib.request.Request) -> bytes:
         secure = urllib.request.HTTPSHandler(context=self._context())
@@ -253,13 +256,14 @@ class Endpoint:
             if error.code >= 500 or error.code in _HTTP_RETRIED:
                 raise KafkaAway(text) from None
             raise KafkaRefuses(f"{text}. {self.advice}") from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
             reason = getattr(error, "reason", error)
             text = f"{self.where}: {' '.join(str(reason).split()) or type(reason).__name__}"
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise KafkaRefuses(f"{text}. Check {_CA_FILE} in [kafka.client]") from None
             raise KafkaAway(text) from None
-        except http.client.HTTPException as error:  # its message quotes the answer
+        # These quote the answer or the request.
+        except (http.client.HTTPException, ValueError) as error:
             raise KafkaAway(f"{self.where}: {type(error).__name__}") from None
 
     def _context(self) -> ssl.SSLContext:
@@ -331,17 +335,17 @@ class Command:
         return _token(done.stdout.decode("latin-1").strip(), where)
 
 
-def _token(value: object, where: str, expires_s: float | None = None) -> Token:
+def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
     """Return the token with the expiry in it, else `expires_s`."""
     if not isinstance(value, str) or _PRINTABLE.fullmatch(value) is None:
         raise KafkaRefuses(f"{where}: no token: it must be one word of printable ASCII characters")
     now_s = time.time()
-    expires_s = _expiry(value) or expires_s or math.inf
+    expires_s = _expiry(value) or expires_s
     if expires_s <= now_s:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_s))
         raise KafkaAway(f"{where}: its token expired at {at}")
-    life_s = min(_RENEW_AT * (expires_s - now_s), _UNKNOWN_S if expires_s == math.inf else math.inf)
-    return Token(value, expires_s, now_s + life_s)
+    wait_s = _UNKNOWN_S if expires_s == math.inf else _RENEW_AT * (expires_s - now_s)
+    return Token(value, expires_s, now_s + wait_s)
 
 
 def _expiry(value: str) -> float | None:
@@ -350,7 +354,7 @@ def _expiry(value: str) -> float | None:
         _, claims, _ = value.split(".")
         exp = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"]
         return float(exp) if 0 < exp < 1e11 else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -380,7 +384,8 @@ def login_of(
     """Return the login that the settings describe; None without OAUTHBEARER."""
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
     protocol = client.get("security.protocol", "plaintext")
-    given = [name for name, is_set in _own(token_file, token_command).items() if is_set]
+    own = {"kafka.token_file": token_file, "kafka.token_command": token_command}
+    given = [name for name, value in own.items() if value]
     ours = [*given, *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX))]
     if mechanism != MECHANISM or not protocol.lower().startswith("sasl_"):
         if ours:
@@ -405,10 +410,6 @@ def login_of(
         if name in client:
             raise SettingsError(f'kafka.client.{name}: only with {_METHOD} = "oidc"')
     return Login(File(token_file) if token_file else Command(token_command), extensions)
-
-
-def _own(token_file: Path | None, token_command: tuple[str, ...]) -> dict[str, bool]:
-    return {"kafka.token_file": bool(token_file), "kafka.token_command": bool(token_command)}
 
 
 def _endpoint(client: Mapping[str, str]) -> Endpoint:
