@@ -1,10 +1,11 @@
 """A rolling upgrade: two workers of an older version, replaced one by one under load.
 
     git worktree add --detach /tmp/older main~40
-    python -m tests.kafka.upgrade /tmp/older
+    python -m tests.kafka.upgrade /tmp/older unk_gauss doubling
 
 The older version creates the topics and begins. Then each of its workers gets SIGTERM, and one of
 this version takes its place, with its data directory. Counts must be exact, and audit clean.
+Versions whose noise differs give a mechanism different ids, and refuse each other's state.
 """
 
 import argparse
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from tests import ROOT
 from tests.broker import broker
 from tests.kafka.loaded import LoadedSite
-from tests.worker.harness import PATIENCE_S, Worker, known, unk, until
+from tests.worker.harness import PATIENCE_S, Worker, until
 
 
 class Older(Worker):
@@ -39,6 +42,16 @@ class Older(Worker):
 
     def __enter__(self) -> Self:
         return self
+
+
+def histogram(name: str) -> dict[str, object]:
+    """Return the histogram of an example, with ticks of a second and the labels of `LoadedSite`."""
+    example = ROOT / "examples" / "mechanisms" / f"{name}.toml"
+    [found] = tomllib.loads(example.read_text())["histogram"]
+    found |= {"keys": ["k"], "tick": "1s"}
+    if "domain" in found:
+        found["domain"] = [f"i{i}" for i in range(len(found["domain"]))]
+    return dict(found)
 
 
 def of_tree(tree: Path, command: str, config: Path, *further: str) -> list[str]:
@@ -85,10 +98,11 @@ def upgrade(site: LoadedSite, tree: Path, seconds: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="replace workers of an older version under load")
     parser.add_argument("tree", type=Path)
+    parser.add_argument("mechanisms", nargs="+", help="of examples/mechanisms, such as unk_base")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each step")
     options = parser.parse_args()
     with broker() as bootstrap, tempfile.TemporaryDirectory() as directory:
-        histograms = [unk(), known()]
+        histograms = [histogram(name) for name in options.mechanisms]
         site = LoadedSite(bootstrap, Path(directory) / "site", histograms, create=False)
         site.create_events()
         until(lambda: site.topic in site.admin.list_topics(timeout=60).topics, "the topic")
