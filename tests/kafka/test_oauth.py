@@ -310,15 +310,3 @@ def test_without_a_token_clients_wait_as_for_an_absent_kafka(server: TokenServer
     assert isinstance(credentials, OAuthCredentials)
     with pytest.raises(KafkaConnectionError, match="it answered 503"):
         asyncio.run(credentials.oauth_cb.token())
-
-
-def test_no_login_is_logged_even_with_debug(caplog: pytest.LogCaptureFixture) -> None:
-    """aiokafka logs every request."""
-    from aiokafka.protocol.admin import SaslAuthenticateRequest
-
-    request = SaslAuthenticateRequest(b"auth=Bearer Planted").prepare({36: (0, 1)})
-    assert "Planted" in repr(request)
-    with caplog.at_level(logging.DEBUG):
-        logging.getLogger("aiokafka.conn").debug("Request to %s:%d %d: %s", "a", 1, 1, request)
-        logging.getLogger("aiokafka.conn").debug("something else")
-    assert [record.getMessage() for record in caplog.records] == ["something else"]

@@ -87,14 +87,6 @@ _MUTED_LOG = logging.getLogger("librdkafka.muted")
 _MUTED_LOG.setLevel(logging.CRITICAL + 1)
 
 
-def _holds_no_login(record: logging.LogRecord) -> bool:
-    """Drop aiokafka's debug lines with login requests: they hold the password or token."""
-    return "sasl_auth_bytes" not in record.getMessage()
-
-
-logging.getLogger("aiokafka.conn").addFilter(_holds_no_login)
-
-
 @dataclass(frozen=True)
 class Connection:
     """Cluster address and credentials; the repr omits `client`, which holds secrets.
