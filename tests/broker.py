@@ -1,7 +1,8 @@
 """Find or start a real Apache Kafka: `QUIETCOUNT_TEST_BOOTSTRAP`, testcontainers, or Maven jars.
 
 The jars (Java 17, cached in ~/.cache/quietcount-kafka-<version>) run one KRaft node in a temporary
-directory. Kafka tests are never skipped: without a broker they fail and say what to install.
+directory. `QUIETCOUNT_TEST_KAFKA` chooses another version, from 3.9 on, than kafka_pom.xml. Kafka
+tests are never skipped: without a broker they fail and say what to install.
 """
 
 from __future__ import annotations
@@ -164,12 +165,19 @@ def _java() -> str:
     return program
 
 
-def _jars() -> Path:
-    """Return the directory with Kafka's jars, fetching them through Maven the first time."""
+def kafka_version() -> str:
+    if given := os.environ.get("QUIETCOUNT_TEST_KAFKA"):
+        return given
     found = re.search(r"<kafka\.version>([\w.-]+)<", POM.read_text())
     if found is None:
         raise BrokerUnavailable(f"{POM.name} names no kafka.version")
-    cache = CACHE / f"quietcount-kafka-{found[1]}"
+    return found[1]
+
+
+def _jars() -> Path:
+    """Return the directory with Kafka's jars, fetching them through Maven the first time."""
+    version = kafka_version()
+    cache = CACHE / f"quietcount-kafka-{version}"
     if cache.is_dir():
         return cache
     maven = shutil.which("mvn")
@@ -181,7 +189,7 @@ def _jars() -> Path:
         # target/ would be made beside the pom: copy it away from the sources.
         pom = Path(shutil.copy(POM, directory))
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={fetched}")
-        command = [maven, "-q", "-B", "-f", str(pom), *goal]
+        command = [maven, "-q", "-B", "-f", str(pom), f"-Dkafka.version={version}", *goal]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = (done.stdout + done.stderr).strip()[-800:]

@@ -125,6 +125,14 @@ def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
 @contextmanager
 def secure_broker(directory: Path) -> Iterator[Secure]:
     """Run the broker; write keys and certificates to `directory`."""
+    ca, other_ca, keystore = write_certificates(directory)
+    [port] = free_ports(1)
+    with local_broker(PROPERTIES.format(secure=port, keystore=keystore)) as inside:
+        yield Secure(f"localhost:{port}", inside, ca, other_ca)
+
+
+def write_certificates(directory: Path) -> tuple[Path, Path, Path]:
+    """Return the authority's certificate, another one's, and key and certificate of localhost."""
     authority, key = _authority("Quietcount tests")
     other, _ = _authority("Somebody else")
     names = ("ca.pem", "other-ca.pem", "broker.pem")
@@ -132,9 +140,7 @@ def secure_broker(directory: Path) -> Iterator[Secure]:
     ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     other_ca.write_bytes(other.public_bytes(serialization.Encoding.PEM))
     keystore.write_bytes(_signed(authority, key))
-    [port] = free_ports(1)
-    with local_broker(PROPERTIES.format(secure=port, keystore=keystore)) as inside:
-        yield Secure(f"localhost:{port}", inside, ca, other_ca)
+    return ca, other_ca, keystore
 
 
 def _name(text: str) -> x509.Name:

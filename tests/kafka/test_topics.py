@@ -1,8 +1,12 @@
 """The topics of a worker: planned from what exists, created where missing, never altered."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tests.kafka.harness import create_topic, unique
 from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
@@ -109,6 +113,27 @@ def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None
     assert len({topic.topic_id for topic in after.values()} - {None}) == len(plan)
     assert create_missing(connection, plan, after) == []
     assert create_missing(connection, plan, existing) == [], "created by somebody else meanwhile"
+
+
+def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers learn of a topic one after another (seen in a cluster of three under load)."""
+    connection, name = Connection(bootstrap), unique("topics")
+    create_topic(connection, name, 1)
+    ask, asked = AdminClient.describe_topics, []
+
+    def describe_topics(self: AdminClient, topics: Any, **options: Any) -> dict[str, Any]:
+        asked.append(topics)
+        if len(asked) > 1:
+            return ask(self, topics, **options)
+        unknown: Future[Any] = Future()
+        unknown.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return {name: unknown}
+
+    monkeypatch.setattr(AdminClient, "describe_topics", describe_topics)
+    assert describe(connection, [name])[name].topic_id
+    assert len(asked) == 2
 
 
 def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:

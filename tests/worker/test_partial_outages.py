@@ -90,7 +90,11 @@ def test_partitions_without_a_leader_or_enough_replicas_are_named(brokers: Broke
             return unavailable(admin, used, 3.0, lambda: False)
 
         until(lambda: not found(), "all are there")
-        leader = admin.list_topics("alone", timeout=10).topics["alone"].partitions[0].leader
+        # A broker may not know yet what another one does.
+        known = until(
+            lambda: admin.list_topics("alone", timeout=10).topics["alone"].partitions, "it is known"
+        )
+        leader = known[0].leader
         brokers[leader - 1].kill()
         until(lambda: set(found()) == {"alone[0]", "all[0]"}, "only these are not")
         assert found() == {

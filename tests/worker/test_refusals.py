@@ -81,9 +81,9 @@ def test_wrong_settings_are_refused_before_kafka_is_asked(bare: Site) -> None:
     """If they looked like an absent Kafka, the worker would wait forever. A typing error in the
     privacy budget must not pass for the default.
     """
-    table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER" }'
+    table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "DIGEST-MD5" }'
     bare.document["kafka"] = {"bootstrap": "127.0.0.1:1", "client": Bare(table)}
-    wrong = "kafka.client.sasl.mechanism = 'OAUTHBEARER'"
+    wrong = "kafka.client.sasl.mechanism = 'DIGEST-MD5'"
     assert_refused(bare.run_to_end(), wrong, "SCRAM-SHA-512")
     bare.document["histogram"][0]["epsilom"] = 0.1
     assert_refused(bare.run_to_end(), "epsilom", 'did you mean "epsilon"')

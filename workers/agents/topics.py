@@ -77,7 +77,14 @@ class Topics:
 
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
-    return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
+    kafka = settings.kafka
+    return Connection(
+        kafka.bootstrap,
+        kafka.client,
+        embedded,
+        token_file=kafka.token_file,
+        token_command=kafka.token_command,
+    )
 
 
 def inspect_topics(

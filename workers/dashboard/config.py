@@ -18,13 +18,14 @@ from workers.mechanisms.config.checked import Checked, display, rules
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import count_ticks
-from workers.settings.files import client_values, read_file
+from workers.settings.files import read_file
 from workers.settings.settings import (
     HistorySettings,
     KafkaSettings,
     WorkerSettings,
     from_file,
     history_of,
+    kafka_of,
 )
 
 TOKEN_CHARACTERS = 16
@@ -70,11 +71,9 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
-    given = document["kafka"]
-    kafka: dict[str, Any] = {"bootstrap": _value(KafkaSettings, "bootstrap", given, "kafka.")}
-    if "client" in given:
-        kafka["client"] = client_values(given["client"], base)
-    settings = KafkaSettings(**kafka)
+    read = {rule.name for rule in rules(KafkaSettings)}
+    given = {name: value for name, value in document["kafka"].items() if name in read}
+    kafka = kafka_of(given, base)
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
@@ -87,7 +86,12 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
             )
     return DashboardSettings(
         worker=worker,
-        connection=Connection(settings.bootstrap, settings.client),
+        connection=Connection(
+            kafka.bootstrap,
+            kafka.client,
+            token_file=kafka.token_file,
+            token_command=kafka.token_command,
+        ),
         histograms=tuple(found),
         history=history_of(document.get("dashboard", {}), base),
     )

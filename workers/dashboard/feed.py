@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot
-from workers.kafka.clients import Connection
+from workers.kafka.clients import Connection, unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +68,24 @@ class Feed:
     async def run(self) -> None:
         options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
         fetching = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32_768}
-        consumer = self._connection.consumer(**options, **fetching, error_cb=self._record_error)
+        consumer = await self._consumer(**options, **fetching, error_cb=self._record_error)
         try:
             await self._follow(consumer)
         finally:
             self._halted = True
             await asyncio.shield(self._call(consumer.close))
             self._thread.shutdown(wait=False)
+
+    async def _consumer(self, **options: Any) -> Consumer:
+        """Create the consumer; with OAUTHBEARER that waits for a token."""
+        while True:
+            try:
+                return await self._call(lambda: self._connection.consumer(**options))
+            except KafkaException as failed:
+                if not unreachable(failed):
+                    raise
+                self._report_error(failed.args[0])
+                await asyncio.sleep(RETRY_S)
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -1,28 +1,34 @@
 """`Connection` makes every Kafka client, all with the same settings and credentials.
 
 `[kafka.client]` uses librdkafka's names. `faust_credentials` translates the security settings for
-aiokafka and refuses the others, so no client connects with less security than configured.
+aiokafka and refuses the others, so no client connects with less security than configured. For
+OAUTHBEARER all clients share one source of tokens (`tokens`).
 """
 
 import logging
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as ConsumerError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
-from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
+from faust.auth import GSSAPICredentials, OAuthCredentials, SASLCredentials, SSLCredentials
 
+from workers.kafka import tokens
+from workers.kafka.tokens import FaustTokens, Login, Tokens
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
 from workers.settings.files import CLIENT_RESERVED
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -91,6 +97,9 @@ class Connection:
     bootstrap: str
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     embedded: str | None = None
+    token_file: Path | None = None
+    token_command: tuple[str, ...] = field(default=(), repr=False)
+    login: Login | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # A read-only copy, since every shard's thread makes clients from it.
@@ -102,9 +111,16 @@ class Connection:
         for name in self.client:
             if name in CLIENT_RESERVED:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
+        login = tokens.login_of(self.client, self.token_file, self.token_command)
+        object.__setattr__(self, "login", login)
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens of all clients; None without OAUTHBEARER."""
+        return None if self.login is None else tokens.tokens_of(self.login)
 
     def config(self, **extra: Any) -> dict[str, Any]:
-        return {
+        config = {
             "log_level": 4,
             # Rebootstrap after losing all brokers; by default that takes five minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
@@ -114,6 +130,7 @@ class Connection:
             "logger": _LIBRDKAFKA_LOG,
             **extra,
         }
+        return config if self.tokens is None else _with_tokens(config, self.tokens)
 
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
         """Return a producer; with `transactional_id` transactional but not initialized."""
@@ -121,7 +138,7 @@ class Connection:
         if transactional_id is not None:
             config["transactional.id"] = transactional_id
         config.pop("check.crcs", None)  # consumer-only; librdkafka would warn
-        return Producer(config)
+        return self._create(Producer, config)
 
     def consumer(self, **extra: Any) -> Consumer:
         """Return a read_committed consumer without a group; ignore its `is_group_denial` errors."""
@@ -131,7 +148,7 @@ class Connection:
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
         }
-        return Consumer(self.config(**{**defaults, **extra}))
+        return self._create(Consumer, self.config(**{**defaults, **extra}))
 
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client for a `with` block, which cancels requests and joins its thread.
@@ -139,7 +156,22 @@ class Connection:
         librdkafka calls Python in that thread: collecting the client there, or a response after
         Python's shutdown, ends the process. A traceback can keep a client alive until then.
         """
-        return AdminClient(self.config(**extra))
+        return self._create(AdminClient, self.config(**extra))
+
+    def _create(self, kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
+        """Create a client; with OAUTHBEARER that takes a second, and needs a token."""
+        if self.tokens is None:
+            return kind(config)
+        try:
+            self.tokens.get()
+            return kind(config)
+        except KafkaAway as error:
+            reason = str(error)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.SASL_AUTHENTICATION_FAILED:
+                raise
+            reason = self.tokens.failure or _line(error.args[0])
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason, retriable=True))
 
     def quiet_admin(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
         """Return an admin client that logs nothing and appends its errors to `errors`."""
@@ -151,14 +183,23 @@ class Connection:
         errors: list[KafkaError] = []
         where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
         deadline, metadata = time.monotonic() + within_s, None
-        with self.quiet_admin(errors) as admin:
+        try:
+            client = self.quiet_admin(errors)
+        except KafkaException as exc:
+            if not unreachable(exc):
+                raise
+            raise KafkaAway(text_of(exc)) from exc
+        with client as admin:
             while metadata is None:
                 try:
                     metadata = admin.list_topics(timeout=ask_s)
                 except KafkaException as exc:
                     admin.poll(0)  # serves the callback
                     if (refused := _refusal(errors)) is not None:
-                        text = f"{_line(refused)}. {_REFUSED[refused.code()]}"
+                        advice = _REFUSED[refused.code()]
+                        if self.tokens is not None and refused.code() != KafkaError._SSL:
+                            advice = self.tokens.advice
+                        text = f"{_line(refused)}. {advice}"
                         raise KafkaRefuses(f"{where}: {text}") from exc
                     left_s = deadline - time.monotonic()
                     if left_s <= 0:
@@ -175,7 +216,35 @@ class Connection:
         """Say that no broker answers, with the reason if `errors` have one."""
         reason = _refusal(errors) or _network(errors)
         cause = "" if reason is None else f" ({_line(reason)})"
+        if self.tokens is not None and (failure := self.tokens.failure) is not None:
+            cause = f" ({failure})"
         return f"no broker of {self.bootstrap} answers{cause}"
+
+
+def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
+    """Return a configuration that asks `shared`, and repeats no failure that it has logged."""
+    on_error = config["error_cb"]
+
+    def on_other_error(error: KafkaError) -> None:
+        if error.code() != KafkaError._AUTHENTICATION or not shared.is_failing:
+            on_error(error)
+
+    kept = {name: value for name, value in config.items() if name not in tokens.NAMES}
+    log = _TokenLog(config["logger"], shared)
+    return kept | {"oauth_cb": shared.for_librdkafka, "error_cb": on_other_error, "logger": log}
+
+
+@dataclass(frozen=True)
+class _TokenLog:
+    """A logger for librdkafka, silent about refused logins while no token can be had."""
+
+    logger: logging.Logger
+    tokens: Tokens
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        text = message % args if args else message
+        if "SASL" not in text or not self.tokens.is_failing:
+            self.logger.log(level, "%s", text)
 
 
 def _refusal(errors: list[KafkaError]) -> KafkaError | None:
@@ -193,7 +262,7 @@ def _line(error: KafkaError) -> str:
 
 def faust_credentials(
     connection: Connection,
-) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
+) -> SSLCredentials | SASLCredentials | OAuthCredentials | GSSAPICredentials | None:
     """Return Faust's `broker_credentials`, None for plaintext; SettingsError if untranslatable."""
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
@@ -201,10 +270,11 @@ def faust_credentials(
         raise SettingsError(
             f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}"
         )
+    translated = _TRANSLATED if connection.tokens is None else (*_TRANSLATED, *tokens.NAMES)
     for name in client:
         security = name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
-        if security and name not in _TRANSLATED:
-            known = ", ".join(sorted(_TRANSLATED))
+        if security and name not in translated:
+            known = ", ".join(sorted(translated))
             raise SettingsError(
                 f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}"
             )
@@ -219,8 +289,11 @@ def faust_credentials(
         return GSSAPICredentials(
             kerberos_service_name=service, ssl_context=context, mechanism=mechanism
         )
+    if connection.tokens is not None:
+        provider = FaustTokens(connection.tokens)
+        return OAuthCredentials(oauth_cb=provider, ssl_context=context)
     if mechanism not in _PASSWORD_MECHANISMS:
-        allowed = ", ".join((*_PASSWORD_MECHANISMS, "GSSAPI"))
+        allowed = ", ".join((*_PASSWORD_MECHANISMS, tokens.MECHANISM, "GSSAPI"))
         raise SettingsError(f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}")
     login = {name: client.get(f"sasl.{name}") for name in ("username", "password")}
     for name, value in login.items():

@@ -160,7 +160,7 @@ def _eager_admin(connection: Connection, errors: list[KafkaError]) -> AdminClien
 
 def _answers(connection: Connection, topics: UsedTopics) -> bool:
     """Ask with a new client: the other one may only know brokers that are frozen or cut off."""
-    with _eager_admin(connection, []) as admin, suppress(KafkaException):
+    with suppress(KafkaException), _eager_admin(connection, []) as admin:
         admin.list_topics(topics.names[0], timeout=ASK_S)
         return True
     return False

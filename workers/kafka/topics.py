@@ -200,9 +200,8 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         }
         if connection.embedded is not None or not found:
             return found
-        described = admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S)
-        for name, future in described.items():
-            found[name] = replace(found[name], topic_id=checked_id(name, future.result().topic_id))
+        for name, topic_id in _topic_ids(admin, list(found)).items():
+            found[name] = replace(found[name], topic_id=topic_id)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
         for resource, future in asked.items():
@@ -211,6 +210,23 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
                 shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
                 found[name] = replace(found[name], config=shown)
     return found
+
+
+def _topic_ids(admin: AdminClient, names: list[str]) -> dict[str, str]:
+    """Return the ids; a new topic may be known to the broker that listed it, but not to another."""
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        described = admin.describe_topics(TopicCollection(names), request_timeout=_ANSWER_S)
+        try:
+            return {
+                name: checked_id(name, future.result().topic_id)
+                for name, future in described.items()
+            }
+        except KafkaException as error:
+            unknown = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if not unknown or time.monotonic() >= deadline:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def default_partitions(connection: Connection) -> int:

@@ -37,6 +37,7 @@ CLIENT_RESERVED = MappingProxyType(
 CLIENT_SECRETS = (
     "sasl.password",
     "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.client.credentials.client.secret",
     "ssl.key.pem",
     "ssl.key.password",
     "ssl.keystore.password",

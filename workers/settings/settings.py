@@ -128,6 +128,11 @@ _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
 _HOSTS = '"host:port", or several separated by commas'
 _CLIENT = "librdkafka names with their values"
+_TOKEN_FILE = "a file name in quotes: a token that something else renews"
+_TOKEN_COMMAND = (
+    'a list of texts: a program and its arguments, such as ["/usr/bin/token", "--kafka"]'
+)
+_Argument = Annotated[str, Meta(pattern=r"^[^\0]+\Z")]
 _MISSING = '"reject" or "empty": what an event without items is'
 _UNITS = ", ".join(f'"{unit}"' for unit in views.UNITS)
 _STORE = "a file name in quotes; if left out, a file that ends with the dashboard"
@@ -167,6 +172,8 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
     bootstrap: Annotated[str, _allowed(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
     client: Annotated[dict[str, str], _allowed(_CLIENT)] = msgspec.field(default_factory=dict)
+    token_file: Annotated[Path | None, _allowed(_TOKEN_FILE)] = None
+    token_command: Annotated[tuple[_Argument, ...], _allowed(_TOKEN_COMMAND)] = ()
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
@@ -569,9 +576,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         if required and name not in document:
             raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
         _must_be_section(name, document.get(name, {}))
-    kafka = dict(document["kafka"])
-    if "client" in kafka:
-        kafka["client"] = client_values(kafka["client"], base)
+    kafka = kafka_of(document["kafka"], base)
     worker = _section(WorkerSettings, document["worker"], "worker.")
     events = _section(EventsSettings, document["events"], "events.")
     histograms = document.get("histogram", [])
@@ -582,7 +587,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     data_dir, key_file = base / worker.data_dir, base / worker.key_file
     return Settings(
         worker=msgspec.structs.replace(worker, data_dir=data_dir, key_file=key_file),
-        kafka=_section(KafkaSettings, kafka, "kafka."),
+        kafka=kafka,
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
         schema_registry=registry_of(document.get("schema_registry"), base),
@@ -606,6 +611,16 @@ def _must_be_section(name: str, values: object) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise SettingsError(f"{name} = {display(values)}: must be a section, [{name}]")
     return values
+
+
+def kafka_of(values: Mapping[str, Any], base: Path) -> KafkaSettings:
+    kafka = dict(values)
+    if "client" in kafka:
+        kafka["client"] = client_values(kafka["client"], base)
+    settings = _section(KafkaSettings, kafka, "kafka.")
+    if settings.token_file is None:
+        return settings
+    return msgspec.structs.replace(settings, token_file=base / settings.token_file)
 
 
 def history_of(values: object, base: Path) -> HistorySettings:

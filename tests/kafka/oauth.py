@@ -1,0 +1,232 @@
+"""A token server (RFC 6749 client credentials, JWKS), and a broker that accepts its tokens.
+
+python -m tests.kafka.oauth --seconds 90 --life 15     a worker under load, through expiries
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from tests.broker import BRIEF, free_ports, own_broker
+from tests.kafka.loaded import LoadedSite
+from tests.worker.harness import Bare, known, unk
+from workers.settings.files import CLIENT_SECRETS
+
+CLIENT, SECRET = "quiet", "PlantedSecret, with: a space"
+_PACKAGE = "org.apache.kafka.common.security.oauthbearer"
+PROPERTIES = """\
+listeners=PLAINTEXT://127.0.0.1:{{port}},OAUTH://127.0.0.1:{oauth},CONTROLLER://127.0.0.1:{{controller}}
+advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},OAUTH://127.0.0.1:{oauth}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,OAUTH:SASL_PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.oauth.oauthbearer.sasl.jaas.config={package}.OAuthBearerLoginModule required;
+listener.name.oauth.oauthbearer.sasl.server.callback.handler.class={handler}
+sasl.oauthbearer.jwt.validator.class={package}.BrokerJwtValidator
+listener.name.oauth.oauthbearer.connections.max.reauth.ms=3600000
+sasl.oauthbearer.jwks.endpoint.url={jwks}
+sasl.oauthbearer.clock.skew.seconds=0
+"""
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _number(value: int) -> str:
+    return _encoded(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+
+
+class TokenServer:
+    """Serves /token and /jwks. `answer_with` replaces the token by a status and a body."""
+
+    def __init__(self, life_s: float = 3600.0) -> None:
+        self._key = rsa.generate_private_key(65537, 2048)
+        self.life_s = life_s
+        self.answer_with: tuple[int, bytes] | None = None
+        self.asked: list[dict[str, Any]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._send(200, json.dumps(server.jwks()).encode())
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                login = base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
+                fields = {name: value for name, [value] in parse_qs(body).items()}
+                server.asked.append(fields | {"login": login.decode(), "path": self.path})
+                self._send(*server.answer(login.decode(), fields))
+
+            def _send(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._handler = Handler
+        self.port = free_ports(1)[0]
+
+    def token(self, life_s: float | None = None, **claims: object) -> str:
+        now = time.time()
+        life_s = self.life_s if life_s is None else life_s
+        times = {"iat": now - 1, "exp": now + life_s}
+        content = {"sub": CLIENT, "iss": "tests", **times, **claims}
+        head = {"alg": "RS256", "kid": "1", "typ": "JWT"}
+        signed = ".".join(_encoded(json.dumps(part).encode()) for part in (head, content))
+        made = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{signed}.{_encoded(made)}"
+
+    def jwks(self) -> dict[str, Any]:
+        public = self._key.public_key().public_numbers()
+        key = {"kty": "RSA", "kid": "1", "use": "sig", "alg": "RS256"}
+        return {"keys": [key | {"n": _number(public.n), "e": _number(public.e)}]}
+
+    def answer(self, login: str, fields: dict[str, str]) -> tuple[int, bytes]:
+        if self.answer_with is not None:
+            return self.answer_with
+        if login != f"{CLIENT}:{SECRET}" or fields["grant_type"] != "client_credentials":
+            quoted = {"error": "invalid_client", "error_description": f"wrong: {login}"}
+            return 401, json.dumps(quoted).encode()
+        token = {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.life_s}
+        return 200, json.dumps(token).encode()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/token"
+
+    @contextmanager
+    def serving(self, tls: Path | None = None) -> Iterator[TokenServer]:
+        """Serve while the block lasts, always at the same port; `tls`: key and certificate."""
+        http = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls)
+            http.socket = context.wrap_socket(http.socket, server_side=True)
+        thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield self
+        finally:
+            http.shutdown()
+            http.server_close()
+            thread.join()
+
+    def client(self, **changes: str) -> dict[str, str]:
+        """Return [kafka.client] for this server's tokens; `_` stands for `.` in names."""
+        changed = {name.replace("_", "."): value for name, value in changes.items()}
+        return OAUTH | {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": CLIENT,
+            "sasl.oauthbearer.client.secret": SECRET,
+            "sasl.oauthbearer.token.endpoint.url": self.url,
+            **changed,
+        }
+
+
+OAUTH = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+
+
+@dataclass(frozen=True)
+class OAuthBroker:
+    """A broker's address for tokens, and the one without login (`inside`)."""
+
+    bootstrap: str
+    inside: str
+
+
+@contextmanager
+def oauth_broker(server: TokenServer) -> Iterator[OAuthBroker]:
+    """Run a broker; `server` must serve its keys when the first client logs in."""
+    [port] = free_ports(1)
+    jwks = f"http://127.0.0.1:{server.port}/jwks"
+    properties = PROPERTIES.format(
+        oauth=port,
+        package=_PACKAGE,
+        handler=f"{_PACKAGE}.OAuthBearerValidatorCallbackHandler",
+        jwks=jwks,
+    )
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}"
+    with own_broker(properties, java=(*BRIEF, allowed)) as running:
+        yield OAuthBroker(f"127.0.0.1:{port}", running.bootstrap)
+
+
+class OAuthSite(LoadedSite):
+    """A site with two workers' settings: every command logs in with tokens of `server`."""
+
+    def __init__(self, broker: OAuthBroker, server: TokenServer, directory: Path) -> None:
+        options: dict[str, Any] = {"partitions": 2, "owners": 1, "worker": {"metrics_port": 0}}
+        super().__init__(broker.inside, directory, [unk(), known()], **options)
+        self.broker, self.server = broker, server
+        self.secret = directory / "secret"
+        self.secret.write_text(SECRET + "\n")
+        self.log_in(server.client())
+
+    def log_in(self, client: dict[str, str], **more: object) -> None:
+        table = {name: json.dumps(value) for name, value in client.items()}
+        for name in table.keys() & set(CLIENT_SECRETS):
+            table[name] = '{ file = "secret" }'
+        inline = Bare(
+            "{ " + ", ".join(f'"{name}" = {value}' for name, value in table.items()) + " }"
+        )
+        self.rewrite(kafka={"bootstrap": self.broker.bootstrap, "client": inline, **more})
+
+    def assert_exact(self) -> None:
+        # Clients are quicker without tokens.
+        self.rewrite(kafka={"bootstrap": self.broker.inside})
+        super().assert_exact()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="a worker under load, through expiries of tokens")
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--life", type=float, default=15.0)
+    parser.add_argument("--away", type=float, default=0.0, help="seconds without token server")
+    options = parser.parse_args()
+    server = TokenServer(options.life)
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        with server.serving():
+            broker = stack.enter_context(oauth_broker(server))
+            site = OAuthSite(broker, server, Path(directory) / "site")
+            workers = [stack.enter_context(site.worker(data)) for data in ("one", "two")]
+            at = site.load(options.seconds)
+        if options.away:
+            at = site.load(options.away)
+            with server.serving():
+                at = site.load(options.seconds / 3)
+                site.wait_published(at, 60.0)
+        with server.serving():
+            site.wait_published(at, 60.0)
+            for worker in workers:
+                assert worker.stop() == 0, worker.output()
+            site.assert_exact()
+        for worker in workers:
+            print(worker.output())
+    asked, sent = len(server.asked), site.sent.total()
+    print(f"{sent:,} events in {options.seconds:g} s, all counted once; {asked} tokens were issued")
+
+
+if __name__ == "__main__":
+    main()

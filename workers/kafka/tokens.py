@@ -1,0 +1,455 @@
+"""Tokens for SASL/OAUTHBEARER: one source in a process, shared by all Kafka clients.
+
+    Endpoint   asks a token endpoint (RFC 6749, client credentials), as librdkafka's "oidc" does
+    File       reads a file that something else renews
+    Command    runs a program that prints a token
+
+`Tokens` renews a token after 80 % of its life. While that fails, it retries with backoff and hands
+out the present token until that expires. No message holds a token or secret.
+"""
+
+import asyncio
+import base64
+import http.client
+import json
+import logging
+import math
+import re
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
+
+from workers.mechanisms.config.checked import display
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
+from workers.runtime.logs import json_fields
+
+logger = logging.getLogger(__name__)
+
+MECHANISM = "OAUTHBEARER"
+_PREFIX = "sasl.oauthbearer."
+_METHOD, _EXTENSIONS, _SCOPE = (_PREFIX + name for name in ("method", "extensions", "scope"))
+_URL = _PREFIX + "token.endpoint.url"
+# librdkafka's names and aliases.
+_ID = (_PREFIX + "client.id", _PREFIX + "client.credentials.client.id")
+_SECRET = (_PREFIX + "client.secret", _PREFIX + "client.credentials.client.secret")
+_CA_FILE, _CA_PEM = "https.ca.location", "https.ca.pem"
+_OF_ENDPOINT = (*_ID, *_SECRET, _URL, _SCOPE, _CA_FILE, _CA_PEM)
+#: Options of [kafka.client] that this module replaces: librdkafka never sees them.
+NAMES = (_METHOD, _EXTENSIONS, *_OF_ENDPOINT)
+
+_RENEW_AT = 0.8
+_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 10.0
+#: A file is read this often, and a token without a known expiry renewed.
+FILE_S, _UNKNOWN_S = 10.0, 300.0
+#: Of one request, or one run of the command.
+_TIMEOUT_S = 10.0
+_PATIENCE_S = 1.0
+_BYTES_MAX = 1 << 20
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+_EXTENSION = re.compile(r"(?!auth=)([A-Za-z]+)=([\x20-\x7e]*)")
+_ERROR_CODE = re.compile(r"[a-z_]{1,40}")
+_HTTP_RETRIED = (408, 425, 429)
+
+
+class Token(NamedTuple):
+    """`expires_s`: seconds since 1970, infinite if unknown. `renew_s`: when to ask for the next."""
+
+    value: str
+    expires_s: float
+    renew_s: float
+
+    def __repr__(self) -> str:
+        return f"Token(expires_s={self.expires_s})"
+
+
+class Source(Protocol):
+    def fetch(self) -> Token:
+        """Return a valid token; KafkaAway if waiting may help, else KafkaRefuses."""
+
+    @property
+    def advice(self) -> str: ...
+
+
+class Tokens:
+    """The present token, renewed when a client asks for it. Thread-safe."""
+
+    def __init__(
+        self,
+        source: Source,
+        extensions: Mapping[str, str] = MappingProxyType({}),
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._source, self._now_s = source, now_s
+        self.extensions = dict(extensions)
+        self._fetching = Lock()
+        self._token: Token | None = None
+        self._retry_s = self._failing_s = -math.inf
+        self._backoff_s = _BACKOFF_S
+        self._failure: KafkaAway | KafkaRefuses | None = None
+
+    @property
+    def advice(self) -> str:
+        return self._source.advice
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last renewal failed: refused logins follow from that, and it was logged."""
+        return self._failure is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no valid token now; None if there is one."""
+        return None if self._valid() or self._failure is None else str(self._failure)
+
+    def get(self) -> Token:
+        """Return a valid token, renewed if due.
+
+        Raises:
+            KafkaAway: there is none now, though there may be again.
+            KafkaRefuses: there never was one, and waiting does not help.
+        """
+        token = self._valid()
+        if token is not None and self._now_s() < token.renew_s:
+            return token
+        # All clients ask at the same time; who has a valid token does not wait long for the next.
+        if self._fetching.acquire(timeout=-1 if token is None else _PATIENCE_S):
+            try:
+                if self._token is token or self._valid() is None:
+                    self._renew()
+            finally:
+                self._fetching.release()
+        if (token := self._valid()) is not None:
+            return token
+        if self._token is None and isinstance(self._failure, KafkaRefuses):
+            raise KafkaRefuses(str(self._failure))
+        raise KafkaAway(str(self._failure))
+
+    def for_librdkafka(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
+        """Return the answer to `oauth_cb`; an exception makes librdkafka ask again in 10 s.
+
+        librdkafka asks again after 80 % of the life that it is told, and uses a token until it has
+        another: the life told here ends that wait when this source has something new.
+        """
+        token, now_s = self.get(), self._now_s()
+        again_s = token.renew_s if now_s < token.renew_s else self._retry_s
+        told_s = now_s + max(again_s - now_s, 1.0) / _RENEW_AT
+        return token.value, told_s, "", self.extensions
+
+    def _valid(self) -> Token | None:
+        token = self._token
+        return token if token is not None and self._now_s() < token.expires_s else None
+
+    def _renew(self) -> None:
+        if self._now_s() < self._retry_s:
+            return
+        try:
+            self._token = self._source.fetch()
+        except (KafkaAway, KafkaRefuses) as error:
+            self._note_failure(error)
+        else:
+            self._note_success()
+
+    def _note_failure(self, error: KafkaAway | KafkaRefuses) -> None:
+        first, self._failure = self._failure is None, error
+        now_s = self._now_s()
+        self._retry_s = now_s + self._backoff_s
+        self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
+        if first and self._token is not None:
+            self._failing_s = now_s
+            logger.warning(
+                "no new Kafka token: %s. The present one is valid for %.0f s more; trying again",
+                error,
+                max(0.0, self._token.expires_s - now_s),
+                extra=json_fields(event="token_failed"),
+            )
+
+    def _note_success(self) -> None:
+        again, self._failure = self._failure is not None, None
+        self._retry_s, self._backoff_s = -math.inf, _BACKOFF_S
+        if again and self._failing_s > 0:
+            logger.warning(
+                "a new Kafka token, after %.0f s without",
+                self._now_s() - self._failing_s,
+                extra=json_fields(event="token_renewed"),
+            )
+
+
+class FaustTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """Tokens for aiokafka, which asks at every connection."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def token(self) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            return (await loop.run_in_executor(None, self._tokens.get)).value
+        except SettingsError as error:
+            raise KafkaConnectionError(str(error)) from None
+
+    def extensions(self) -> dict[str, str]:
+        return self._tokens.extensions
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    url: str
+    client_id: str
+    secret: str = field(repr=False)
+    scope: str = ""
+    ca_file: str | None = None
+    ca_pem: str | None = None
+
+    @property
+    def where(self) -> str:
+        return f"kafka.client.{_URL} = {display(self.url.partition('?')[0])}"
+
+    @property
+    def advice(self) -> str:
+        return f"Check {_ID[0]}, {_SECRET[0]} and {_SCOPE} in [kafka.client], and whose tokens the brokers accept"
+
+    def fetch(self) -> Token:
+        login = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
+        body = "grant_type=client_credentials"
+        if self.scope:
+            body += "&scope=" + quote(self.scope, safe="%:/.")
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Basic {login}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        request = urllib.request.Request(self.url, body.encode(), headers, method="POST")
+        begun_s = time.time()
+        answer = self._ask(request)
+        try:
+            found = json.loads(answer)
+            value = found["access_token"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise KafkaRefuses(f"{self.where}: its answer has no access_token") from None
+        try:
+            expires_s = begun_s + float(found.get("expires_in"))  # some write it as a text
+        except (ValueError, TypeError, OverflowError):
+            expires_s = math.inf
+        return _token(value, self.where, math.inf if math.isnan(expires_s) else expires_s)
+
+    def _ask(self, request: urllib.request.Request) -> bytes:
+        secure = urllib.request.HTTPSHandler(context=self._context())
+        opener = urllib.request.build_opener(secure, _NoRedirects())
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as response:
+                return bytes(response.read(_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            with error:
+                text = f"{self.where}: it answered {error.code}{_error_code(error)}"
+            if error.code >= 500 or error.code in _HTTP_RETRIED:
+                raise KafkaAway(text) from None
+            raise KafkaRefuses(f"{text}. {self.advice}") from None
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            text = f"{self.where}: {' '.join(str(reason).split()) or type(reason).__name__}"
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise KafkaRefuses(f"{text}. Check {_CA_FILE} in [kafka.client]") from None
+            raise KafkaAway(text) from None
+        # These quote the answer or the request.
+        except (http.client.HTTPException, ValueError) as error:
+            raise KafkaAway(f"{self.where}: {type(error).__name__}") from None
+
+    def _context(self) -> ssl.SSLContext:
+        try:
+            if self.ca_file is not None and Path(self.ca_file).is_dir():
+                return ssl.create_default_context(capath=self.ca_file)
+            return ssl.create_default_context(cafile=self.ca_file, cadata=self.ca_pem)
+        except (OSError, ValueError) as error:  # includes SSLError
+            name = _CA_FILE if self.ca_pem is None else _CA_PEM
+            raise KafkaRefuses(f"kafka.client.{name}: no certificates: {error}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would take the secret to another address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _error_code(error: urllib.error.HTTPError) -> str:
+    """Return RFC 6749's error code; the rest of an answer may quote the request."""
+    try:
+        code = json.loads(error.read(_BYTES_MAX))["error"]
+        return f" ({code})" if _ERROR_CODE.fullmatch(code) else ""
+    except Exception:  # noqa: BLE001  # any answer, or none
+        return ""
+
+
+@dataclass(frozen=True)
+class File:
+    path: Path
+
+    advice = "Check the token in kafka.token_file, and whose tokens the brokers accept"
+
+    def fetch(self) -> Token:
+        where = f"kafka.token_file = {display(str(self.path))}"
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(_BYTES_MAX)
+        except OSError as error:
+            raise KafkaRefuses(f"{where}: {error.strerror}") from None
+        token = _token(content.decode("latin-1").strip(), where)
+        return token._replace(renew_s=min(token.renew_s, time.time() + FILE_S))
+
+
+@dataclass(frozen=True)
+class Command:
+    arguments: tuple[str, ...] = field(repr=False)  # may hold a secret
+
+    advice = "Check the token that kafka.token_command prints, and whose tokens the brokers accept"
+
+    def fetch(self) -> Token:
+        where = f"kafka.token_command = [{display(self.arguments[0])}, ...]"
+        try:
+            done = subprocess.run(
+                self.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # may hold a secret
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise KafkaAway(f"{where}: it took more than {_TIMEOUT_S:g} s") from None
+        except OSError as error:
+            raise KafkaRefuses(f"{where}: {error.strerror}") from None
+        if done.returncode != 0:
+            raise KafkaAway(f"{where}: exit status {done.returncode}")
+        return _token(done.stdout.decode("latin-1").strip(), where)
+
+
+def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
+    """Return the token with the expiry in it, else `expires_s`."""
+    if not isinstance(value, str) or _PRINTABLE.fullmatch(value) is None:
+        raise KafkaRefuses(f"{where}: no token: it must be one word of printable ASCII characters")
+    now_s = time.time()
+    expires_s = _expiry(value) or expires_s
+    if expires_s <= now_s:
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_s))
+        raise KafkaAway(f"{where}: its token expired at {at}")
+    wait_s = _UNKNOWN_S if expires_s == math.inf else _RENEW_AT * (expires_s - now_s)
+    return Token(value, expires_s, now_s + wait_s)
+
+
+def _expiry(value: str) -> float | None:
+    """Return the `exp` of a JWT, which brokers verify and this does not."""
+    try:
+        _, claims, _ = value.split(".")
+        exp = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"]
+        return float(exp) if 0 < exp < 1e11 else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True)
+class Login:
+    """Where tokens come from, and what is sent along with them."""
+
+    source: Endpoint | File | Command
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+_LOCK = Lock()
+_TOKENS: dict[Login, Tokens] = {}
+
+
+def tokens_of(login: Login) -> Tokens:
+    """Return the process's tokens of a login."""
+    with _LOCK:
+        if login not in _TOKENS:
+            _TOKENS[login] = Tokens(login.source, dict(login.extensions))
+        return _TOKENS[login]
+
+
+def login_of(
+    client: Mapping[str, str], token_file: Path | None, token_command: tuple[str, ...]
+) -> Login | None:
+    """Return the login that the settings describe; None without OAUTHBEARER."""
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
+    protocol = client.get("security.protocol", "plaintext")
+    own = {"kafka.token_file": token_file, "kafka.token_command": token_command}
+    given = [name for name, value in own.items() if value]
+    ours = [*given, *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX))]
+    if mechanism != MECHANISM or not protocol.lower().startswith("sasl_"):
+        if ours:
+            needed = f'security.protocol = "SASL_SSL" and sasl.mechanism = "{MECHANISM}"'
+            raise SettingsError(f"{ours[0]}: only with {needed} in [kafka.client]")
+        return None
+    for name in client:
+        if name.startswith(_PREFIX) and name not in NAMES:
+            raise SettingsError(f"kafka.client.{name}: not supported; use {', '.join(NAMES)}")
+    method = client.get(_METHOD, "default")
+    if method not in ("default", "oidc"):
+        raise SettingsError(f'kafka.client.{_METHOD} = {display(method)}: "default" or "oidc"')
+    if len(given) + (method == "oidc") != 1:
+        raise SettingsError(
+            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in given)}: {MECHANISM} needs "
+            'exactly one of the method "oidc", kafka.token_file and kafka.token_command'
+        )
+    extensions = _extensions(client.get(_EXTENSIONS, ""))
+    if method == "oidc":
+        return Login(_endpoint(client), extensions)
+    for name in _OF_ENDPOINT:
+        if name in client:
+            raise SettingsError(f'kafka.client.{name}: only with {_METHOD} = "oidc"')
+    return Login(File(token_file) if token_file else Command(token_command), extensions)
+
+
+def _endpoint(client: Mapping[str, str]) -> Endpoint:
+    def one_of(*names: str) -> str:
+        found = next((client[name] for name in names if client.get(name)), None)
+        if found is None:
+            raise SettingsError(f'kafka.client.{names[0]} is missing: {_METHOD} = "oidc" needs it')
+        return found
+
+    url = one_of(_URL)
+    if not _is_http(url):
+        # The value is not shown: it may hold a password.
+        allowed = '"https://host:port/path" or "http://...", without a user in it'
+        raise SettingsError(f"kafka.client.{_URL}: {allowed}")
+    ca_file, ca_pem = client.get(_CA_FILE) or None, client.get(_CA_PEM) or None
+    if ca_file and ca_pem:
+        raise SettingsError(f"kafka.client.{_CA_FILE} and {_CA_PEM}: give one of them")
+    ca_file = None if ca_file == "probe" else ca_file
+    made = Endpoint(url, one_of(*_ID), one_of(*_SECRET), client.get(_SCOPE, ""), ca_file, ca_pem)
+    made._context()
+    return made
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and has_host and _PRINTABLE.fullmatch(url) is not None
+
+
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    found = {}
+    for pair in filter(None, text.split(",")):
+        match = _EXTENSION.fullmatch(pair.strip())
+        if match is None:
+            raise SettingsError(
+                f"kafka.client.{_EXTENSIONS} = {display(text)}: name=value, several separated by commas; a name has only "
+                'letters and is not "auth"'
+            )
+        found[match[1]] = match[2]
+    return tuple(found.items())
