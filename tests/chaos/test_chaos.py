@@ -1,0 +1,90 @@
+"""Ended workers, on a real broker; the long version is `python -m tests.chaos`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.schedule import Act, Segment, Start, read, rounds_of, write
+from tests.chaos.segment import run
+from tests.chaos.steps import STEPS
+from tests.kafka.late_end_txn import FATES, Faults
+from tests.kafka.proxy import Api, Fate, proxied_broker
+
+pytestmark = pytest.mark.waits
+
+# Every fifth commit is requested twice, and most duplicates arrive again in the middle of a later
+# transaction.
+LATE = {
+    Api.END_TXN: {Fate.HOLD: 0.2, Fate.LOSE: 0.04},
+    Api.PRODUCE: FATES[Api.PRODUCE],
+    Api.ADD_PARTITIONS: FATES[Api.ADD_PARTITIONS],
+}
+# The shortest that brokers allow by default.
+SESSION_S = 6.0
+
+
+def starts(*acts: Act) -> list[Start]:
+    return [Start([act]) for act in acts]
+
+
+def test_workers_ended_at_steps_of_a_release_count_every_event_once(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Double counts break the guarantee; a republished tick with other data reveals data.
+
+    Of two topics: mixed-up numbers would count twice, or resume at another's position.
+    """
+    acts = starts(
+        Act("kill", "commit: committed, copy not written", 5),
+        Act("kill", "ceiling: reserved, others not read"),
+        Act("kill", "commit: produced", 9, "-release-"),
+        Act("kill", "generation: raised"),
+        Act("term", "commit: produced", of="-release-"),
+    )
+    acts[3].raises = True
+    acts[4].copy = "swapped"
+    given = Segment(number=0, seed=7, starts=acts, topics=(1, 3), ceiling=True, horizon=12)
+    given.session_s = SESSION_S
+    result = run(bootstrap, tmp_path, given)
+    assert len(result.ends) >= 5 and result.snapshots > 300
+    assert result.aborted > 0, "no transaction was open at any end"
+
+
+def test_workers_ended_while_users_are_rekeyed_count_every_event_once(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    acts = starts(
+        Act("kill", "re-key: records, no mark", 3),
+        Act("kill", "users: block made", 3),
+        Act("stop", "commit: produced", 9),
+        Act("kill", after_s=2.0),
+    )
+    acts[3].copy = "truncated"
+    given = Segment(number=0, seed=8, starts=acts, unit="user", rekey=True, horizon=12)
+    given.session_s = SESSION_S
+    result = run(bootstrap, tmp_path, given)
+    assert [end.kind for end in result.ends].count("kill") == 3
+
+
+def test_no_tick_is_torn_where_the_network_delivers_commits_late(tmp_path: Path) -> None:
+    """A proxy breaks connections and holds requests: audit is clean, sums are exact."""
+    with proxied_broker() as proxy:
+        proxy.rule = faults = Faults(proxy, 3, LATE)
+        given = Segment(number=0, seed=8, starts=[], backlog=10_000, ahead_ms=20_000)
+        result = run(f"127.0.0.1:{proxy.port}", tmp_path, given)
+    assert result.snapshots > 300
+    late = {kind for kind in faults.delivered if kind.startswith("commit")}
+    assert late == {"commit: INVALID_PRODUCER_EPOCH"}, faults.delivered
+
+
+def test_a_schedule_is_the_same_for_the_same_seed_and_is_read_as_written(tmp_path: Path) -> None:
+    drawn = list(rounds_of(7, 1_000, 1, 4))
+    assert drawn == list(rounds_of(7, 1_000, 1, 4)) != list(rounds_of(8, 1_000, 1, 4))
+    path = tmp_path / "schedule"
+    path.write_text("\n".join(["seed 7", *write(drawn), '{"segment":1}']))
+    assert list(read(path)) == drawn
+    acts = [
+        act for each in drawn for one in each.segments for start in one.starts for act in start.acts
+    ]
+    assert len(acts) == 1_000
+    assert {act.step for act in acts} == {*STEPS, "at random"}
