@@ -1,4 +1,7 @@
-"""End workers at named steps and at random, break disks, clocks and brokers, and check every count."""
+"""End workers at named steps and at random, break disks, clocks and brokers, and check every count.
+
+SIGTERM or Ctrl-C end the run after its running round, with the figures so far.
+"""
 
 import argparse
 import random
@@ -6,69 +9,14 @@ import signal
 import sys
 import tempfile
 import threading
-import time
-import traceback
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from tests.broker import LASTING, Brokers, own_broker, three_brokers
-from tests.chaos.faults import make_trouble
 from tests.chaos.figures import figures
-from tests.chaos.schedule import Round, Segment, Trouble, read, rounds_of, write
-from tests.chaos.segment import SLOTS, Result, Running
-from tests.chaos.worker import Workers
-
-# A frozen controller must not declare its broker dead when both go on; the group's least session.
-FURTHER = "group.min.session.timeout.ms=2000\n"
-LIVING = FURTHER + "broker.session.timeout.ms=3600000\n"
-
-
-@contextmanager
-def cluster(brokers: int) -> Iterator[Brokers]:
-    if brokers == 3:
-        with three_brokers(FURTHER) as three:
-            yield three
-        return
-    with own_broker(FURTHER, java=LASTING) as one:
-        yield Brokers([one])
-
-
-def run_segment(brokers: Brokers, directory: Path, segment: Segment, workers: Workers) -> Result:
-    bootstraps = dict.fromkeys(("", *SLOTS), brokers.bootstrap)
-    try:
-        running = Running(bootstraps, directory / f"segment-{segment.number}", segment, workers)
-        result = running.run()
-        running.forget()
-    except Exception as failure:  # noqa: BLE001  # the others go on, and the run ends with 1
-        said = "".join(traceback.format_exception(failure))
-        return Result(segment.number, segment.session_s, wrong=said)
-    return result
-
-
-def run_round(brokers: Brokers, directory: Path, each: Round, workers: Workers) -> list[Result]:
-    """Run a round's segments side by side, and its trouble beside them."""
-    began_s = time.monotonic()
-
-    def make(trouble: Trouble) -> None:
-        time.sleep(max(0.0, began_s + trouble.at_s - time.monotonic()))
-        make_trouble(brokers, trouble)
-
-    def make_all() -> None:
-        for trouble in each.trouble:
-            make(trouble)
-
-    troubling = threading.Thread(target=make_all)
-    troubling.start()
-    with ThreadPoolExecutor(len(each.segments)) as pool:
-        results = list(
-            pool.map(lambda one: run_segment(brokers, directory, one, workers), each.segments)
-        )
-    troubling.join()
-    return results
+from tests.chaos.rounds import cluster
+from tests.chaos.schedule import read, rounds_of, write
+from tests.chaos.segment import Result
 
 
 def main() -> int:
@@ -94,16 +42,15 @@ def main() -> int:
         for line in write(rounds):
             print(line)
         return 0
-    results: list[Result] = []
-    # The running round ends, and the figures follow.
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
+    results: list[Result] = []
     directory = given.directory or Path(tempfile.mkdtemp(prefix="quietcount-chaos-"))
-    with cluster(given.brokers) as brokers, Workers() as workers:
+    with cluster(given.brokers, directory) as running:
         for each in rounds:
             print(*write([each]), flush=True)
-            for result in run_round(brokers, directory, each, workers):
+            for result in running.run(each):
                 results.append(result)
                 print(msgspec.json.encode(result).decode(), flush=True)
             print(*list(figures(results))[-1:], flush=True)

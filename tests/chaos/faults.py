@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import ElectionType
+
 from tests.broker import Brokers, OwnBroker
+from tests.chaos.network import Network
 from tests.chaos.schedule import Trouble
 from tests.chaos.steps import patch
 from workers.kafka.clients import Connection
@@ -84,37 +87,30 @@ def _copy(source: str, target: str) -> None:
         return
 
 
-def make_trouble(brokers: Brokers, trouble: Trouble) -> None:
-    """Cause a fault of one or all brokers and mend it; return when it is mended."""
+def make_trouble(brokers: Brokers, network: Network | None, trouble: Trouble) -> None:
+    """Cause a fault of one or more brokers and mend it; return when it is mended."""
     one, kind = brokers[trouble.broker], trouble.kind
     if kind == "restarted in turn":
         for each in brokers:
             each.stop()
             each.start()
             time.sleep(3)
-        move_leaders(brokers)
-        return
-    if kind == "leaders moved":
+    elif kind == "leaders moved":
         one.stop()
         one.start()
         time.sleep(5)
-        move_leaders(brokers)
-        return
-    hit = [one, brokers[(trouble.broker + 1) % 3]] if kind == "two killed" else [one]
-    begin, end = (
-        (OwnBroker.freeze, OwnBroker.thaw)
-        if kind == "frozen"
-        else (OwnBroker.kill, OwnBroker.start)
-    )
-    for each in hit:
-        begin(each)
-    time.sleep(trouble.for_s)
-    Brokers(hit).each(end)
-
-
-def move_leaders(brokers: Brokers) -> None:
-    """Give every partition back to its preferred leader, on a running cluster."""
-    from confluent_kafka import ElectionType
-
-    with Connection(brokers.bootstrap).admin() as admin:
-        admin.elect_leaders(ElectionType.PREFERRED, None).result(60)
+    elif kind == "cut off":
+        assert network is not None, "only three brokers have one"
+        network.cut(trouble.broker)
+        time.sleep(trouble.for_s)
+        network.mend(trouble.broker)
+    else:
+        more = [brokers[(trouble.broker + 1) % len(brokers)]] if kind == "two killed" else []
+        hit, frozen = Brokers([one, *more]), kind == "frozen"
+        hit.each(OwnBroker.freeze if frozen else OwnBroker.kill)
+        time.sleep(trouble.for_s)
+        hit.each(OwnBroker.thaw if frozen else OwnBroker.start)
+    if kind in ("restarted in turn", "leaders moved"):
+        # Back to the preferred ones, on a running cluster.
+        with Connection(brokers.bootstrap).admin() as admin:
+            admin.elect_leaders(ElectionType.PREFERRED, None).result(60)

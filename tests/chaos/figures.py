@@ -16,7 +16,8 @@ def figures(results: Iterable[Result]) -> Iterator[str]:
     for result in results:
         spoilt.update(result.spoilt)
         sums.update(segments=1, events=result.events, ticks=result.ticks)
-        sums.update(snapshots=result.snapshots, aborted=result.aborted, ends=len(result.ends))
+        sums.update(snapshots=result.snapshots, aborted=result.aborted)
+        sums.update(rejected=result.rejected, ends=len(result.ends))
         for end in result.ends:
             counts[end.step][end.kind] += 1
             waits[end.kind, result.session_s] += end.recovered_s

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.schedule import Act, Segment, Start, read, rounds_of, write
+from tests.chaos.rounds import cluster
+from tests.chaos.schedule import Act, Round, Segment, Start, Trouble, read, rounds_of, write
 from tests.chaos.segment import run
 from tests.chaos.steps import STEPS
 from tests.kafka.late_end_txn import FATES, Faults
@@ -23,47 +24,49 @@ LATE = {
 SESSION_S = 6.0
 
 
-def starts(*acts: Act) -> list[Start]:
-    return [Start([act]) for act in acts]
-
-
-def test_workers_ended_at_steps_of_a_release_count_every_event_once(
+def test_workers_ended_at_named_steps_count_every_event_once(
     bootstrap: str, tmp_path: Path
 ) -> None:
     """Double counts break the guarantee; a republished tick with other data reveals data.
 
     Of two topics: mixed-up numbers would count twice, or resume at another's position.
     """
-    acts = starts(
-        Act("kill", "commit: committed, copy not written", 5),
+    acts = [
+        Act("kill", "re-key: records, no mark", 3),
         Act("kill", "ceiling: reserved, others not read"),
         Act("kill", "commit: produced", 9, "-release-"),
+        Act("kill", "commit: committed, copy not written", 5),
         Act("kill", "generation: raised"),
-        Act("term", "commit: produced", of="-release-"),
-    )
-    acts[3].raises = True
-    acts[4].copy = "swapped"
-    given = Segment(number=0, seed=7, starts=acts, topics=(1, 3), ceiling=True, horizon=12)
-    given.session_s = SESSION_S
+        Act("term", "users: block made"),
+    ]
+    starts = [Start([act]) for act in acts]
+    starts[2].acts.insert(0, Act("stop", after_s=0.5))
+    starts[3].copy, starts[5].copy = "swapped", "truncated"
+    starts[4].raises = True
+    given = Segment(number=0, seed=7, starts=starts, topics=(1, 3), session_s=SESSION_S)
+    given.unit, given.rekey, given.ceiling, given.horizon = "user", True, True, 12
     result = run(bootstrap, tmp_path, given)
-    assert len(result.ends) >= 5 and result.snapshots > 300
+    assert len(result.ends) >= 7 and result.snapshots > 300
     assert result.aborted > 0, "no transaction was open at any end"
 
 
-def test_workers_ended_while_users_are_rekeyed_count_every_event_once(
+def test_on_a_clock_an_hour_ahead_every_event_counts_once_or_is_rejected(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    acts = starts(
-        Act("kill", "re-key: records, no mark", 3),
-        Act("kill", "users: block made", 3),
-        Act("stop", "commit: produced", 9),
-        Act("kill", after_s=2.0),
-    )
-    acts[3].copy = "truncated"
-    given = Segment(number=0, seed=8, starts=acts, unit="user", rekey=True, horizon=12)
-    given.session_s = SESSION_S
+    starts = [Start([Act("kill", after_s=6.0)], clock="+1h"), Start([Act("kill", after_s=3.0)])]
+    given = Segment(number=0, seed=9, starts=starts, session_s=SESSION_S)
     result = run(bootstrap, tmp_path, given)
-    assert [end.kind for end in result.ends].count("kill") == 3
+    assert result.events > given.backlog
+
+
+def test_a_worker_cut_off_from_a_broker_and_moved_leaders_lose_nothing(tmp_path: Path) -> None:
+    trouble = [Trouble("cut off", 1, 6.0, 8.0), Trouble("leaders moved", 2, 14.0, 0.0)]
+    starts = [Start([Act("kill", after_s=15.0)]), Start([Act("kill", after_s=10.0)])]
+    given = Segment(number=0, seed=10, starts=starts, session_s=SESSION_S, ahead_ms=25_000)
+    with cluster(3, tmp_path) as running:
+        [result] = running.run(Round([given], trouble))
+    assert not result.wrong, result.wrong
+    assert len(result.ends) == 2
 
 
 def test_no_tick_is_torn_where_the_network_delivers_commits_late(tmp_path: Path) -> None:
