@@ -154,7 +154,7 @@ def _segment(
 ) -> Segment:
     made = Segment(number=number, seed=rng.randrange(10**9), starts=[])
     made.session_s = rng.choice((10.0, 4.0, 4.0))
-    made.ahead_ms = 60_000 if trouble else made.ahead_ms
+    made.ahead_ms = 45_000 if trouble else made.ahead_ms
     if not trouble and number % CLOCK_EVERY == CLOCK_EVERY - 1:
         made.starts = list(_starts(rng, deck, acts, [""], [""]))
         clock = rng.choice(list(CLOCKS_MS))

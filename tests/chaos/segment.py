@@ -27,7 +27,7 @@ _STOPPED_S = 2.0
 # After a pause of its process, Faust reports it, and librdkafka that newer producers fenced its own;
 # on a wrong clock events are rejected.
 _UNEXPECTED = re.compile(
-    r"Traceback| CRITICAL | ERROR (?!.*(keepalive is not responding|rdkafka#))"
+    r"Traceback|(CRITICAL| ERROR) (?!.*(keepalive is not responding|rdkafka#|records are rejected))"
 )
 OWNERS = 2
 SLOTS = ("one", "two")
@@ -226,6 +226,7 @@ class Running:
             if now_s >= slot.armed_s:
                 self._begin(slot)
             return
+        code = worker.process.poll()  # before its last lines are read
         for at_s, what, who in lines_of(worker, slot.lines):
             slot.lines += 1
             kind, _, step = what.partition(" ")
