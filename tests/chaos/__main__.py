@@ -60,7 +60,7 @@ def main() -> int:
         print(line)
     wrong = [result for result in results if result.wrong]
     for result in wrong:
-        print(f"segment {result.segment}: {directory}/segment-{result.segment}\n{result.wrong}")
+        print(f"segment {result.segment}: {result.wrong}")
     return 1 if wrong else 0
 
 

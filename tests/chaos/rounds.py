@@ -24,38 +24,47 @@ _LIVING = "broker.session.timeout.ms=3600000\n"
 
 @dataclass(frozen=True)
 class Cluster:
-    brokers: Brokers
-    #: Between the first worker of every segment and three brokers.
-    network: Network | None
+    """Where segments run; without `brokers` there is no trouble."""
+
+    bootstrap: str
     workers: Workers
     directory: Path
+    brokers: Brokers | None = None
+    #: Between the first worker of every segment and three brokers.
+    network: Network | None = None
 
     def run(self, each: Round) -> list[Result]:
         began_s = time.monotonic()
 
+        calm = threading.Event()
+
         def trouble() -> None:
-            for one in each.trouble:
-                time.sleep(max(0.0, began_s + one.at_s - time.monotonic()))
-                make_trouble(self.brokers, self.network, one)
+            try:
+                for one in each.trouble:
+                    assert self.brokers is not None
+                    time.sleep(max(0.0, began_s + one.at_s - time.monotonic()))
+                    make_trouble(self.brokers, self.network, one)
+            finally:
+                calm.set()
 
         troubling = threading.Thread(target=trouble)
         troubling.start()
         with ThreadPoolExecutor(len(each.segments)) as pool:
-            results = list(pool.map(self._run, each.segments))
+            results = list(pool.map(lambda one: self._run(one, calm), each.segments))
         troubling.join()
         return results
 
-    def _run(self, segment: Segment) -> Result:
-        bootstraps = dict.fromkeys(("", *SLOTS), self.brokers.bootstrap)
+    def _run(self, segment: Segment, calm: threading.Event) -> Result:
+        bootstraps = dict.fromkeys(("", *SLOTS), self.bootstrap)
         if self.network is not None:
             bootstraps["one"] = self.network.bootstrap
         directory = self.directory / f"segment-{segment.number}"
         try:
-            running = Running(bootstraps, directory, segment, self.workers)
+            running = Running(bootstraps, directory, segment, self.workers, calm)
             result = running.run()
             running.forget()
         except Exception as failure:  # noqa: BLE001  # the others go on, and the run ends with 1
-            said = "".join(traceback.format_exception(failure))
+            said = f"{directory}\n" + "".join(traceback.format_exception(failure))
             return Result(segment.number, segment.session_s, wrong=said)
         return result
 
@@ -68,7 +77,7 @@ def cluster(brokers: int, directory: Path) -> Iterator[Cluster]:
             Network(one.port for one in three) as network,
             Workers() as workers,
         ):
-            yield Cluster(three, network, workers, directory)
+            yield Cluster(three.bootstrap, workers, directory, three, network)
         return
     with own_broker(_SESSIONS + _LIVING, java=LASTING) as one, Workers() as workers:
-        yield Cluster(Brokers([one]), None, workers, directory)
+        yield Cluster(one.bootstrap, workers, directory, Brokers([one]))

@@ -4,6 +4,7 @@ import random
 import re
 import shutil
 import signal
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -81,12 +82,6 @@ def site_of(bootstrap: str, directory: Path, segment: Segment) -> Site:
     return Site(bootstrap, directory, histograms, owners=OWNERS, **kinds)
 
 
-def run(bootstrap: str, directory: Path, segment: Segment) -> Result:
-    """Run one segment alone; raise AssertionError if anything is wrong."""
-    with Workers() as workers:
-        return Running(dict.fromkeys(("", *SLOTS), bootstrap), directory, segment, workers).run()
-
-
 @dataclass
 class Slot:
     """A place for one worker process after another, with one `data_dir`."""
@@ -119,10 +114,16 @@ class Running:
     """A segment at work."""
 
     def __init__(
-        self, bootstraps: dict[str, str], directory: Path, segment: Segment, workers: Workers
+        self,
+        bootstraps: dict[str, str],
+        directory: Path,
+        segment: Segment,
+        workers: Workers,
+        calm: threading.Event,
     ) -> None:
-        """`bootstraps` by slot; that of "" is everyone else's."""
+        """`bootstraps` by slot; that of "" is everyone else's. `calm`: brokers have no trouble."""
         self.segment, self._workers, self._bootstraps = segment, workers, bootstraps
+        self._calm = calm
         self.site = site_of(bootstraps[""], directory, segment)
         lanes = list(dict.fromkeys(histogram.lane for histogram in self.site.settings.histograms))
         self.oracle = Oracle(segment, lanes)
@@ -161,9 +162,9 @@ class Running:
         return self._check(time.monotonic() - began_s)
 
     def _load(self, began_s: float) -> int:
-        """Send events until every act is over; return the time of the last one."""
+        """Send events until all acts and troubles are over; return the time of the last one."""
         segment, sent, last = self.segment, 0, now_ms()
-        while self._queue or not all(slot.over for slot in self._slots):
+        while self._queue or not (self._calm.is_set() and all(slot.over for slot in self._slots)):
             due = int((time.monotonic() - began_s) * segment.rate)
             for _ in range(due - sent):
                 last = now_ms() + segment.ahead_ms
@@ -284,17 +285,14 @@ class Running:
             self._begin(slot)
 
     def _await_published(self, last_ms: int) -> None:
-        deadline = time.monotonic() + 180
-        while True:
-            if min(self.site.published_to().values()) > last_ms + LAST_MS:
-                return
+        def published() -> bool:
             for slot in self._slots:
-                if slot.worker is not None and slot.worker.process.poll() is not None:
+                if slot.worker is not None and not slot.worker.running():
                     log = slot.worker.output()[-3000:]
                     raise AssertionError(f"a worker ended by itself at the end:\n{log}")
-            if time.monotonic() > deadline:
-                raise AssertionError("not everything is published 180 s after the last fault")
-            time.sleep(0.5)
+            return min(self.site.published_to().values()) > last_ms + LAST_MS
+
+        until(published, "everything is published", 180.0)
 
     def _await_accounted(self) -> None:
         """Wait until every event is counted or rejected: some ticks would close in an hour."""
