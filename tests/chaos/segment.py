@@ -215,8 +215,8 @@ class Running:
             if other.left:
                 self._queue.append(Start(other.left))
             self._act(other, Act("kill"))
-        document = self.site.document
-        document["histogram"][0]["generation"] = 2
+        for histogram in self.site.document["histogram"]:
+            histogram["generation"] = 2
         self.site.rewrite()
 
     def _look(self, slot: Slot) -> None:
