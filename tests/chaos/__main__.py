@@ -5,6 +5,7 @@ SIGTERM or Ctrl-C end the run after its running round, with the figures so far.
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -61,6 +62,8 @@ def main() -> int:
     wrong = [result for result in results if result.wrong]
     for result in wrong:
         print(f"segment {result.segment}: {result.wrong}")
+    if given.directory is None and not wrong:
+        shutil.rmtree(directory)
     return 1 if wrong else 0
 
 

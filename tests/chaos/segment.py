@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ class Result(msgspec.Struct, omit_defaults=True):
     #: On a wrong clock: events too far from it.
     rejected: int = 0
     seconds: float = 0.0
+    #: Longest time between two commits of any partition.
+    stalled_s: float = 0.0
     spoilt: list[str] = []
     #: What was wrong; empty if nothing.
     wrong: str = ""
@@ -231,7 +234,10 @@ class Running:
         for at_s, what, who in lines_of(worker, slot.lines):
             slot.lines += 1
             kind, _, step = what.partition(" ")
-            if slot.left and slot.left[0].step == step and kind == slot.left[0].kind:
+            hit = [i for i, act in enumerate(slot.left) if (act.kind, act.step) == (kind, step)]
+            if hit:
+                # It may be quicker than an act at a random moment that was to be before it.
+                slot.left = slot.left[hit[0] :]
                 self._note(slot, slot.left[0], at_s, who)
             elif what == "open" and slot.left and slot.left[0].step == RANDOM and not slot.at_s:
                 slot.at_s = at_s
@@ -335,18 +341,27 @@ class Running:
             aborted,
             len(site.rejects()),
             round(seconds, 1),
+            round(self._stalled(), 1),
             self._spoilt,
         )
 
-    def _recoveries(self) -> Iterator[End]:
-        """Yield every act with the time from it to the next commit of each partition held then."""
+    def _commits(self) -> dict[str, list[float]]:
+        """Return the times of commits by transactional id."""
         commits: dict[str, list[float]] = defaultdict(list)
-        held: dict[Planned, list[tuple[float, str, str]]] = {}
         for process in self._processes:
-            held[process] = list(lines_of(process))
-            for at_s, what, who in held[process]:
+            for at_s, what, who in lines_of(process):
                 if what == "commit":
                     commits[who].append(at_s)
+        return commits
+
+    def _stalled(self) -> float:
+        found = map(sorted, self._commits().values())
+        return max((after - at for each in found for at, after in pairwise(each)), default=0.0)
+
+    def _recoveries(self) -> Iterator[End]:
+        """Yield every act with the time from it to the next commit of each partition held then."""
+        commits = self._commits()
+        held = {process: list(lines_of(process)) for process in self._processes}
         for ended in self._ends:
             mine = {ended.who} & commits.keys()
             for at_s, what, who in held[ended.worker]:
