@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.broker import LASTING, Brokers, own_broker, three_brokers
+from tests.broker import LASTING, Brokers, fixed_port, own_broker, three_brokers
 from tests.chaos.faults import make_trouble
 from tests.chaos.network import PROPERTIES, Network
 from tests.chaos.schedule import Round, Segment
@@ -79,5 +79,6 @@ def cluster(brokers: int, directory: Path) -> Iterator[Cluster]:
         ):
             yield Cluster(three.bootstrap, workers, directory, three, network)
         return
-    with own_broker(_SESSIONS + _LIVING, java=LASTING) as one, Workers() as workers:
+    own = own_broker(_SESSIONS + _LIVING, port=fixed_port(), java=LASTING)
+    with own as one, Workers() as workers:
         yield Cluster(one.bootstrap, workers, directory, Brokers([one]))
