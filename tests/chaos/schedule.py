@@ -156,7 +156,7 @@ def _segment(
     made.session_s = rng.choice((10.0, 4.0, 4.0))
     made.ahead_ms = 45_000 if trouble else made.ahead_ms
     if not trouble and number % CLOCK_EVERY == CLOCK_EVERY - 1:
-        made.starts = list(_starts(rng, deck, acts, [""], [""]))
+        made.starts = list(_starts(rng, deck, acts, [""], []))
         clock = rng.choice(list(CLOCKS_MS))
         for start in made.starts[1::3]:
             start.clock = clock
@@ -175,7 +175,7 @@ def _segment(
     }
     features = [name for name, has in there.items() if has]
     outage = any(one.kind in OUTAGES for one in trouble) and len(trouble) == 1
-    made.starts = list(_starts(rng, deck, acts, features, ["outage"] if outage else features))
+    made.starts = list(_starts(rng, deck, acts, features, ["outage"] if outage else []))
     middle = len(made.starts) // 2
     if not trouble and middle > 1 and rng.random() < 0.4:
         made.starts[middle].raises = True
@@ -187,15 +187,17 @@ def _segment(
 def _starts(
     rng: random.Random, deck: Deck, acts: int, features: Sequence[str], first: Sequence[str]
 ) -> Iterator[Start]:
-    """Yield starts with `acts` acts in all; the first two workers' first acts are of `first`."""
+    """Yield starts with `acts` acts in all; the first two workers' first acts are of `first`, if any."""
     for at in count():
         if acts <= 0:
             return
         start = Start([], wait_s=round(rng.uniform(0, 1.5), 2))
         while acts > 0 and (not start.acts or start.acts[-1].kind == "stop"):
-            steps = first if at < 2 and not start.acts else features
-            chance = rng.random() < 0.25 and steps is not first
-            start.acts.append(deck.at_random() if chance else deck.deal(steps))
+            if first and at < 2 and not start.acts:
+                act = deck.deal(first)
+            else:
+                act = deck.at_random() if rng.random() < 0.25 else deck.deal(features)
+            start.acts.append(act)
             acts -= 1
         start.copy = rng.choice(COPIES) if at > 1 and rng.random() < 0.2 else ""
         start.disk = rng.choice(DISKS) if rng.random() < 0.1 else ""

@@ -113,4 +113,6 @@ def test_a_schedule_is_the_same_for_the_same_seed_and_is_read_as_written(tmp_pat
         act for each in drawn for one in each.segments for start in one.starts for act in start.acts
     ]
     assert len(acts) == 1_000
-    assert {act.step for act in acts} == {*STEPS, "at random"}
+    assert {act.step for act in acts} == {*STEPS, RANDOM}
+    assert {act.kind for act in acts if act.step == RANDOM} == {*KINDS}
+    assert 150 < sum(act.step == RANDOM for act in acts) < 300
