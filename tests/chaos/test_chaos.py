@@ -7,6 +7,8 @@ import pytest
 from tests.chaos.rounds import Cluster, cluster
 from tests.chaos.schedule import (
     CLOCKS_MS,
+    KINDS,
+    RANDOM,
     Act,
     Round,
     Segment,
