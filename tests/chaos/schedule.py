@@ -62,6 +62,8 @@ class Segment(msgspec.Struct, omit_defaults=True, kw_only=True):
     #: Ticks of an epoch; 0: none ends.
     horizon: int = 0
     session_s: float = 10.0
+    #: A step that is not reached for so long is given up: the worker is killed at that moment.
+    patience_s: float = 25.0
     backlog: int = 2_000
     #: Events a second.
     rate: int = 100
@@ -175,6 +177,7 @@ def _segment(
     }
     features = [name for name, has in there.items() if has]
     outage = any(one.kind in OUTAGES for one in trouble) and len(trouble) == 1
+    made.patience_s = 60.0 if outage else made.patience_s
     made.starts = list(_starts(rng, deck, acts, features, ["outage"] if outage else []))
     middle = len(made.starts) // 2
     if not trouble and middle > 1 and rng.random() < 0.4:

@@ -22,8 +22,6 @@ from tests.chaos.schedule import CLOCKS_MS, RANDOM, Act, Segment, Start
 from tests.chaos.worker import Plan, Planned, Workers
 from tests.worker.harness import Site, assert_contiguous, known, now_ms, unk, until
 
-#: A step that is not reached for so long is given up: the worker is ended at that moment.
-PATIENCE_S, OUTAGE_PATIENCE_S = 25.0, 60.0
 # Beyond the session's timeout, so that the group has given the partitions to others.
 _STOPPED_S = 2.0
 # After a pause of its process, Faust reports it, and librdkafka that newer producers fenced its own;
@@ -136,10 +134,6 @@ class Running:
         self._processes: list[Planned] = []
         self._ends: list[Ended] = []
         self._spoilt: list[str] = []
-        outage = any(
-            act.step.startswith("outage") for start in segment.starts for act in start.acts
-        )
-        self._patience_s = OUTAGE_PATIENCE_S if outage else PATIENCE_S
 
     def run(self) -> Result:
         began_s, site = time.monotonic(), self.site
@@ -257,7 +251,7 @@ class Running:
             if act.step == RANDOM:
                 if slot.at_s and now_s >= slot.at_s + act.after_s:
                     self._act(slot, act)
-            elif now_s >= slot.armed_s + self._patience_s:
+            elif now_s >= slot.armed_s + self.segment.patience_s:
                 self._act(slot, Act("kill"))
 
     def _act(self, slot: Slot, act: Act) -> None:

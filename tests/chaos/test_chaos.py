@@ -54,22 +54,25 @@ def test_workers_ended_at_named_steps_count_every_event_once(
     """
     acts = [
         Act("kill", "re-key: records, no mark", 3),
-        Act("kill", "commit: produced", 9, "-release-"),
-        Act("kill", "commit: committed, copy not written", 9),
+        Act("term", "users: block made"),
+        Act("kill", "commit: committed, copy not written", 5),
+        Act("kill", "commit: produced", 3, "-release-"),
         Act("kill", "ceiling: reserved, others not read"),
         Act("kill", "generation: raised"),
-        Act("term", "users: block made"),
+        Act("kill", "generation: committed"),
     ]
     starts = [Start([act]) for act in acts]
     starts[2].acts.insert(0, Act("stop", after_s=0.5))
-    starts[2].copy, starts[5].copy = "swapped", "truncated"
-    starts[4].raises = True
+    starts[2].copy, starts[3].copy = "swapped", "truncated"
+    starts[5].raises = True
     given = Segment(number=0, seed=7, starts=starts, topics=(1, 3), session_s=SESSION_S)
     given.unit, given.rekey, given.ceiling, given.horizon = "user", True, True, 12
+    given.patience_s = 90.0
     [result] = run(bootstrap, tmp_path, given)
     reached = {(end.kind, end.step) for end in result.ends}
-    assert reached >= {(act.kind, act.step) for act in acts}, reached
-    assert result.aborted > 0, "no transaction was open at any end"
+    # Either worker may be the first with the new generation.
+    assert reached >= {(act.kind, act.step) for act in acts[:5]}, reached
+    assert any(step.startswith("generation") for _, step in reached), reached
 
 
 def test_on_a_wrong_clock_every_event_counts_once_or_is_rejected(
