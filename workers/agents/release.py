@@ -8,6 +8,7 @@ A new generation has other bytes, so it must not publish a tick that an older ow
 transaction may have been aborted after readers of uncommitted records saw it. The older owner,
 fenced before the state is read, only worked on ticks completed by the topic's contents at that
 time. So a new generation begins after every tick complete at take-over, released or not.
+A histogram's first epoch is recorded before its first tick, so that this is known of every one.
 """
 
 import math
@@ -66,6 +67,11 @@ class ReleaseShard(Shard):
             progress = read_progress(value)
             self.merge.restore(progress, self.store.items, begin_ms=self._begin_ms(progress))
             self.offset = progress.offset
+        self.merge.reserving = self._guard is not None or self._unrecorded()
+
+    def _unrecorded(self) -> bool:
+        """Return whether the state lacks the first epoch of a histogram."""
+        return any(h.life.next == h.life.first and not h.reserved for h in self.merge.histograms)
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
         """Return the end of all ticks that contributions complete; None if no generation ends."""
@@ -119,9 +125,17 @@ class ReleaseShard(Shard):
         self.transact(messages, changes, progress.offset)
 
     def _reserve(self, histograms: Sequence[Histogram]) -> None:
-        """Charge the epochs that the next tick begins, before it."""
+        """Charge the epochs that the next tick begins, before it.
+
+        Without a ceiling this is only for a histogram's first tick. Readers of uncommitted records
+        may see it although its transaction is aborted, so a later generation must know of it.
+        """
         if self._guard is None:
-            raise RuntimeError(f"{self.transactional_id}: nothing keeps the ceiling")
+            for histogram in histograms:
+                histogram.reserve()
+            self._commit([])
+            self.merge.reserving = self._unrecorded()
+            return
         epochs = _next_epochs(histograms)
         # Checked first, so that nothing is charged in vain.
         self._guard.check(self.merge.progress(), epochs)

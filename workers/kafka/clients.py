@@ -54,7 +54,8 @@ _REFUSED = MappingProxyType(
         KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
     }
 )
-#: librdkafka's errors for unreachable brokers, and brokers' errors during startup.
+#: librdkafka's errors for unreachable brokers, and brokers' errors during startup or after an
+#: election.
 _UNREACHABLE = (
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -68,6 +69,10 @@ _UNREACHABLE = (
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader does not know its high watermark yet
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NETWORK_EXCEPTION,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -42,8 +42,8 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and cost of one (histogram, generation).
 
     `deltas` are the parts of delta beside the conversion's, `reserved` is the last epoch
-    charged before its first tick (under a ceiling), `until` the time, ms, up to which an ended
-    generation may have published.
+    charged before its first tick (each under a ceiling, else the first one), `until` the time, ms,
+    up to which an ended generation may have published.
     """
 
     generation: int
