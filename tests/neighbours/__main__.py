@@ -8,6 +8,7 @@ import time
 
 from tests.neighbours.driver import replaced
 from tests.neighbours.pairing import Search, shrunk
+from tests.neighbours.planted import LEAKS
 
 SHOWN = 3
 
@@ -20,9 +21,12 @@ def main() -> int:
         "--only", type=int, metavar="SEED", help="one pair, as a violation names it"
     )
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--planted", action="store_true", help="how soon planted leaks are found")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     gc.freeze()
+    if given.planted:
+        return planted(given.seed * 10**9, min(given.pairs, 2_000))
     search, begun, found = Search(), time.perf_counter(), 0
     first, number = given.seed * 10**9, given.pairs
     if given.only is not None:
@@ -30,7 +34,7 @@ def main() -> int:
     with replaced():
         at = first
         while at < first + number and time.perf_counter() - begun < 60 * given.minutes:
-            some = min(1_600, first + number - at)
+            some = min(64, first + number - at)
             for violation in search.pairs(at, some):
                 found += 1
                 if found <= SHOWN:
@@ -44,6 +48,20 @@ def main() -> int:
     print(f"{pairs:,} pairs, {seconds:.0f} s, {pairs / seconds:.0f} a second; by change:")
     print(", ".join(f"{name} {n:,}" for name, n in sorted(search.kinds.items())))
     return 1 if found else 0
+
+
+def planted(first: int, most: int) -> int:
+    """Print after how many pairs each planted leak is found; exit 1 if one is not."""
+    missed = 0
+    for name, (leak, _) in LEAKS.items():
+        search = Search()
+        with replaced(), leak():
+            found = next(search.pairs(first, most), None)
+        pairs = sum(one.pairs for one in search.figures.values())
+        after = "NOT FOUND" if found is None else f"seed {found.seed}: {found.texts[0][:150]}"
+        print(f"{name:42}{pairs:6} pairs, {after}", flush=True)
+        missed += found is None
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

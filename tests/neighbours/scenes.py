@@ -145,7 +145,9 @@ def make_scene(seed: int) -> Scene:
         events["user"] = "user"
     public = rng.random() < 0.3
     keys: object = "public" if public else list(KEYS[: rng.choice((2, 3, 4))])
-    common = {"tick": "1s", "horizon": HORIZON, "keys": keys, "delta": 1e-6, "epsilon": 8.0}
+    common = {"tick": "1s", "horizon": HORIZON, "keys": keys}
+    # Where delta is small hardly anything is shown; where it is large, much comes and goes.
+    common["epsilon"], common["delta"] = rng.choice(((8.0, 1e-6), (8.0, 0.2), (40.0, 0.2)))
     common |= {"max_items": rng.choice((1, 2, 3)), "max_count": rng.choice((1, 2, 3))}
     if rng.random() < 0.5 or "start" in variant.options:
         common["start"] = Bare("2026-01-01T00:00:00Z")
@@ -160,7 +162,7 @@ def make_scene(seed: int) -> Scene:
         "privacy": {"unit": "user" if user else "event", **({"rekey": True} if rekey else {})},
         "histogram": histograms,
     }
-    partitions, owners = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2, 3))
+    partitions, owners = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2))
     return Scene(
         document, variant, shape, partitions, rng.choice((1, 2)) if rekey else partitions, owners
     )
