@@ -17,9 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.neighbours", description=__doc__)
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1, help="of all pairs")
-    parser.add_argument(
-        "--only", type=int, metavar="SEED", help="one pair, as a violation names it"
-    )
+    parser.add_argument("--only", type=int, metavar="SEED", help="of one pair, as printed")
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--planted", action="store_true", help="how soon planted leaks are found")
     given = parser.parse_args()

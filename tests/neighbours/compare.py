@@ -24,7 +24,7 @@ import orjson
 from tests.contract.variants import PER_TICK
 from tests.neighbours.driver import Commit, Log, Where, World
 from tests.neighbours.pairs import Neighbour
-from tests.neighbours.scenes import BY_USER, NAME, Scene
+from tests.neighbours.scenes import BY_USER, NAME, Event, Scene
 from tests.pipeline.pipeline import rows_of
 from workers.kafka.records import Outgoing
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
@@ -190,6 +190,9 @@ def compare(
         for one, two in zip(ours, theirs, strict=True):
             if where[0] != RELEASE:
                 yield from _sources(scene, where, one, two, places)
+    if not scene.rekey:
+        yield from _garbage(base, neighbour.before, places)
+        yield from _garbage(other, neighbour.events, places)
     moved = Counter({row: n for row, n in moved.items() if n})
     yield from _bounded(scene, neighbour, moved)
     for where, ours in base.of.items():
@@ -200,6 +203,23 @@ def compare(
         ):
             for one, two in zip(ours, theirs, strict=True):
                 yield from _released(scene, one, two, moved, named, sizes)
+
+
+def _garbage(
+    world: World, events: Sequence[Event], places: set[tuple[str, int, int]]
+) -> Iterator[str]:
+    """Check that changed records that are garbage were rejected, once read."""
+    counts: Counter[int] = Counter()
+    for event in events:
+        at, partition = counts[event.partition], event.partition
+        counts[partition] += 1
+        commits = world.of[CONTRIBUTE, partition]
+        if event.garbage is None or ("events", partition, at) not in places or not commits:
+            continue
+        found = [one for commit in commits for one in _rejects(commit, set())]
+        rejected = any(("offset", b"%d" % at) in one.headers for one in found)
+        if not rejected and progress(commits[-1])["offset"] > at:
+            yield f"garbage is accepted: {event.garbage}"
 
 
 def _changed_places(

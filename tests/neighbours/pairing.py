@@ -11,7 +11,7 @@ from tests.neighbours.scenes import make_scene
 from workers.runtime.errors import QuietcountError
 
 #: Neighbours of one stream, and streams of one scene: they share its world and its set-up.
-NEIGHBOURS, STREAMS = 8, 4
+NEIGHBOURS, STREAMS = 4, 8
 #: Every so many pairs take nothing from the other world.
 WHOLE = 16
 
@@ -51,6 +51,7 @@ class Search:
         at = first
         while at < first + number:
             scene = make_scene(at // (NEIGHBOURS * STREAMS))
+            _ = scene.factories  # settings that are refused are no violation
             stop = min(first + number, (at // (NEIGHBOURS * STREAMS) + 1) * NEIGHBOURS * STREAMS)
             while at < stop:
                 stream = make_stream(scene, at // NEIGHBOURS)

@@ -115,7 +115,8 @@ def _content(rng: random.Random, scene: Scene) -> Content:
     keys = scene.document["histogram"][0]["keys"]
     keys = KEYS if keys == "public" else keys
     labels = [
-        rng.choice(LABELS[: rng.choice((3, 9, 13))]) for _ in range(rng.choice((0, 1, 1, 2, 3, 5)))
+        rng.choice(LABELS[: rng.choice((2, 2, 3, 9, 13))])
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 5)))
     ]
     items = tuple((label, rng.choice((1, 1, 2, 5))) for label in labels)
     other = tuple(rng.choice(LABELS) for _ in range(rng.choice((0, 1, 3))))
@@ -134,6 +135,13 @@ def _garbage(scene: Scene, readable: str | None = None) -> list[str]:
 
 def _steps(rng: random.Random, scene: Scene, now_ms: int) -> Iterator[Step]:
     first = REKEY if scene.rekey else CONTRIBUTE
+    if rng.random() < 0.25:
+        numbers = {first: scene.partitions, CONTRIBUTE: scene.sources, RELEASE: scene.owners}
+        for stage, number in numbers.items():
+            if rng.random() < 0.5:
+                yield from (Step("restart", stage, place, 0, now_ms) for place in range(number))
+        yield from _everything(scene, now_ms)
+        return
     partition = rng.randrange(scene.partitions)
     if rng.random() < 0.15:
         yield Step("restart", first, partition, 0, now_ms)
@@ -158,8 +166,14 @@ def _steps(rng: random.Random, scene: Scene, now_ms: int) -> Iterator[Step]:
 
 
 def _end(scene: Scene, now_ms: int) -> Iterator[Step]:
-    """Close the ticks of what was read, by the clock, and release them."""
-    now_ms += 2_000
+    """Close every tick by the clock, and release them all."""
+    yield from _everything(scene, now_ms + 2_000)
+    for owner in range(scene.owners):
+        yield Step("idle", RELEASE, owner, 0, now_ms + 4_000)
+
+
+def _everything(scene: Scene, now_ms: int) -> Iterator[Step]:
+    """Read what is there in every stage, and close the ticks that are over."""
     first = REKEY if scene.rekey else CONTRIBUTE
     for partition in range(scene.partitions):
         yield Step("read", first, partition, ALL, now_ms)
@@ -167,10 +181,9 @@ def _end(scene: Scene, now_ms: int) -> Iterator[Step]:
     if scene.rekey:
         for source in range(scene.sources):
             yield Step("read", CONTRIBUTE, source, ALL, now_ms)
-            yield Step("idle", CONTRIBUTE, source, 0, now_ms + 2_000)
+            yield Step("idle", CONTRIBUTE, source, 0, now_ms)
     for owner in range(scene.owners):
-        yield Step("read", RELEASE, owner, ALL, now_ms + 2_000)
-        yield Step("idle", RELEASE, owner, 0, now_ms + 4_000)
+        yield Step("read", RELEASE, owner, ALL, now_ms)
 
 
 def read_at(stream: Stream) -> list[int]:
