@@ -23,6 +23,7 @@ def main() -> int:
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     gc.freeze()
+    gc.set_threshold(200_000, 20, 100)  # as in the worker
     if given.planted:
         return planted(given.seed * 10**9, min(given.pairs, 2_000))
     search, begun, found = Search(), time.perf_counter(), 0

@@ -1,63 +1,32 @@
 """What two neighbouring worlds must have in common, and by how much they may differ.
 
-Every check yields a sentence for each violation. What must be equal before noise and around it
-holds for all mechanisms; of released numbers, a stream key without differing counts is published
-in the same bytes, and by mechanism (`TRAITS`):
-
-    own   an item whose own counts are equal is shown, or not, as in the other world
-    sum   counts of an item that both worlds show differ exactly as its exact counts
-    all   both worlds show the same items
-    kept  an item once shown is shown to the end of its epoch
-
-Others select among all items of a stream key, so their shown items may differ wherever it does.
+Every check yields a sentence for each violation.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import orjson
 
 from tests.contract.variants import PER_TICK
 from tests.neighbours.driver import Commit, Log, Where, World
 from tests.neighbours.pairs import Neighbour
+from tests.neighbours.rules import TRAITS, kind_of, progress
 from tests.neighbours.scenes import BY_USER, NAME, Event, Scene
 from tests.pipeline.pipeline import rows_of
-from workers.kafka.records import Outgoing
+from workers.kafka.records import Headers, Outgoing
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.pipeline.contributions import decode
-from workers.pipeline.factory import lanes
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
-TRAITS: Mapping[str, frozenset[str]] = {
-    name: frozenset(traits.split())
-    for name, traits in {
-        "known_base": "own sum all",
-        "unk_base": "own sum kept",
-        "known_gauss": "own sum all",
-        "positive_gauss": "own sum",
-        "positive_laplace": "own sum",
-        "unk_gauss": "sum",
-        "limit_dom_laplace": "sum",
-        "limit_dom": "sum",
-        "known_gumbel": "sum",
-        "sparse_gumb": "sum",
-        "meta known_gauss": "own sum all",
-        "meta positive_gauss": "own",
-        "meta positive_laplace": "own",
-    }.items()
-}
 # Fields of a snapshot that published items and answers decide; all others are public.
-CONTENT = ("items", "labels", "value", "answers", "since", "error", "quantiles")
-CONTENT += ("complete", "asked", "refused", "labels_left", "queries_left")
-
-
-def kind_of(config: HistogramConfig) -> str:
-    algorithm = getattr(config, "algorithm", None)
-    return config.mechanism if algorithm is None else f"{config.mechanism} {algorithm}"
+CONTENT = (
+    *("items", "labels", "value", "answers", "since", "error", "quantiles"),
+    *("complete", "asked", "refused", "labels_left", "queries_left"),
+)
 
 
 class Row(NamedTuple):
@@ -90,80 +59,6 @@ def exact(scene: Scene, commits: Sequence[Commit]) -> tuple[Counter[Row], set[Na
                     for key, label, count in rows_of(section):
                         found[Row(section.lane, section.tick, key, label)] += count
     return found, named
-
-
-def alone(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str]:
-    """Check a shard's commits by themselves: the rules of messages, and the form of snapshots."""
-    if where[0] == CONTRIBUTE:
-        yield from _messages(scene, where, commits)
-    elif where[0] == RELEASE:
-        yield from _form(scene, commits)
-
-
-def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str]:
-    sequences, before = [0] * scene.owners, None
-    of_scene = lanes(scene.settings)
-    for commit in commits:
-        now, owners = progress(commit), list[int]()
-        mark, first = now["watermark"], now.get("first")
-        closes = mark is not None and (
-            before is None
-            or any(
-                (mark - x.start_ms) // x.tick_ms > (before - x.start_ms) // x.tick_ms
-                for x in of_scene
-            )
-        )
-        for one in commit.messages:
-            if one.topic != scene.contributions:
-                continue
-            message, owner = decode(one.value or b""), one.partition or 0
-            owners.append(owner)
-            said = (
-                message.source,
-                message.sequence,
-                message.watermark,
-                message.first,
-                message.offset,
-            )
-            if said != (where[1], sequences[owner], mark, first, now["offset"]):
-                yield f"step {commit.step}: {where} tells owner {owner} {said}"
-            if one.key is not None or message.pages != 1:
-                yield f"step {commit.step}: {where} sends owner {owner} a key or pages"
-            if not (closes or message.sections):
-                yield f"step {commit.step}: {where} sends owner {owner} an empty message"
-            sequences[owner] += 1
-        if closes and owners != list(range(scene.owners)):
-            yield f"step {commit.step}: {where} closes a tick and tells owners {owners} only"
-        if owners != sorted(set(owners)):
-            yield f"step {commit.step}: {where} sends to owners {owners}"
-        before = mark
-
-
-def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
-    kept = {
-        scene.settings.output_topic(config)
-        for config in scene.settings.histograms
-        if "kept" in TRAITS.get(kind_of(config), ())
-    }
-    shown: dict[tuple[str, ...], set[str]] = {}
-    for commit in commits:
-        for one in commit.messages:
-            value = orjson.loads(one.value or b"")
-            if orjson.dumps(value) != one.value:
-                yield f"{one.topic}: a snapshot is longer than what it says: {one.value!r}"
-            items = value.get("items", [])
-            if items != sorted(items, key=lambda item: (-item[1], item[0])):
-                yield f"{one.topic}: items out of order: {one.value!r}"
-            if one.topic in kept:
-                place = value["id"], str(value["epoch"]), value["key"]
-                labels = {label for label, _ in items}
-                if lost := shown.get(place, set()) - labels:
-                    yield f"{one.topic}: tick {value['tick']} of epoch {value['epoch']} no longer shows {lost}"
-                shown[place] = labels
-
-
-def progress(commit: Commit) -> Any:
-    return msgspec.json.decode(commit.state[b"progress"] or b"")
 
 
 def compare(
@@ -256,9 +151,14 @@ def _sources(
     marks = [[m for m in commit.messages if m.topic == BY_USER] for commit in (one, two)]
     if marks[0] != marks[1]:
         yield f"step {one.step}: {where} marks {marks[0]}, the neighbour {marks[1]}"
-    sent = [[(*m[1:4], (m[4] or [("", b"")])[0][1][:8]) for m in c.forwarded] for c in (one, two)]
+    sent = [[(*m[1:4], _late(m[4])) for m in commit.forwarded] for commit in (one, two)]
     if sent[0] != sent[1]:
         yield f"step {one.step}: {where} forwards {sent[0]}, the neighbour {sent[1]}"
+
+
+def _late(headers: Headers | None) -> bytes:
+    """Return the time in a forwarded record's header, without its original key."""
+    return b"" if not headers else (headers[0][1] or b"")[:8]
 
 
 def _rejects(commit: Commit, places: set[tuple[str, int, int]]) -> list[Outgoing]:
@@ -277,19 +177,18 @@ def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterato
         yield f"records that are rejected count: {_few(moved)}"
     users = scene.unit == "user"
     for sign in (1, -1):
-        parts: dict[object, Counter[object]] = defaultdict(Counter)
+        parts: dict[tuple[Lane, int], Counter[tuple[str, str]]] = defaultdict(Counter)
         for row, n in moved.items():
             if n * sign > 0:
                 epoch = row.lane.epoch(row.tick) if users else 0
                 parts[row.lane, epoch][row.key, row.label] += n * sign
-        for place, counts in parts.items():
-            lane: Lane = place[0]  # type: ignore[index]
+        for (lane, _), counts in parts.items():
             most = lane.max_items_per_user if users else lane.max_items
             if len(counts) > (most or 0):
                 yield f"more than {most} items differ: {_few(moved)}"
             if max(counts.values()) > lane.max_count:
                 yield f"a count differs by more than {lane.max_count}: {_few(moved)}"
-            if not users and len({key for key, _ in counts}) > 1:  # type: ignore[misc]
+            if not users and len({key for key, _ in counts}) > 1:
                 yield f"several stream keys gain or lose: {_few(moved)}"
     if not users:
         for lane in {row.lane for row in moved}:
@@ -307,9 +206,6 @@ def _few(moved: Mapping[Row, int]) -> str:
     )
 
 
-Published = tuple[str, bytes, int]
-
-
 def _released(
     scene: Scene, one: Commit, two: Commit, moved: Counter[Row], named: set[Named], sizes: Sizes
 ) -> Iterator[str]:
@@ -318,17 +214,21 @@ def _released(
         if ours[name] != theirs[name]:
             yield f"step {one.step}: release keeps {name} {ours[name]}, the neighbour {theirs[name]}"
             return
-    values = [{(m.topic, m.key, m.timestamp_ms): m for m in c.messages} for c in (one, two)]
+    values = [
+        {(m.topic, (m.key or b"").decode(), m.timestamp_ms or 0): m for m in commit.messages}
+        for commit in (one, two)
+    ]
+    if [len(one.messages), len(two.messages)] != [len(mine) for mine in values]:
+        yield f"step {one.step}: a tick is published twice"
     order = [[place for place in mine if place in values[1 - i]] for i, mine in enumerate(values)]
     configs = {scene.settings.output_topic(c): c for c in scene.settings.histograms}
     public = any(config.keys == "public" for config in configs.values())
     # Keys first met in the differing tick may be in another order.
     if (sorted(order[0]) if public else order[0]) != (sorted(order[1]) if public else order[1]):
         yield f"step {one.step}: snapshots in another order"
-    for topic, raw, end_ms in values[0].keys() ^ values[1].keys():
+    for topic, name, end_ms in values[0].keys() ^ values[1].keys():
         config = configs[topic]
         tick = (end_ms - config.start_ms) // config.tick_ms
-        name = raw.decode()
         if config.keys != "public" or not any(
             key == name and lane == config.lane and at <= tick for lane, at, key in named
         ):
@@ -382,15 +282,14 @@ def _snapshots(
         yield f"{mine.topic}: {key} tick {tick}: public fields {frames[0]} and {frames[1]}"
     if late and config.mechanism == "meta":
         return  # it lacks the blocks before
-    traits, names = (
-        TRAITS.get(kind_of(config), frozenset()),
-        (dict(one.get("items", [])), dict(two.get("items", []))),
-    )
-    for label in names[0].keys() | names[1].keys():
-        counts = names[0].get(label), names[1].get(label)
-        shown = None not in counts
-        wrong = "all" in traits and not shown
-        wrong |= "own" in traits and label not in touched and counts[0] != counts[1]
-        wrong |= "sum" in traits and shown and counts[1] - counts[0] != differing[label]
+    traits = TRAITS.get(kind_of(config), frozenset())
+    before, after = (dict[str, int](each.get("items", [])) for each in (one, two))
+    for label in before.keys() | after.keys():
+        was, now, moved_by = before.get(label), after.get(label), differing[label]
+        if was is None or now is None:
+            wrong = "all" in traits
+        else:
+            wrong = "sum" in traits and now != was + moved_by
+        wrong |= "own" in traits and label not in touched and was != now
         if wrong:
-            yield f"{mine.topic}: {key} tick {tick}: {label[:9]!r} differs by {differing[label]}, published as {counts[0]} and {counts[1]}"
+            yield f"{mine.topic}: {key} tick {tick}: {label[:9]!r} differs by {moved_by}, published as {was} and {now}"

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 from tests.neighbours.scenes import BY_USER, Record, Scene, Step
@@ -121,7 +121,8 @@ class ShardRun:
         self, messages: Sequence[Outgoing], changes: Sequence[Change], forwarded: Any = ()
     ) -> int:
         sent = [message for records in forwarded for message in records.messages()]
-        of: Any = *self.where, self._step, CLOCK.now_ms
+        stage, partition = self.where
+        of = stage, partition, self._step, CLOCK.now_ms
         self.commits.append(Commit(*of, list(messages), sent, dict(changes)))
         for key, value in changes:
             if value is None:
@@ -139,16 +140,16 @@ class ShardRun:
 
     def _opened(self) -> Any:
         stage, partition = self.where
-        factory, shard = self._factory, None
+        factory, shard = self._factory, cast(Any, None)
         if stage == RELEASE:
             shard = factory.release(partition)
         elif stage == REKEY:
             shard = factory.rekey(factory.topics.origins.topics[0], partition)
         else:
             shard = factory.contribute(factory.sources.topics[0], partition)
-        shard.transactions = self  # type: ignore[assignment]
-        shard.connection = self  # type: ignore[assignment]  # for `complete_ms`
-        shard.store.load = self._load  # type: ignore[method-assign]
+        shard.transactions = self
+        shard.connection = self  # for `complete_ms`
+        shard.store.load = self._load
         self._shard = shard
         shard.open()
         shard.offset = shard.offset or 0
@@ -198,8 +199,8 @@ class Log:
     def batch(self, start: int, step: Step, at: int) -> Batch:
         present = self.until(at)
         first = bisect_left(present, start, key=attrgetter("offset"))
-        part = present[first : first + step.count]
-        if first + step.count >= len(present):
+        part = present[first : first + step.most]
+        if first + step.most >= len(present):
             place = bisect_left(self._ends, (at, 0))
             end = self._ends[place - 1][1] if place else 0
         else:
@@ -218,7 +219,7 @@ class Events(Log):
 
     def batch(self, start: int, step: Step, at: int) -> Batch:
         part = []
-        for one in self.records[start : start + step.count]:
+        for one in self.records[start : start + step.most]:
             if one.arrived_ms > step.now_ms:
                 break
             part.append(one)

@@ -3,12 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from tests.neighbours.compare import Sizes, alone, compare
+from tests.neighbours.compare import Sizes, compare
 from tests.neighbours.driver import World
 from tests.neighbours.pairs import ACCEPTED_OR_NOT, Neighbour, Stream, make_stream, neighbour
+from tests.neighbours.rules import alone
 from tests.neighbours.scenes import make_scene
 from workers.runtime.errors import QuietcountError
+
+T = TypeVar("T")
 
 #: Neighbours of one stream, and streams of one scene: they share its world and its set-up.
 NEIGHBOURS, STREAMS = 4, 8
@@ -130,5 +134,5 @@ def shrunk(found: Violation) -> Violation:
     return Violation(found.seed, stream, near, texts)
 
 
-def _without(whole: tuple, place: int) -> tuple:
+def _without(whole: tuple[T, ...], place: int) -> tuple[T, ...]:
     return (*whole[:place], *whole[place + 1 :])

@@ -196,7 +196,7 @@ def read_at(stream: Stream) -> list[int]:
     for step in stream.script:
         if step.kind == "read" and step.stage == first:
             own = places[step.partition]
-            for place in own[done[step.partition] : done[step.partition] + step.count]:
+            for place in own[done[step.partition] : done[step.partition] + step.most]:
                 if stream.events[place].arrived_ms > step.now_ms:
                     break
                 found[place] = step.now_ms

@@ -20,6 +20,7 @@ from workers.agents.worker import Factory
 from workers.kafka.clients import Connection
 from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import PER_ITEM
 from workers.settings.settings import Settings, load
 
 KEY = NoiseKey(b"n" * 32)
@@ -48,7 +49,7 @@ class Step(NamedTuple):
     kind: str
     stage: str
     partition: int
-    count: int
+    most: int
     now_ms: int
 
 
@@ -145,13 +146,15 @@ def make_scene(seed: int) -> Scene:
         events["user"] = "user"
     public = rng.random() < 0.3
     keys: object = "public" if public else list(KEYS[: rng.choice((1, 2, 2, 4))])
-    common = {"tick": "1s", "horizon": HORIZON, "keys": keys}
+    common: dict[str, Any] = {"tick": "1s", "horizon": HORIZON, "keys": keys}
     # Where delta is small hardly anything is shown; where it is large, much comes and goes.
     common["epsilon"], common["delta"] = rng.choice(((8.0, 1e-6), (50.0, 0.4), (50.0, 0.4)))
     common |= {"max_items": rng.choice((1, 2, 3)), "max_count": rng.choice((1, 2, 3))}
     if rng.random() < 0.5 or "start" in variant.options:
         common["start"] = Bare("2026-01-01T00:00:00Z")
     first = common | {"name": "first", "mechanism": variant.mechanism} | _options(variant)
+    if variant.mechanism not in PER_ITEM:
+        first["epsilon"] = min(common["epsilon"], 20.0)  # what their integer samplers can promise
     histograms = [first]
     if rng.random() < 0.6:
         histograms.append(_second(rng, common, user))
@@ -200,9 +203,8 @@ def in_world(scene: Scene, event: Event) -> Record:
     by_record = events["key"] == "$key"
     key = event.content.key if by_record else event.user if "user" in events else None
     value = fields(scene, event)
-    text = _json(value)
-    if event.garbage is not None:
-        text = GARBAGE[event.garbage].write(scene, value)
+    write = None if event.garbage is None else GARBAGE[event.garbage].write
+    text = _json(value) if write is None else write(scene, value)
     raw = None if key is None else key.encode()
     if event.garbage == "undeclared key" and by_record:
         raw = b"nobody"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.variants import VARIANTS
-from tests.neighbours.compare import TRAITS
 from tests.neighbours.driver import replaced
 from tests.neighbours.pairing import NEIGHBOURS, STREAMS, Search, shrunk
 from tests.neighbours.planted import LEAKS
+from tests.neighbours.rules import TRAITS
 from workers.mechanisms.registry import MECHANISMS
 
 pytestmark = pytest.mark.slow
