@@ -286,10 +286,9 @@ def _snapshots(
     before, after = (dict[str, int](each.get("items", [])) for each in (one, two))
     for label in before.keys() | after.keys():
         was, now, moved_by = before.get(label), after.get(label), differing[label]
-        if was is None or now is None:
-            wrong = "all" in traits
-        else:
-            wrong = "sum" in traits and now != was + moved_by
+        shown = was is not None and now is not None
+        wrong = "all" in traits and not shown
+        wrong |= "sum" in traits and shown and now != (was or 0) + moved_by
         wrong |= "own" in traits and label not in touched and was != now
         if wrong:
             yield f"{mine.topic}: {key} tick {tick}: {label[:9]!r} differs by {moved_by}, published as {was} and {now}"
