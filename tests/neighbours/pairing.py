@@ -74,8 +74,7 @@ class Search:
             return
         texts = list(of_one(base))
         for seed in seeds:
-            if (near := neighbour(stream, seed)) is None:
-                continue
+            near = neighbour(stream, seed)
             texts += differences(stream, base, near, sizes, whole=seed % WHOLE == 0)
             figures.pairs += 1
             self.kinds[near.kind] += 1

@@ -1,4 +1,9 @@
-"""Streams, scripts and neighbours."""
+"""Streams of events, scripts and neighbours.
+
+Neighbours differ in content only: time, partition, offset and acceptance of a record are the same
+in both. An accepted event may become garbage where its time moves no watermark, since rejected
+records close nothing; garbage may become other garbage.
+"""
 
 import random
 from collections.abc import Iterator
@@ -204,8 +209,8 @@ def read_at(stream: Stream) -> list[int]:
     return found
 
 
-def neighbour(stream: Stream, seed: int) -> Neighbour | None:
-    """Return a neighbour of the stream; None if the seed's choice has none."""
+def neighbour(stream: Stream, seed: int) -> Neighbour:
+    """Return a neighbour of the stream: one event or user is changed, or only a rejected record."""
     rng, scene, events = random.Random(f"neighbour {seed}"), stream.scene, stream.events
     place = rng.randrange(len(events))
     event, clock = events[place], read_at(stream)
