@@ -1,0 +1,312 @@
+"""The real shards of every stage in one process, with only Kafka and the clock replaced.
+
+Transactions are recorded, and what they send is what the next stage reads. Everything above them is
+the worker's own: readers, commits, restarts from committed state, a raised generation.
+
+Stages read only what earlier ones sent, so a run takes shard by shard through the script. Where a
+shard's input is that of another world, byte for byte, its commits are taken from there: that equal
+inputs give equal outputs is what `tests/contract` and every 16th pair here, run whole, show.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
+from unittest.mock import patch
+
+from tests.neighbours.scenes import BY_USER, Record, Scene, Step
+from workers.agents import contribute, rekey, release, source_shard
+from workers.kafka import shard as shards
+from workers.kafka import store
+from workers.kafka.offsets import LogEnd
+from workers.kafka.records import Batch, Headers, Outgoing, Records
+from workers.pipeline import merge, watermark
+from workers.pipeline.contributions import decode
+from workers.pipeline.merge import ReleaseProgress
+from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
+from workers.runtime.sizes import Change
+
+
+class Clock:
+    """Replaces the module `time` in what shards run; the script sets it."""
+
+    now_ms = 0
+
+    def time_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+    def time(self) -> float:
+        return self.now_ms / 1000
+
+    monotonic = perf_counter = time
+
+
+CLOCK = Clock()
+# Of stage and partition, or topic and partition.
+Where = tuple[str, int]
+
+
+class Sent(NamedTuple):
+    """A record of an internal topic, and the step of the script that sent it."""
+
+    offset: int
+    step: int
+    key: bytes | None
+    value: bytes | None
+    time_ms: int
+    headers: Headers
+
+
+@dataclass(slots=True)
+class Commit:
+    """One transaction; `state` is what the state topic got."""
+
+    stage: str
+    partition: int
+    step: int
+    now_ms: int
+    messages: list[Outgoing]
+    forwarded: list[tuple[bytes, bytes, int, int, Headers | None]]
+    state: dict[bytes, bytes | None]
+
+    def sent(self, log: Where) -> Iterator[tuple[bytes | None, bytes | None, int, Headers]]:
+        """Yield key, value, time and headers of what it sent to a partition."""
+        topic, partition = log
+        if topic == BY_USER:
+            for value, key, to, time_ms, headers in self.forwarded:
+                if to == partition:
+                    yield key, value, time_ms, headers or ()
+        for one in self.messages:
+            if (one.topic, one.partition) == log:
+                yield one.key, one.value, self.now_ms, one.headers
+
+
+class ShardRun:
+    """One shard through the script, with its restarts. The double of its `Transactions`."""
+
+    def __init__(self, scene: Scene, where: Where, records: "Log") -> None:
+        self.scene, self.where, self.log = scene, where, records
+        self.commits: list[Commit] = []
+        self._state: dict[bytes, bytes] = {}
+        self._state_end = self._step = 0
+        self._shard: Any = None
+        self._factory = scene.factories[0]
+
+    def perform(self, script: Sequence[Step]) -> list[Commit]:
+        for self._step, step in enumerate(script):
+            if step.kind == "raise":
+                self._factory, self._shard = self.scene.factories[1], None
+            if (step.stage, step.partition) != self.where:
+                continue
+            CLOCK.now_ms = step.now_ms
+            if step.kind == "restart":
+                self._shard = None
+                continue
+            shard = self._shard = self._shard or self._opened()
+            if step.kind == "read":
+                batch = self.log.batch(shard.offset, step, self._step)
+                if batch.end > batch.start:
+                    shard.feed(batch)
+            elif step.kind == "end":
+                with shard._work():
+                    shard.reached(LogEnd(step.now_ms, shard.offset))
+            else:
+                shard.tick_idle()
+        return self.commits
+
+    def run(
+        self, messages: Sequence[Outgoing], changes: Sequence[Change], forwarded: Any = ()
+    ) -> int:
+        sent = [message for records in forwarded for message in records.messages()]
+        stage, partition = self.where
+        of = stage, partition, self._step, CLOCK.now_ms
+        self.commits.append(Commit(*of, list(messages), sent, dict(changes)))
+        for key, value in changes:
+            if value is None:
+                self._state.pop(key, None)
+            else:
+                self._state[key] = value
+        self._state_end += len(changes) + 1
+        return self._state_end
+
+    def take_over(self) -> None: ...
+
+    def renew(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _opened(self) -> Any:
+        stage, partition = self.where
+        factory, shard = self._factory, cast(Any, None)
+        if stage == RELEASE:
+            shard = factory.release(partition)
+        elif stage == REKEY:
+            shard = factory.rekey(factory.topics.origins.topics[0], partition)
+        else:
+            shard = factory.contribute(factory.sources.topics[0], partition)
+        shard.transactions = self
+        shard.connection = self  # for `complete_ms`
+        shard.store.load = self._load
+        self._shard = shard
+        shard.open()
+        shard.offset = shard.offset or 0
+        return shard
+
+    def _load(self, *_: object) -> int:
+        copy = self._shard.store.open()
+        if self._state_end:
+            copy.write(list(self._state.items()), self._state_end)
+        return len(self._state)
+
+    def complete_ms(self, progress: ReleaseProgress) -> int | None:
+        """Double of `workers.pipeline.progress.complete_ms`."""
+        marks = list(progress.watermarks)
+        for sent in self.log.until(self._step):
+            if sent.offset >= progress.position:
+                message = decode(sent.value or b"")
+                if message.page == message.pages:
+                    marks[message.source] = message.watermark
+        known = [mark for mark in marks if mark is not None]
+        return min(known) if len(known) == len(marks) else None
+
+
+class Log:
+    """What a shard reads: an internal topic's partition."""
+
+    def __init__(self, where: Where, commits: Sequence[Commit]) -> None:
+        """`commits` are those of the stage before, by step."""
+        self.sent: list[Sent] = []
+        self._ends: list[tuple[int, int]] = []  # step and end of every transaction
+        end = 0
+        for commit in commits:
+            before = end
+            for one in commit.sent(where):
+                self.sent.append(Sent(end, commit.step, *one))
+                end += 1
+            if end > before:
+                end += 1  # its marker
+                self._ends.append((commit.step, end))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Log) and self.sent == other.sent
+
+    def until(self, step: int) -> list[Sent]:
+        return self.sent[: bisect_left(self.sent, step, key=attrgetter("step"))]
+
+    def batch(self, start: int, step: Step, at: int) -> Batch:
+        present = self.until(at)
+        first = bisect_left(present, start, key=attrgetter("offset"))
+        part = present[first : first + step.most]
+        if first + step.most >= len(present):
+            place = bisect_left(self._ends, (at, 0))
+            end = self._ends[place - 1][1] if place else 0
+        else:
+            end = part[-1].offset + 1
+        return Batch(start, max(start, end), framed(part))
+
+
+class Events(Log):
+    """A partition of an events topic."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Events) and self.records == other.records
+
+    def batch(self, start: int, step: Step, at: int) -> Batch:
+        part = []
+        for one in self.records[start : start + step.most]:
+            if one.arrived_ms > step.now_ms:
+                break
+            part.append(one)
+        stop = start + len(part)
+        keys, times = [one.key for one in part], [one.time_ms for one in part]
+        values = [one.value for one in part]
+        return Batch(start, stop, Records.of(values, keys, times, range(start, stop)))
+
+
+class World:
+    """The commits of all shards, from the records of every partition of events."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        streams: Sequence[Sequence[Record]],
+        script: Sequence[Step],
+        same: "World | None" = None,
+    ) -> None:
+        """`same`: a world to take commits from, where a shard's input is equal."""
+        self.of: dict[Where, list[Commit]] = {}
+        self._logs: dict[Where, Log] = {}
+        self.scene, self._script, self._same = scene, script, same
+        logs: list[Log] = [Events(records) for records in streams]
+        if scene.rekey:
+            commits = self._stage(REKEY, logs)
+            logs = [Log((BY_USER, source), commits) for source in range(scene.sources)]
+        commits = self._stage(CONTRIBUTE, logs)
+        topic = scene.contributions
+        self._stage(RELEASE, [Log((topic, owner), commits) for owner in range(scene.owners)])
+
+    def log(self, stage: str, partition: int) -> Log:
+        """Return what a shard reads."""
+        return self._logs[stage, partition]
+
+    def _stage(self, stage: str, logs: Sequence[Log]) -> list[Commit]:
+        """Return the commits of a stage, by step."""
+        for partition, log in enumerate(logs):
+            where, same = (stage, partition), self._same
+            self._logs[where] = log
+            if same is not None and same._logs[where] == log:
+                self.of[where] = same.of[where]
+            else:
+                self.of[where] = ShardRun(self.scene, where, log).perform(self._script)
+        commits = chain.from_iterable(self.of[stage, place] for place in range(len(logs)))
+        return sorted(commits, key=attrgetter("step"))
+
+
+def framed(part: Sequence[Sent]) -> Records:
+    """Return records with their headers behind their values, as the decoder leaves them."""
+    found = Records.of(
+        [None if one.value is None else one.value + _headers(one.headers) for one in part],
+        [one.key for one in part],
+        [one.time_ms for one in part],
+        [one.offset for one in part],
+    )
+    for row, one in enumerate(part):
+        if one.value is not None:
+            found.values[row, 1] = found.values[row, 0] + len(one.value)
+    columns = found.data, found.keys, found.values, found.times, found.offsets
+    return Records(*columns, framed=True)
+
+
+def _headers(headers: Headers) -> bytes:
+    out = _varint(len(headers))
+    for name, value in headers:
+        text = name.encode()
+        out += _varint(len(text)) + text
+        out += _varint(-1) if value is None else _varint(len(value)) + value
+    return out
+
+
+def _varint(number: int) -> bytes:
+    bits, out = (number << 1) ^ (number >> 63), bytearray()
+    while bits > 127:
+        out.append(bits & 127 | 128)
+        bits >>= 7
+    return bytes((*out, bits))
+
+
+@contextmanager
+def replaced() -> Iterator[None]:
+    """Replace clock and Kafka in the modules of shards."""
+    with ExitStack() as patches:
+        for module in (contribute, rekey, release, source_shard, shards, store, watermark, merge):
+            patches.enter_context(patch.object(module, "time", CLOCK))
+        patches.enter_context(patch.object(shards, "end_of", lambda *_: 0))
+        complete = patch.object(release, "complete_ms", lambda run, _, __, at: run.complete_ms(at))
+        patches.enter_context(complete)
+        yield

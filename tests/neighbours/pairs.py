@@ -1,0 +1,267 @@
+"""Streams of events, scripts and neighbours.
+
+Neighbours differ in content only: time, partition, offset and acceptance of a record are the same
+in both. An accepted event may become garbage where its time moves no watermark, since rejected
+records close nothing; garbage may become other garbage.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.neighbours.scenes import (
+    GARBAGE,
+    KEYS,
+    LABELS,
+    START_MS,
+    TICK_MS,
+    USERS,
+    Content,
+    Event,
+    Record,
+    Scene,
+    Step,
+    in_world,
+)
+from workers.kafka.placement import partitions_of
+from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
+from workers.settings.durations import parse_duration
+
+ALL = 1_000
+ACCEPTED_OR_NOT = "accepted or not"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Events in order of arrival, and the script of both worlds."""
+
+    scene: Scene
+    events: tuple[Event, ...]
+    script: tuple[Step, ...]
+
+    def records(self) -> list[list[Record]]:
+        found: list[list[Record]] = [[] for _ in range(self.scene.partitions)]
+        for event in self.events:
+            found[event.partition].append(in_world(self.scene, event))
+        return found
+
+
+class Neighbour(NamedTuple):
+    """`changed` are places of events; `counts`: whether any of them counts in either world."""
+
+    kind: str
+    events: tuple[Event, ...]
+    changed: tuple[int, ...]
+    counts: bool
+    before: tuple[Event, ...]
+    users: bool
+
+    @property
+    def labels(self) -> list[set[str]]:
+        """Return what each changed event may count in either world, or other ones of its user."""
+        users = {self.before[i].user for i in self.changed}
+        found = []
+        for world in (self.before, self.events):
+            for i, event in enumerate(world):
+                if i in self.changed or (self.users and event.user in users):
+                    found.append({*dict(event.content.items), *event.content.other})
+        return found
+
+
+def make_stream(scene: Scene, seed: int) -> Stream:
+    rng = random.Random(f"stream {seed}")
+    now_ms = START_MS + rng.randrange(10) * TICK_MS + rng.choice((0, 1, 500, 999))
+    lag_ms, events, script = (
+        rng.choice((0, 0, 0, 0, 0, 0, 5, 2_000, 11_000)),
+        list[Event](),
+        list[Step](),
+    )
+    raised = rng.random() < 0.2
+    number = rng.randrange(4, 12)
+    for place in range(number):
+        now_ms += rng.choice((0, 1, 40, 100, 200, 500, 900, 1_000))
+        events.append(_event(rng, scene, now_ms))
+        if rng.random() < 0.1:
+            lag_ms += rng.choice((700, 3_000))
+        if rng.random() < 0.5:
+            script += _steps(rng, scene, now_ms + lag_ms)
+        if raised and place == number * 2 // 3:
+            script.append(Step("raise", "", 0, 0, now_ms + lag_ms))
+    script += _end(scene, now_ms + lag_ms)
+    return Stream(scene, tuple(events), tuple(script))
+
+
+def _event(rng: random.Random, scene: Scene, now_ms: int) -> Event:
+    user, partition = rng.choice(USERS), rng.randrange(scene.partitions)
+    if scene.unit == "user" and not scene.rekey and rng.random() < 0.9:
+        partition = _home(user, scene.partitions)
+    at = now_ms - rng.choice((0, 0, 0, 0, 0, 300, 900, 2_500, 6_000))
+    if rng.random() < 0.12:
+        at = now_ms + rng.choice((300, 1_000, 2_500, 30_000, 400_000))
+    garbage = rng.choice(_garbage(scene)) if rng.random() < 0.1 else None
+    return Event(partition, at, now_ms, user, _content(rng, scene), garbage)
+
+
+_HOMES: dict[tuple[str, int], int] = {}
+
+
+def _home(user: str, partitions: int) -> int:
+    if (user, partitions) not in _HOMES:
+        data = np.frombuffer(user.encode(), dtype=np.uint8)
+        places = np.array([[0, len(data)]], dtype=np.int64)
+        _HOMES[user, partitions] = int(partitions_of(data, places, partitions)[0])
+    return _HOMES[user, partitions]
+
+
+def _content(rng: random.Random, scene: Scene) -> Content:
+    keys = scene.document["histogram"][0]["keys"]
+    keys = KEYS if keys == "public" else keys
+    labels = [
+        rng.choice(LABELS[: rng.choice((2, 2, 3, 9, 13))])
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 5)))
+    ]
+    items = tuple((label, rng.choice((1, 1, 2, 5))) for label in labels)
+    other = tuple(rng.choice(LABELS) for _ in range(rng.choice((0, 1, 3))))
+    return Content(rng.choice(keys), items, other, rng.choice("xxy"))
+
+
+def _garbage(scene: Scene, readable: str | None = None) -> list[str]:
+    """Return kinds of garbage; where given, only those of which `rekey` can read as much."""
+    public = scene.document["histogram"][0]["keys"] == "public"
+    return [
+        name
+        for name, kind in GARBAGE.items()
+        if readable in (None, kind.readable) and not (public and name == "undeclared key")
+    ]
+
+
+def _steps(rng: random.Random, scene: Scene, now_ms: int) -> Iterator[Step]:
+    first = REKEY if scene.rekey else CONTRIBUTE
+    if rng.random() < 0.25:
+        numbers = {first: scene.partitions, CONTRIBUTE: scene.sources, RELEASE: scene.owners}
+        for stage, number in numbers.items():
+            if rng.random() < 0.5:
+                yield from (Step("restart", stage, place, 0, now_ms) for place in range(number))
+        yield from _everything(scene, now_ms)
+        return
+    partition = rng.randrange(scene.partitions)
+    if rng.random() < 0.15:
+        yield Step("restart", first, partition, 0, now_ms)
+    yield Step("read", first, partition, rng.choice((1, 2, 3, ALL)), now_ms)
+    if rng.random() < 0.3:
+        yield Step("read", first, partition, ALL, now_ms)
+        yield Step("end", first, partition, 0, now_ms)
+    if rng.random() < 0.3:
+        yield Step("idle", first, partition, 0, now_ms)
+    if scene.rekey and rng.random() < 0.6:
+        source = rng.randrange(scene.sources)
+        if rng.random() < 0.15:
+            yield Step("restart", CONTRIBUTE, source, 0, now_ms)
+        yield Step("read", CONTRIBUTE, source, rng.choice((1, 3, ALL)), now_ms)
+        if rng.random() < 0.3:
+            yield Step("idle", CONTRIBUTE, source, 0, now_ms)
+    if rng.random() < 0.3:
+        owner = rng.randrange(scene.owners)
+        if rng.random() < 0.3:
+            yield Step("restart", RELEASE, owner, 0, now_ms)
+        yield Step("read", RELEASE, owner, ALL, now_ms)
+
+
+def _end(scene: Scene, now_ms: int) -> Iterator[Step]:
+    """Close every tick by the clock, and release them all."""
+    yield from _everything(scene, now_ms + 2_000)
+    for owner in range(scene.owners):
+        yield Step("idle", RELEASE, owner, 0, now_ms + 4_000)
+
+
+def _everything(scene: Scene, now_ms: int) -> Iterator[Step]:
+    """Read what is there in every stage, and close the ticks that are over."""
+    first = REKEY if scene.rekey else CONTRIBUTE
+    for partition in range(scene.partitions):
+        yield Step("read", first, partition, ALL, now_ms)
+        yield Step("end", first, partition, 0, now_ms)
+    if scene.rekey:
+        for source in range(scene.sources):
+            yield Step("read", CONTRIBUTE, source, ALL, now_ms)
+            yield Step("idle", CONTRIBUTE, source, 0, now_ms)
+    for owner in range(scene.owners):
+        yield Step("read", RELEASE, owner, ALL, now_ms)
+
+
+def read_at(stream: Stream) -> list[int]:
+    """Return the clock at which each event is first read."""
+    places: list[list[int]] = [[] for _ in range(stream.scene.partitions)]
+    for place, event in enumerate(stream.events):
+        places[event.partition].append(place)
+    found, done = [0] * len(stream.events), [0] * stream.scene.partitions
+    first = REKEY if stream.scene.rekey else CONTRIBUTE
+    for step in stream.script:
+        if step.kind == "read" and step.stage == first:
+            own = places[step.partition]
+            for place in own[done[step.partition] : done[step.partition] + step.most]:
+                if stream.events[place].arrived_ms > step.now_ms:
+                    break
+                found[place] = step.now_ms
+                done[step.partition] += 1
+    return found
+
+
+def neighbour(stream: Stream, seed: int) -> Neighbour:
+    """Return a neighbour of the stream: one event or user is changed, or only a rejected record."""
+    rng, scene, events = random.Random(f"neighbour {seed}"), stream.scene, stream.events
+    place = rng.randrange(len(events))
+    event, clock = events[place], read_at(stream)
+    # Restarted shards read again: a record is refused if it is ahead of the last clock as well.
+    latest = stream.script[-1].now_ms + max_ahead_ms(scene)
+    ahead = [one.time_ms > latest for one in events]
+    misplaced = [
+        scene.unit == "user"
+        and not scene.rekey
+        and one.partition != _home(one.user, scene.partitions)
+        for one in events
+    ]
+    refused = [a or m for a, m in zip(ahead, misplaced, strict=True)]
+
+    def changed(kind: str, content: Content | None, garbage: str | None, counts: bool) -> Neighbour:
+        new = replace(event, content=content or event.content, garbage=garbage)
+        whole = (*events[:place], new, *events[place + 1 :])
+        return Neighbour(kind, whole, (place,), counts, events, scene.unit == "user")
+
+    if event.garbage is not None:
+        same = GARBAGE[event.garbage].readable if scene.rekey else None
+        return changed("garbage", _content(rng, scene), rng.choice(_garbage(scene, same)), False)
+    if refused[place] and not scene.rekey:
+        garbage = rng.choice((None, *_garbage(scene)))
+        return changed("refused", _content(rng, scene), garbage, False)
+    if rng.random() < 0.2 and not scene.rekey:
+        before = [
+            i
+            for i, one in enumerate(events[:place])
+            if one.partition == event.partition and not (refused[i] or one.garbage)
+        ]
+        # Others have moved the watermark at least as far, so that this one does not.
+        if any(event.time_ms <= events[i].time_ms <= clock[i] for i in before):
+            return changed(ACCEPTED_OR_NOT, None, rng.choice(_garbage(scene)), True)
+    if scene.unit == "event":
+        content = Content(_content(rng, scene).key) if rng.random() < 0.5 else _content(rng, scene)
+        return changed("empty" if not content.items else "replaced", content, None, True)
+    own = [
+        i
+        for i, one in enumerate(events)
+        if one.user == event.user and one.garbage is None and not refused[i]
+    ]
+    whole = list(events)
+    empty = rng.random() < 0.5
+    for i in own:
+        new = _content(rng, scene)
+        whole[i] = replace(whole[i], content=Content(new.key) if empty else new)
+    return Neighbour(
+        "user empty" if empty else "user", tuple(whole), tuple(own), True, events, True
+    )
+
+
+def max_ahead_ms(scene: Scene) -> int:
+    return parse_duration(scene.document["events"]["max_ahead"])

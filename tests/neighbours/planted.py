@@ -1,0 +1,114 @@
+"""Leaks to find: each makes one rule of the worker depend on content."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from workers.agents.contribute import ContributeShard
+from workers.arrays.types import Longs, Tags
+from workers.events.source_reader import SourceReader
+from workers.kafka.records import Batch
+from workers.mechanisms.counters.counter import OnCounters
+from workers.mechanisms.ledger import Contributions
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.intake import Intake
+from workers.pipeline.ledger_blocks import Loading
+from workers.pipeline.snapshots import Snapshot
+from workers.pipeline.tallies import Tally
+from workers.pipeline.users import UserEpoch
+
+Leak = Callable[[], AbstractContextManager[object]]
+
+
+def _wider(more_items: int, more_count: int) -> Leak:
+    add = Tally.add
+
+    def wider(self: Tally, columns: Any, events: Any, amounts: Any, items: int, most: int) -> None:
+        add(self, columns, events, amounts, items + more_items, most + more_count)
+
+    return lambda: patch.object(Tally, "add", wider)
+
+
+def _forget_users() -> AbstractContextManager[object]:
+    return patch.object(UserEpoch, "read_blocks", lambda self, blocks: None)
+
+
+def _rejected_move_time() -> AbstractContextManager[object]:
+    process = ContributeShard.process
+
+    def moved(self: ContributeShard, batch: Batch) -> None:
+        process(self, batch)
+        for spans, _, _ in self._reader.spans(batch.records):
+            if len(spans):
+                latest = int(spans.times.max()) - self._stream.events.grace_ms
+                self._intake.advance_to(latest)
+
+    return patch.object(ContributeShard, "process", moved)
+
+
+def _no_max_ahead() -> AbstractContextManager[object]:
+    encode = SourceReader.encode
+
+    def any_time(self: SourceReader, spans: Any, rejects: Any, latest_ms: Any = None) -> Any:
+        return encode(self, spans, rejects)
+
+    return patch.object(SourceReader, "encode", any_time)
+
+
+def _forget_shown() -> AbstractContextManager[object]:
+    take = Loading.take
+
+    def forgetful(self: Loading, name: str, block: bytes) -> None:
+        if not name.startswith("S"):
+            take(self, name, block)
+
+    return patch.object(Loading, "take", forgetful)
+
+
+class _Shifted:
+    def __init__(self, noise: Any) -> None:
+        self._noise = noise
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        shifted: Longs = self._noise.at(t, tags) + len(tags)
+        return shifted
+
+
+def _noise_of_rows() -> AbstractContextManager[object]:
+    noise = OnCounters.noise
+    return patch.object(OnCounters, "noise", lambda self, stream: _Shifted(noise(self, stream)))
+
+
+def _skip_empty() -> AbstractContextManager[object]:
+    step = Histogram.step
+
+    def skipping(self: Histogram, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
+        shown = step(self, parts)
+        return shown if parts else iter(list(shown)[:0])
+
+    return patch.object(Histogram, "step", skipping)
+
+
+def _rows_only() -> AbstractContextManager[object]:
+    commit = Intake.commit
+
+    def quiet(self: Intake, **of: Any) -> Any:
+        with patch.object(self, "has_closed_tick", lambda: False):
+            return commit(self, **of)
+
+    return patch.object(Intake, "commit", quiet)
+
+
+#: Each leak, and the seed of a pair that shows it.
+LEAKS: dict[str, tuple[Leak, int]] = {
+    "an item over max_items is kept": (_wider(1, 0), 1000000000),
+    "a count over max_count is kept": (_wider(0, 1), 1000000001),
+    "a user's bound is forgotten at a restart": (_forget_users, 1000000369),
+    "a rejected event moves the watermark": (_rejected_move_time, 1000000002),
+    "max_ahead is ignored": (_no_max_ahead, 1000000002),
+    "a shown item is forgotten at a restart": (_forget_shown, 1000000292),
+    "noise depends on the number of rows": (_noise_of_rows, 1000000076),
+    "an empty tick is not released": (_skip_empty, 1000000039),
+    "an owner is told only about its rows": (_rows_only, 1000000000),
+}

@@ -1,0 +1,123 @@
+"""What holds in every world by itself, and what is shared by worlds, by mechanism.
+
+Before noise and around it neighbours must agree for all mechanisms. Of released numbers, a stream
+key without differing counts is published in the same bytes, and by mechanism (`TRAITS`):
+
+    own   an item whose own counts are equal is shown, or not, as in the other world
+    sum   counts of an item that both worlds show differ exactly as its exact counts
+    all   both worlds show the same items
+    kept  an item once shown is shown to the end of its epoch
+
+Others select among all items of a stream key, so their shown items may differ wherever it does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from tests.neighbours.driver import Commit, Where
+from tests.neighbours.scenes import Scene
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.pipeline.contributions import decode
+from workers.pipeline.factory import lanes
+from workers.runtime.metrics import CONTRIBUTE, RELEASE
+
+TRAITS: Mapping[str, frozenset[str]] = {
+    name: frozenset(traits.split())
+    for name, traits in {
+        "known_base": "own sum all",
+        "unk_base": "own sum kept",
+        "known_gauss": "own sum all",
+        "positive_gauss": "own sum",
+        "positive_laplace": "own sum",
+        "unk_gauss": "sum",
+        "limit_dom_laplace": "sum",
+        "limit_dom": "sum",
+        "known_gumbel": "sum",
+        "sparse_gumb": "sum",
+        "meta known_gauss": "own sum all",
+        "meta positive_gauss": "own",
+        "meta positive_laplace": "own",
+    }.items()
+}
+
+
+def kind_of(config: HistogramConfig) -> str:
+    algorithm = getattr(config, "algorithm", None)
+    return config.mechanism if algorithm is None else f"{config.mechanism} {algorithm}"
+
+
+def alone(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str]:
+    """Check a shard's commits by themselves: the rules of messages, and the form of snapshots."""
+    if where[0] == CONTRIBUTE:
+        yield from _messages(scene, where, commits)
+    elif where[0] == RELEASE:
+        yield from _form(scene, commits)
+
+
+def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str]:
+    sequences, before = [0] * scene.owners, None
+    of_scene = lanes(scene.settings)
+    for commit in commits:
+        now, owners = progress(commit), list[int]()
+        mark, first = now["watermark"], now.get("first")
+        closes = mark is not None and (
+            before is None
+            or any(
+                (mark - x.start_ms) // x.tick_ms > (before - x.start_ms) // x.tick_ms
+                for x in of_scene
+            )
+        )
+        for one in commit.messages:
+            if one.topic != scene.contributions:
+                continue
+            message, owner = decode(one.value or b""), one.partition or 0
+            owners.append(owner)
+            said = (
+                message.source,
+                message.sequence,
+                message.watermark,
+                message.first,
+                message.offset,
+            )
+            if said != (where[1], sequences[owner], mark, first, now["offset"]):
+                yield f"step {commit.step}: {where} tells owner {owner} {said}"
+            if one.key is not None or message.pages != 1:
+                yield f"step {commit.step}: {where} sends owner {owner} a key or pages"
+            if not (closes or message.sections):
+                yield f"step {commit.step}: {where} sends owner {owner} an empty message"
+            sequences[owner] += 1
+        if closes and owners != list(range(scene.owners)):
+            yield f"step {commit.step}: {where} closes a tick and tells owners {owners} only"
+        if owners != sorted(set(owners)):
+            yield f"step {commit.step}: {where} sends to owners {owners}"
+        before = mark
+
+
+def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
+    kept = {
+        scene.settings.output_topic(config)
+        for config in scene.settings.histograms
+        if "kept" in TRAITS.get(kind_of(config), ())
+    }
+    shown: dict[tuple[str, ...], set[str]] = {}
+    for commit in commits:
+        for one in commit.messages:
+            value = orjson.loads(one.value or b"")
+            if orjson.dumps(value) != one.value:
+                yield f"{one.topic}: a snapshot is longer than what it says: {one.value!r}"
+            items = value.get("items", [])
+            if items != sorted(items, key=lambda item: (-item[1], item[0])):
+                yield f"{one.topic}: items out of order: {one.value!r}"
+            if one.topic in kept:
+                place = value["id"], str(value["epoch"]), value["key"]
+                labels = {label for label, _ in items}
+                if lost := shown.get(place, set()) - labels:
+                    yield f"{one.topic}: tick {value['tick']} of epoch {value['epoch']} no longer shows {lost}"
+                shown[place] = labels
+
+
+def progress(commit: Commit) -> Any:
+    return msgspec.json.decode(commit.state[b"progress"] or b"")

@@ -1,0 +1,266 @@
+"""Random settings, streams and scripts; all of a pair follows from one number.
+
+A script decides what each shard reads when, by which clock, and where shards restart. It depends on
+times and partitions of records, never on their content, so both worlds of a pair share it.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from tests.contract.variants import DOMAIN, OTHERS, VARIANTS, Variant
+from tests.worker.harness import Bare, toml
+from workers.agents.topics import Topics
+from workers.agents.worker import Factory
+from workers.kafka.clients import Connection
+from workers.kafka.topics import ExistingTopic
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import PER_ITEM
+from workers.settings.settings import Settings, load
+
+KEY = NoiseKey(b"n" * 32)
+NAME = "near"
+BY_USER = f"{NAME}.by-user"
+#: 2026-01-01. Streams begin up to two epochs later.
+START_MS = 1_767_225_600_000
+TICK_MS = 1_000
+KEYS = ("k1", "k2", "k3", "k4")
+LABELS = (*DOMAIN, *OTHERS, "", 'q"\\\n', "\u00e9\U0001f600", "l" * 1024)
+USERS = ("u1", "u2", "u3")
+#: A user pair may contribute in several ticks, so its bound is over the epoch.
+HORIZON = 5
+
+
+class Record(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    time_ms: int
+    arrived_ms: int
+
+
+class Step(NamedTuple):
+    """`kind`: read, end, idle, restart or raise."""
+
+    kind: str
+    stage: str
+    partition: int
+    most: int
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a record counts, as far as readers accept it. `items` may repeat labels."""
+
+    key: str
+    items: tuple[tuple[str, int], ...] = ()
+    other: tuple[str, ...] = ()
+    kind: str = "x"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A record before it is written; `garbage` replaces its content."""
+
+    partition: int
+    time_ms: int
+    arrived_ms: int
+    user: str
+    content: Content
+    garbage: str | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Settings with what does not change between pairs; `raised` gives the first histogram a new
+    generation."""
+
+    document: Mapping[str, Any]
+    variant: Variant
+    shape: str
+    partitions: int
+    sources: int
+    owners: int
+
+    @property
+    def rekey(self) -> bool:
+        return bool(self.document["privacy"].get("rekey"))
+
+    @property
+    def unit(self) -> str:
+        return str(self.document["privacy"]["unit"])
+
+    @property
+    def contributions(self) -> str:
+        return self.settings.contributions_topic
+
+    @cached_property
+    def settings(self) -> Settings:
+        return _loaded(self.document)
+
+    @cached_property
+    def factories(self) -> tuple[Factory, Factory]:
+        first, *others = self.document["histogram"]
+        raised = {**self.document, "histogram": [first | {"generation": 2}, *others]}
+        return self._factory(self.settings), self._factory(_loaded(raised))
+
+    def _factory(self, settings: Settings) -> Factory:
+        numbers = {"events": self.partitions, settings.contributions_topic: self.owners}
+        numbers |= {settings.contribute_state_topic: self.sources, BY_USER: self.sources}
+        numbers |= {settings.release_state_topic: self.owners, f"{NAME}.rekey-state": 99}
+        existing = {name: ExistingTopic(name, number) for name, number in numbers.items()}
+        of: Any = {"by_user": BY_USER if self.rekey else None, "embedded": True}
+        topics = Topics(events=("events",), plan=[], existing=existing, **of)
+        return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
+
+
+def _loaded(document: Mapping[str, Any]) -> Settings:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "settings.toml"
+        path.write_text(toml(document))
+        return load(path)
+
+
+def make_scene(seed: int) -> Scene:
+    """Return the scene of a seed; consecutive seeds take the variants of all mechanisms in turn."""
+    rng = random.Random(f"scene {seed}")
+    variant = VARIANTS[seed % len(VARIANTS)]
+    user = variant.unit == "user"
+    rekey = user and rng.random() < 0.5
+    shape = rng.choice(("list", "object", "rows"))
+    events: dict[str, Any] = {"topic": "events", "timestamp": "ts"}
+    events["key"] = "$key" if (rekey or not user) and rng.random() < 0.2 else "key"
+    events |= (
+        {"items": "lines[].sku", "count": "lines[].qty"} if shape == "rows" else {"items": "items"}
+    )
+    events["grace"] = rng.choice(("0s", "0s", "700ms"))
+    events["max_ahead"] = rng.choice(("0s", "1500ms", "300s"))
+    if rng.random() < 0.5:
+        events["max_behind"] = rng.choice(("1500ms", "4s"))
+    if user:
+        events["user"] = "user"
+    public = rng.random() < 0.3
+    keys: object = "public" if public else list(KEYS[: rng.choice((1, 2, 2, 4))])
+    common: dict[str, Any] = {"tick": "1s", "horizon": HORIZON, "keys": keys}
+    # Where delta is small hardly anything is shown; where it is large, much comes and goes.
+    common["epsilon"], common["delta"] = rng.choice(((8.0, 1e-6), (50.0, 0.4), (50.0, 0.4)))
+    common |= {"max_items": rng.choice((1, 2, 3)), "max_count": rng.choice((1, 2, 3))}
+    if rng.random() < 0.5 or "start" in variant.options:
+        common["start"] = Bare("2026-01-01T00:00:00Z")
+    first = common | {"name": "first", "mechanism": variant.mechanism} | _options(variant)
+    if variant.mechanism not in PER_ITEM:
+        first["epsilon"] = min(common["epsilon"], 20.0)  # what their integer samplers can promise
+    histograms = [first]
+    if rng.random() < 0.6:
+        histograms.append(_second(rng, common, user))
+    document = {
+        "worker": {"name": NAME, "data_dir": "data", "key_file": "key", "commit_interval": "1s"},
+        "kafka": {"bootstrap": "127.0.0.1:1"},
+        "events": events,
+        "privacy": {"unit": "user" if user else "event", **({"rekey": True} if rekey else {})},
+        "histogram": histograms,
+    }
+    partitions, owners = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2))
+    return Scene(
+        document, variant, shape, partitions, rng.choice((1, 2)) if rekey else partitions, owners
+    )
+
+
+def _options(variant: Variant) -> dict[str, Any]:
+    found = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in variant.options.items()
+    }
+    found.pop("start", None)
+    return found
+
+
+def _second(rng: random.Random, common: Mapping[str, Any], user: bool) -> dict[str, Any]:
+    """Return a histogram of another mechanism, tick, lane or view."""
+    found = dict(common) | {
+        "name": "second",
+        "mechanism": rng.choice(("unk_base", "positive_gauss")),
+    }
+    if user:
+        found |= {"max_items": 2, "max_items_per_user": rng.choice((1, 2, 4))}
+    if rng.random() < 0.4:
+        found["tick"] = rng.choice(("500ms", "2s"))
+    if rng.random() < 0.5:
+        found["items"] = "other"
+    if rng.random() < 0.5:
+        found["where"] = [{"field": "kind", "in": ["x"]}]
+    return found
+
+
+def in_world(scene: Scene, event: Event) -> Record:
+    """Return the record of an event."""
+    events = scene.document["events"]
+    by_record = events["key"] == "$key"
+    key = event.content.key if by_record else event.user if "user" in events else None
+    value = fields(scene, event)
+    write = None if event.garbage is None else GARBAGE[event.garbage].write
+    text = _json(value) if write is None else write(scene, value)
+    raw = None if key is None else key.encode()
+    if event.garbage == "undeclared key" and by_record:
+        raw = b"nobody"
+    return Record(raw, text, event.time_ms, event.arrived_ms)
+
+
+def fields(scene: Scene, event: Event) -> dict[str, Any]:
+    content = event.content
+    found: dict[str, Any] = {"user": event.user, "ts": event.time_ms}
+    found |= {"key": content.key, "kind": content.kind, "other": list(content.other)}
+    if scene.shape == "list":
+        found["items"] = [label for label, n in content.items for _ in range(n)]
+    elif scene.shape == "object":
+        found["items"] = dict(content.items)
+    else:
+        found["lines"] = [{"sku": label, "qty": n} for label, n in content.items]
+    return found
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+class Garbage(NamedTuple):
+    """Content that every reader rejects; `readable`: what `rekey` can still read of it."""
+
+    write: Callable[[Scene, dict[str, Any]], bytes | None]
+    readable: str = ""
+
+
+def _items(scene: Scene, wrong: object, count: object = 1) -> dict[str, Any]:
+    """Return fields with wrong items, or one item with a wrong count."""
+    if scene.shape == "rows":
+        return {"lines": [{"sku": wrong, "qty": count}]}
+    return {"items": {"a": count} if count != 1 else [wrong]}
+
+
+GARBAGE: Mapping[str, Garbage] = {
+    "tombstone": Garbage(lambda scene, value: None),
+    "empty": Garbage(lambda scene, value: b""),
+    "text": Garbage(lambda scene, value: b'"event"'),
+    "cut": Garbage(lambda scene, value: _json(value)[:-1]),
+    "not UTF-8": Garbage(lambda scene, value: _json(value | {"ts": "~"}).replace(b"~", b"\xff")),
+    "deep": Garbage(lambda scene, value: b"[" * 5_000),
+    "time as text": Garbage(lambda scene, value: _json(value | {"ts": "today"}), "user"),
+    "no items": Garbage(
+        lambda scene, value: _json({n: v for n, v in value.items() if n not in ("items", "lines")}),
+        "user, time",
+    ),
+    "items": Garbage(lambda scene, value: _json(value | _items(scene, [["a"]])), "user, time"),
+    "long label": Garbage(
+        lambda scene, value: _json(value | _items(scene, "l" * 1_025)), "user, time"
+    ),
+    "count": Garbage(lambda scene, value: _json(value | _items(scene, "a", -1)), "user, time"),
+    "huge count": Garbage(
+        lambda scene, value: _json(value | _items(scene, "a", 1e300)), "user, time"
+    ),
+    "undeclared key": Garbage(lambda scene, value: _json(value | {"key": "nobody"}), "user, time"),
+}
