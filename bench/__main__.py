@@ -14,6 +14,7 @@ history     a year of ticks of ten seconds in the dashboard's history: size, mem
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
 attacks     lower bounds on epsilon, measured by attacks on worst neighbours, beside the claims: exit 1 where one is above its claim
+day         a day of a worker in a quarter of an hour: memory, disk, state topics and commits by its hours; exit 1 where one grows
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 
 docs/performance.md has the figures of the first three, of `replay`, of `users` and of `sqlp`.
@@ -29,6 +30,7 @@ from bench import (
     columns,
     coverage,
     history,
+    long_run,
     mechanism_step,
     per_item,
     release_columns,
@@ -45,6 +47,7 @@ NAMES = (
     "attacks",
     "core",
     "coverage",
+    "day",
     "history",
     "items",
     "replay",
@@ -106,6 +109,8 @@ def main() -> None:
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
     if "attacks" in given.only:
         kept = attacks.table() and kept
+    if "day" in given.only:
+        long_run.run(100.0)
     if "coverage" in given.only:
         coverage.table()
     if "history" in given.only:
