@@ -9,7 +9,7 @@ librdkafka: it asks for no metadata, and a batch is sent at once.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -377,7 +377,7 @@ class SimulatedAdmin:
         topic = SimpleNamespace(topic_id=id_of(name))
         return {name: SimpleNamespace(result=lambda: topic)}
 
-    def __enter__(self) -> "SimulatedAdmin":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

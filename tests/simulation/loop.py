@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 
-from greenlet import greenlet, getcurrent
+from greenlet import getcurrent, greenlet
 
 SHOWN = 60
 #: 2026-11-26 00:00 UTC in ms, the wall clock at second 0.

@@ -32,6 +32,7 @@ class Rates:
     refuses: float = 0.0
     unread: float = 0.0
     slow_markers: float = 0.0
+    hangs: float = 0.0
 
     def stop(self) -> None:
         for field in fields(self):

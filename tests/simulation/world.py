@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.simulation.broker import Broker, Partition, Record
+from tests.simulation.broker import Broker, Partition, ProducerState, Record
 from tests.simulation.checks import Checks, Violation
 from tests.simulation.client import Running, SimulatedProducer
-from tests.simulation.loop import BASE_MS, TIME, Actor, Killed, Loop
+from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
 from tests.simulation.network import Network, Rates
 from tests.simulation.sites import EVENTS, Site
 from workers.kafka.clients import unreachable
 from workers.kafka.offsets import LogEnd, ReadPosition
+from workers.kafka.placement import partitions_of
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.store import Store
 from workers.pipeline.factory import lanes
 from workers.runtime.errors import Fenced
-from workers.runtime.gil_lock import GilLock
 
 _KEYS = ("k0", "k1", "k2")
 _LIVENESS_S = 2_000.0
@@ -28,6 +28,7 @@ _TIMEOUT_S = 300.0
 # The operator aborts a transaction that hangs this long.
 _HANGING_S = 90.0
 _TURN_S = 5.0
+_LOOK_S = 1.0
 
 
 @dataclass
@@ -81,7 +82,8 @@ class World:
             for topic, make in topics.items()
             for number in range(site.topics.partitions(topic))
         ]
-        self.stop_s = self.rng.uniform(60.0, 150.0)
+        self.stop_s = self.rng.uniform(40.0, 110.0)
+        self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
         self._wanted: set[tuple[str, bytes]] = set()
 
@@ -100,6 +102,7 @@ class World:
             refuses=draw(-2.0, -0.7),
             unread=draw(-2.3, -1.0),
             slow_markers=draw(-1.7, -0.4),
+            hangs=draw(-2.5, -1.0),
         )
 
     def _marker_s(self) -> float:
@@ -116,7 +119,6 @@ class World:
                 at_s, label = rng.uniform(0.0, last_s), f"e{number}"
                 self.loop.at(at_s, lambda p=partition, name=label: self._send(p, name))  # type: ignore[misc]
                 number += 1
-            # Every source partition needs a clock.
 
     def _send(self, partition: int, label: str) -> None:
         rng, now_ms = self.rng, self.loop.now_ms
@@ -138,8 +140,6 @@ class World:
             self._wanted |= {(topic, key) for topic in self.site.roles.outputs}
 
     def _home(self, user: str) -> int:
-        from workers.kafka.placement import partitions_of
-
         text = user.encode()
         places = np.array([[0, len(text)]])
         n = self.site.topics.partitions(EVENTS)
@@ -268,9 +268,20 @@ class World:
             self.counts["coordinator moves"] += 1
             broker.moving_until_s = self.loop.now_s + rng.choice((0.3, 2.0, 20.0)) * rng.random()
             broker.silent = rng.random() < 0.5
+        if rng.random() < rates.hangs:
+            self._hang(rng.choice(self.site.roles.states))
         broker.time_out(_TIMEOUT_S)
         self._abort_hanging()
         self.loop.after(_TURN_S, self._turn)
+
+    def _hang(self, topic: str) -> None:
+        """Open a transaction without owner, as a late record of a forgotten producer does."""
+        log = self.broker.logs[topic, self.rng.randrange(self.broker.partitions(topic))]
+        pid = 1_000 + log.end
+        self.loop.note(f"{log}: a transaction hangs at {log.end}")
+        log.producers[pid] = ProducerState(0)
+        log.open[pid] = log.end
+        log.append(Record(0, b"hanging", b"", (), self.loop.now_ms, pid, 0))
 
     def _abort_hanging(self) -> None:
         owned = {
@@ -296,9 +307,14 @@ class World:
                 self._revoke(actor)
 
     def _done(self) -> bool:
-        if self.loop.now_s > self.stop_s + _LIVENESS_S:
-            raise Violation(f"not at its end after {_LIVENESS_S:g} s: {self._left()}")
-        return self.loop.now_s > self.stop_s + 5.0 and not self._left()
+        over_s = self.loop.now_s - self.stop_s
+        if over_s < self._look_s:
+            return False
+        self._look_s = over_s + _LOOK_S
+        left = self._left()
+        if over_s > _LIVENESS_S:
+            raise Violation(f"not at its end after {_LIVENESS_S:g} s: {left}")
+        return not left
 
     def _left(self) -> list[str]:
         until_ms, ends = BASE_MS + int(self.stop_s * 1000), self.checks.ends

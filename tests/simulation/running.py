@@ -1,0 +1,67 @@
+"""Runs schedules one after the other, and adds up their figures."""
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.simulation.loop import simulated_time
+from tests.simulation.planted import planted
+from tests.simulation.sites import Site, make_sites
+from tests.simulation.world import Outcome, World
+
+
+@dataclass
+class Totals:
+    schedules: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        self.schedules += 1
+        self.steps += outcome.steps
+        self.seconds += outcome.seconds
+        self.counts += outcome.counts
+
+    def __str__(self) -> str:
+        figures = {"schedules": self.schedules, "steps": self.steps}
+        figures |= dict(sorted(self.counts.items()))
+        lines = [f"{name:24}{n:>12,}" for name, n in figures.items()]
+        return "\n".join([*lines, f"{'logical hours':24}{self.seconds / 3600:>12,.1f}"])
+
+
+@contextmanager
+def simulating(plant: str | None = None) -> Iterator[Callable[[int], Outcome]]:
+    """Yield a function that runs the schedule of a seed, under simulated time."""
+    sites = SITES or make_sites()
+    SITES[:] = sites
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with planted(plant), simulated_time():
+            yield lambda seed: World(seed, sites).run()
+    finally:
+        logging.disable(disabled)
+
+
+SITES: list[Site] = []
+
+
+def first_violation(
+    seeds: Iterable[int], plant: str | None, each: Callable[[Outcome], object] = lambda _: None
+) -> tuple[Totals, Outcome | None]:
+    """Run schedules until one violates an invariant."""
+    totals = Totals()
+    with simulating(plant) as run:
+        for seed in seeds:
+            outcome = run(seed)
+            totals.add(outcome)
+            each(outcome)
+            if outcome.violation is not None:
+                return totals, outcome
+            if totals.schedules % 50 == 0:
+                gc.collect()
+    return totals, None
