@@ -5,12 +5,14 @@ it. With `--plant NAME` the worker has that fault, and the status is 1 if no sch
 """
 
 import argparse
+import gc
 import sys
 import time
 
 from tests.simulation.planted import PLANTS
 from tests.simulation.running import first_violation
 from tests.simulation.world import Outcome
+from workers.runtime.process import keep_freed_memory
 
 
 def main() -> int:
@@ -23,6 +25,9 @@ def main() -> int:
     seeds = range(given.seed, given.seed + given.schedules)
     if given.only is not None:
         seeds = range(given.only, given.only + 1)
+    # As in the worker: most of the time would go to page faults and to looking for cycles.
+    keep_freed_memory()
+    gc.set_threshold(200_000, 20, 100)
     began_s = time.process_time()
 
     def show(outcome: Outcome) -> None:

@@ -17,7 +17,6 @@ from tests.simulation.broker import OK, Attempt, Log, Partition, Record, Reply
 from tests.simulation.loop import Actor, current
 from tests.simulation.network import Call, Link, Network
 from workers.kafka.clients import Connection
-from workers.kafka.store import Store
 
 _FENCED = KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED
 _LATER = KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.NOT_COORDINATOR
@@ -58,9 +57,9 @@ Queued = tuple[Record, Report | None]
 
 
 class SimulatedProducer:
-    def __init__(self, network: Network, name: str, store: Store, limit_s: float) -> None:
+    def __init__(self, network: Network, name: str) -> None:
         self._network, self._loop, self._name = network, network.loop, name
-        self._broker, self._store, self.limit_s = network.broker, store, limit_s
+        self._broker = network.broker
         self._actor: Actor = current()
         self._coordinator, self._leader = Link(network), Link(network)
         self._pid = self._epoch = -1
@@ -105,7 +104,7 @@ class SimulatedProducer:
         self._raise()
         self._began()
         self._attempts += 1
-        self._attempt = Attempt(self._actor.name, self._store.offset or 0, self._attempts)
+        self._attempt = Attempt(self._actor.name, self._actor.state_offset, self._attempts)
 
     def produce(
         self,
@@ -397,10 +396,8 @@ class Running:
 class SimulatedConnection(Connection):
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Any:
         assert transactional_id is not None
-        store: Store = current().store  # type: ignore[attr-defined]  # a shard's actor has it
-        limit_s = extra["transaction.timeout.ms"] / 1000
-        made = SimulatedProducer(Running.network, transactional_id, store, limit_s)
-        current().producers.append(made)  # type: ignore[attr-defined]
+        made = SimulatedProducer(Running.network, transactional_id)
+        current().clients.append(made)
         return made
 
     def consumer(self, **extra: Any) -> Any:

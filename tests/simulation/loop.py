@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
+from typing import Protocol
 
-from greenlet import getcurrent, greenlet
+# It comes with playwright, and has no types.
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 SHOWN = 60
 #: 2026-11-26 00:00 UTC in ms, the wall clock at second 0.
@@ -62,15 +64,28 @@ class Loop:
             act()
 
 
+class Client(Protocol):
+    def close(self) -> None: ...
+
+
 class Actor:
     """A greenlet of one shard; `dead` tells whether its process has ended."""
+
+    #: Its Kafka producers, which end with its process.
+    clients: list[Client]
 
     def __init__(self, loop: Loop, name: str, before_wait: Callable[["Actor"], object]) -> None:
         self.loop, self.name = loop, name
         self.dead = self.ended = False
         self.stalled_until_s = 0.0
         self._before_wait, self._token = before_wait, 0
+        self.clients = []
         self._greenlet: greenlet | None = None
+
+    @property
+    def state_offset(self) -> int:
+        """Where the state that it knows ends."""
+        raise NotImplementedError
 
     def start(self, body: Callable[[], object]) -> None:
         def run() -> None:

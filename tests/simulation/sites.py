@@ -63,12 +63,12 @@ def make_site(sources: int, owners: int, unit: str, *, ceiling: bool, rekey: boo
     # It is held during requests, and one thread cannot wait for itself.
     factory._others._lock = nullcontext()  # type: ignore[assignment]
     states = settings.contribute_state_topic, settings.release_state_topic
-    states += (settings.rekey_state_topic,) if rekey else ()
+    of_rekey = (settings.rekey_state_topic,) if rekey else ()
     roles = Roles(
         contributions=settings.contributions_topic,
         rejects=settings.rejects_topic,
         release_state=settings.release_state_topic,
-        states=states,
+        states=(*states, *of_rekey),
         outputs=outputs,
     )
     return Site(settings, topics, factory, roles)

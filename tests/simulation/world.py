@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.simulation.broker import Broker, Partition, ProducerState, Record
 from tests.simulation.checks import Checks, Violation
-from tests.simulation.client import Running, SimulatedProducer
+from tests.simulation.client import Running
 from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
 from tests.simulation.network import Network, Rates
 from tests.simulation.sites import EVENTS, Site
@@ -18,13 +18,13 @@ from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.placement import partitions_of
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard, ShardClosed
-from workers.kafka.store import Store
+from workers.kafka.transaction import TRANSACTION_TIMEOUT_MS
+from workers.kafka.transaction_state import State
 from workers.pipeline.factory import lanes
 from workers.runtime.errors import Fenced
 
 _KEYS = ("k0", "k1", "k2")
 _LIVENESS_S = 2_000.0
-_TIMEOUT_S = 300.0
 # The operator aborts a transaction that hangs this long.
 _HANGING_S = 90.0
 _TURN_S = 5.0
@@ -45,9 +45,11 @@ class ShardActor(Actor):
     def __init__(self, loop: Loop, name: str, world: "World", worker: str, slot: Slot) -> None:
         super().__init__(loop, name, world.before_wait)
         self.worker, self.slot = worker, slot
-        self.store: Store | None = None
         self.shard: Shard | None = None
-        self.producers: list[SimulatedProducer] = []
+
+    @property
+    def state_offset(self) -> int:
+        return 0 if self.shard is None else self.shard.store.offset or 0
 
 
 @dataclass
@@ -167,7 +169,6 @@ class World:
     def _work(self, actor: ShardActor) -> None:
         slot = actor.slot
         actor.shard = shard = slot.make(slot.where[1])
-        actor.store = shard.store
         try:
             try:
                 self._serve(actor, shard)
@@ -215,7 +216,13 @@ class World:
     def before_wait(self, actor: Actor) -> None:
         """Perhaps end the process that waits, or keep its thread from going on."""
         assert isinstance(actor, ShardActor)
-        draw, rates = self.rng.random(), self.rates
+        draw, rates, shard = self.rng.random(), self.rates, actor.shard
+        renewing = shard is not None and shard.transactions._state is State.RENEWING
+        if renewing and actor.slot.actor is actor and self.rng.random() < rates.reassigns / 3:
+            # The worst time for a newer owner: this one is about to fence it.
+            actor.stalled_until_s = self.loop.now_s + self.rng.uniform(5.0, 30.0)
+            self._reassign(actor.slot, zombie_s=60.0)
+            return
         if draw < rates.kills:
             self.counts["kills"] += 1
             self._kill(actor.worker)
@@ -232,8 +239,8 @@ class World:
         for actor in self.actors:
             if actor.worker == worker and not actor.dead and not actor.ended:
                 actor.kill()
-                for producer in actor.producers:
-                    producer.close()
+                for client in actor.clients:
+                    client.close()
                 if actor.slot.actor is actor:
                     self._start_later(actor.slot, self.rng.choice((0.3, 3.0, 11.0)))
 
@@ -248,12 +255,11 @@ class World:
         if actor.shard is not None:
             actor.shard.closed = True
 
-    def _reassign(self, slot: Slot) -> None:
+    def _reassign(self, slot: Slot, zombie_s: float) -> None:
         old = slot.actor
         if old is None:
             return
         self.counts["hand-overs"] += 1
-        zombie_s = self.rng.choice((0.0, 0.5, 5.0, 40.0)) * self.rng.random()
         self.loop.note(f"{old.name}: handed over, goes on for {zombie_s:.2f} s")
         self.loop.after(zombie_s, lambda: self._revoke(old))
         self._start_later(slot, self.rng.uniform(0.0, 0.5), "B" if old.worker == "A" else "A")
@@ -263,14 +269,15 @@ class World:
     def _turn(self) -> None:
         rng, rates, broker = self.rng, self.rates, self.broker
         if rng.random() < rates.reassigns:
-            self._reassign(rng.choice(self.slots))
+            zombie_s = rng.choice((0.0, 0.5, 5.0, 40.0)) * rng.random()
+            self._reassign(rng.choice(self.slots), zombie_s)
         if rng.random() < rates.moves:
             self.counts["coordinator moves"] += 1
             broker.moving_until_s = self.loop.now_s + rng.choice((0.3, 2.0, 20.0)) * rng.random()
             broker.silent = rng.random() < 0.5
         if rng.random() < rates.hangs:
             self._hang(rng.choice(self.site.roles.states))
-        broker.time_out(_TIMEOUT_S)
+        broker.time_out(TRANSACTION_TIMEOUT_MS / 1000)
         self._abort_hanging()
         self.loop.after(_TURN_S, self._turn)
 
