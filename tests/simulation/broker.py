@@ -232,8 +232,12 @@ class Broker:
                     return OK, offset, 0
         if self.verifies and pid not in log.open:
             found = self.transactions[name]
-            same = (found.pid, found.epoch, found.state) == (pid, epoch, "ongoing")
-            if not same or log.where not in found.partitions:
+            if (found.pid, found.epoch) != (pid, epoch):
+                self.refused_late += 1
+                return KafkaError.INVALID_PRODUCER_EPOCH, 0, 0
+            if found.ending:
+                return KafkaError.NOT_ENOUGH_REPLICAS, 0, 0
+            if found.state != "ongoing" or log.where not in found.partitions:
                 self.refused_late += 1
                 return KafkaError.INVALID_TXN_STATE, 0, 0
         if state is not None:

@@ -8,6 +8,7 @@ librdkafka: it asks for no metadata, and a batch is sent at once.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.simulation.broker import OK, Attempt, Log, Partition, Record, Reply
 from tests.simulation.loop import Actor, current
-from tests.simulation.network import Call, Link, Network
+from tests.simulation.network import BACKOFF_S, Call, Link, Network
 from workers.kafka.clients import Connection
 
 _FENCED = KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED
@@ -74,8 +75,9 @@ class SimulatedProducer:
     def _began(self) -> None:
         self._queued: dict[Partition, list[Queued]] = {}
         self._flying: dict[Partition, list[Queued]] = {}
+        self._calls: dict[Partition, Call] = {}
         self._added: set[Partition] = set()
-        self._adding = self._pumping = False
+        self._adding = self._pumping = self._aborting = False
         self._end: bool | None = None
         self._ended = False
 
@@ -140,16 +142,19 @@ class SimulatedProducer:
         if self._end is True:
             # A commit of unknown outcome: its answer no longer counts.
             self._end, self._ended = None, False
-        self.purge(closing=False)
+        self._aborting = True
+        # What is in flight is waited for, as in librdkafka: it would arrive after the abort.
+        self.purge(in_flight=False)
         self._until(timeout, lambda: self._finish(committed=False))
 
-    def purge(self, in_flight: bool = True, closing: bool = True) -> None:
-        """Drop what waits; the worker calls it without arguments to drop the producer."""
+    def purge(self, in_flight: bool = True) -> None:
+        """Drop what waits; with what is in flight, the worker drops the producer too."""
         self._drop(self._queued, KafkaError._PURGE_QUEUE)
         if in_flight:
+            for where in self._flying:
+                self._calls[where].done = True  # not repeated
             self._drop(self._flying, KafkaError._PURGE_INFLIGHT)
-            if closing:
-                self.close()
+            self.close()
 
     def close(self) -> None:
         self._coordinator.close()
@@ -208,7 +213,8 @@ class SimulatedProducer:
         self._set_error(KafkaError(code, "fatal", fatal=True))
 
     def _abort(self, code: int) -> None:
-        self._set_error(KafkaError(code, "to be aborted", txn_requires_abort=True))
+        if not self._aborting:
+            self._set_error(KafkaError(code, "to be aborted", txn_requires_abort=True))
 
     def _coordinate(self, what: str, serve: Callable[[], Reply], done: Callable[[], None]) -> None:
         """Ask the coordinator until it answers; `done` unless that is an error."""
@@ -293,6 +299,12 @@ class SimulatedProducer:
             code, offset, _ = reply
             if self._attempt is not attempt or self._flying.get(where) is not sent:
                 return  # purged
+            if code == KafkaError.NOT_ENOUGH_REPLICAS:  # the transaction before is ending
+                again = self._calls[where] = replace(self._calls[where], copies=0, done=False)
+                self._loop.after(
+                    self._loop.rng.uniform(*BACKOFF_S), lambda: self._leader.send(again)
+                )
+                return
             if code == OK and self._loop.rng.random() < self._network.rates.refuses / 4:
                 code = KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             del self._flying[where]
@@ -313,7 +325,8 @@ class SimulatedProducer:
         what = (
             f"Produce {where[0]}[{where[1]}] {first}+{len(sent)} of {self._epoch}/{attempt.number}"
         )
-        self._leader.send(Call(what, self._name, serve, answered, False))
+        self._calls[where] = Call(what, self._name, serve, answered, False)
+        self._leader.send(self._calls[where])
 
 
 class SimulatedConsumer:

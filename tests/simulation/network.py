@@ -16,6 +16,7 @@ from tests.simulation.loop import Loop
 
 BACKOFF_S = 0.8, 1.2
 _SILENT_S = 0.2, 12.0
+_WORST = 3.0
 
 
 @dataclass(slots=True)
@@ -139,7 +140,9 @@ class Link:
         self._flying.append(copy)
         at = self._busy_until_s = max(loop.now_s + network.delay_s(), self._busy_until_s)
         loop.at(at, lambda: self._arrive(copy, generation))
-        if loop.rng.random() < network.rates.breaks:
+        # An EndTxn on its way is the worst time.
+        worst = _WORST if call.what.startswith("EndTxn") else 1.0
+        if loop.rng.random() < network.rates.breaks * worst:
             loop.after(loop.rng.choice((0.0, 0.001, 0.003, 0.5)), lambda: self.break_(generation))
 
     def _arrive(self, copy: Copy, generation: int) -> None:
@@ -155,9 +158,11 @@ class Link:
         loop.after(network.delay_s(), lambda: self._answer(copy, generation, answer))
 
     def _answer(self, copy: Copy, generation: int, reply: Reply) -> None:
-        if self.closed or generation != self._generation or copy.call.done:
+        if self.closed or generation != self._generation:
             return
         self._flying.remove(copy)
+        if copy.call.done:
+            return
         copy.call.done = True
         copy.call.answered(reply)
 
@@ -178,7 +183,7 @@ class Link:
             copy.gone = fate < 0.75
             if 0.25 <= fate < 0.75:
                 self._network.hold(copy)
-        if not self.closed:
+        if not self.closed and any(not copy.call.done for copy in flying):
             loop.after(loop.rng.uniform(*BACKOFF_S), lambda: self._again(flying))
 
     def _again(self, copies: list[Copy]) -> None:

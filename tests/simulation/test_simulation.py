@@ -1,7 +1,5 @@
 """The commit protocol under simulated faults: it holds, and planted faults are found."""
 
-from itertools import count, islice
-
 import pytest
 
 from tests.simulation.planted import PLANTS
@@ -10,8 +8,8 @@ from tests.simulation.running import first_violation, simulating
 pytestmark = pytest.mark.slow
 
 SCHEDULES = 150
-#: Faults that no early schedule finds, with a seed shortly before one that does.
-FINDS: dict[str, int] = {}
+# Most are found by the first schedule, the rarest after 70 at most (four times each).
+PATIENCE = 1_000
 
 
 def test_no_schedule_violates_an_invariant() -> None:
@@ -26,9 +24,8 @@ def test_no_schedule_violates_an_invariant() -> None:
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_fault_is_found(plant: str) -> None:
     """A simulation that finds no fault could not show that there is none."""
-    first = FINDS.get(plant, 1)
-    _, found = first_violation(islice(count(first), 8), plant)
-    assert found is not None
+    totals, found = first_violation(range(1, 1 + PATIENCE), plant)
+    assert found is not None, totals
 
 
 def test_a_seed_determines_the_run() -> None:

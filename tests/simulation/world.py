@@ -26,7 +26,7 @@ from workers.runtime.errors import Fenced
 _KEYS = ("k0", "k1", "k2")
 _LIVENESS_S = 2_000.0
 # The operator aborts a transaction that hangs this long.
-_HANGING_S = 90.0
+_HANGING_S = 40.0
 _TURN_S = 5.0
 _LOOK_S = 1.0
 
@@ -84,7 +84,7 @@ class World:
             for topic, make in topics.items()
             for number in range(site.topics.partitions(topic))
         ]
-        self.stop_s = self.rng.uniform(40.0, 110.0)
+        self.stop_s = self.rng.uniform(30.0, 80.0)
         self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
         self._wanted: set[tuple[str, bytes]] = set()
@@ -96,7 +96,7 @@ class World:
         return Rates(
             breaks=draw(-2.3, -0.7),
             slow=draw(-2.0, -0.7),
-            kills=draw(-3.7, -2.3),
+            kills=draw(-3.3, -2.0),
             stalls=draw(-3.5, -2.0),
             long_stalls=draw(-4.5, -3.3),
             reassigns=draw(-1.7, -0.4),
@@ -201,7 +201,7 @@ class World:
         handed = shard.offset
         self.loop.note(f"{actor.name}: open at {handed}")
         while True:
-            actor.park(rng.choice((0.2, 1.0, 4.0)) * rng.uniform(0.5, 1.5))
+            actor.park(rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5))
             now_ms, stable = self.loop.now_ms, log.stable
             if handed < stable:
                 end = stable if rng.random() < 0.6 else rng.randint(handed + 1, stable)
@@ -218,7 +218,7 @@ class World:
         assert isinstance(actor, ShardActor)
         draw, rates, shard = self.rng.random(), self.rates, actor.shard
         renewing = shard is not None and shard.transactions._state is State.RENEWING
-        if renewing and actor.slot.actor is actor and self.rng.random() < rates.reassigns / 3:
+        if renewing and actor.slot.actor is actor and self.rng.random() < rates.reassigns:
             # The worst time for a newer owner: this one is about to fence it.
             actor.stalled_until_s = self.loop.now_s + self.rng.uniform(5.0, 30.0)
             self._reassign(actor.slot, zombie_s=60.0)
