@@ -10,7 +10,8 @@ import sys
 import time
 
 from tests.simulation.planted import PLANTS
-from tests.simulation.running import first_violation
+from tests.simulation.running import SITES, first_violation
+from tests.simulation.sites import make_sites
 from tests.simulation.world import Outcome
 from workers.runtime.process import keep_freed_memory
 
@@ -28,6 +29,8 @@ def main() -> int:
     # As in the worker: most of the time would go to page faults and to looking for cycles.
     keep_freed_memory()
     gc.set_threshold(200_000, 20, 100)
+    SITES.extend(make_sites())
+    gc.freeze()
     began_s = time.process_time()
 
     def show(outcome: Outcome) -> None:
