@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from tests.simulation.client import Running, SimulatedProducer
+from tests.simulation.connection import Running
+from tests.simulation.producer import SimulatedProducer
 from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
 from workers.kafka import shard as shard_module

@@ -4,7 +4,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -52,15 +52,15 @@ def simulating(plant: str | None = None) -> Iterator[Callable[[int], Outcome]]:
 
 #: Made once for a process.
 SITES: list[Site] = []
-_COLLECT = 100
+_COLLECT = 10
 
 
 def first_violation(
     seeds: Iterable[int], plant: str | None, each: Callable[[Outcome], object] = lambda _: None
 ) -> tuple[Totals, Outcome | None]:
-    """Run schedules until one violates an invariant."""
+    """Run schedules until one violates an invariant, or until an interrupt."""
     totals = Totals()
-    with simulating(plant) as run:
+    with simulating(plant) as run, suppress(KeyboardInterrupt):
         for seed in seeds:
             outcome = run(seed)
             totals.add(outcome)

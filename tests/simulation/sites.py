@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.checks import Roles
-from tests.simulation.client import SimulatedConnection, id_of
+from tests.simulation.connection import SimulatedConnection, id_of
 from workers.agents.topics import Topics
 from workers.agents.worker import Factory
 from workers.kafka.topics import ExistingTopic, plan_topics

@@ -9,14 +9,14 @@ import numpy as np
 
 from tests.simulation.broker import Broker, Partition, ProducerState, Record
 from tests.simulation.checks import Checks, Violation
-from tests.simulation.client import Running
+from tests.simulation.connection import Running, records_of
 from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
 from tests.simulation.network import Network, Rates
 from tests.simulation.sites import EVENTS, Site
 from workers.kafka.clients import unreachable
 from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.placement import partitions_of
-from workers.kafka.records import Batch, Records
+from workers.kafka.records import Batch
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.transaction import TRANSACTION_TIMEOUT_MS
 from workers.kafka.transaction_state import State
@@ -360,42 +360,3 @@ class World:
         for owner in range(self.broker.partitions(contributions)):
             merge = self.site.factory.merge(owner)
             self.checks.check_snapshots(owner, self.broker.logs[contributions, owner], merge)
-
-
-def records_of(found: Sequence[Record]) -> Records:
-    """Return records in Kafka's layout: headers follow each value."""
-    data = bytearray()
-    keys, values = [], []
-
-    def put(text: bytes | None) -> tuple[int, int]:
-        if text is None:
-            return -1, -1
-        data.extend(text)
-        return len(data) - len(text), len(data)
-
-    for record in found:
-        keys.append(put(record.key))
-        values.append(put(record.value))
-        data.extend(_varint(len(record.headers)))
-        for name, value in record.headers:
-            data.extend(_varint(len(name)) + name.encode())
-            data.extend(_varint(-1 if value is None else len(value)) + (value or b""))
-    shape = len(found), 2
-    return Records(
-        np.frombuffer(bytes(data), dtype=np.uint8),
-        np.array(keys, dtype=np.int64).reshape(shape),
-        np.array(values, dtype=np.int64).reshape(shape),
-        np.array([one.time_ms for one in found], dtype=np.int64),
-        np.array([one.offset for one in found], dtype=np.int64),
-        framed=True,
-    )
-
-
-def _varint(number: int) -> bytes:
-    number = number << 1 if number >= 0 else (-number << 1) - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
