@@ -47,6 +47,8 @@ class Checks:
     rejected: Counter[bytes] = field(default_factory=Counter)
     #: Checksums of ticks, whether or not they were committed.
     ticks: dict[tuple[str, bytes, int], int] = field(default_factory=dict)
+    #: Snapshots that another attempt brought again.
+    repeated: int = 0
     #: End of the last committed tick, by output topic and stream key.
     ends: dict[tuple[str, bytes], int] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
@@ -66,6 +68,7 @@ class Checks:
         for record in records:
             key, value = record.key or b"", record.value or b""
             place, found = (log.where[0], key, record.time_ms), zlib.crc32(value)
+            self.repeated += place in self.ticks
             if self.ticks.setdefault(place, found) != found:
                 raise Violation(f"{histogram}: a tick has two sets of bytes: {value!r}")
             if self.ceiling:

@@ -1,7 +1,7 @@
 """Faults planted in the worker, each of which the simulation must find."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -9,12 +9,15 @@ from unittest.mock import patch
 
 import msgspec
 
+from tests.simulation.broker import Log, Record
 from tests.simulation.connection import Running
+from tests.simulation.loop import current
 from tests.simulation.producer import SimulatedProducer
 from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
 from workers.kafka import shard as shard_module
 from workers.kafka import transaction
+from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
@@ -124,6 +127,32 @@ def watermark_ahead() -> Iterator[object]:
     yield patch.object(Intake, "commit", ahead)
 
 
+def uncommitted_input() -> Iterator[object]:
+    """Release ticks from contributions whose transaction may still be aborted."""
+    data, stable = Log.data, vars(Log)["stable"]
+
+    def is_input(log: Log) -> bool:
+        return log.where[0].endswith(".contributions")
+
+    def read(self: Log, start: int, stop: int, *, uncommitted: bool = False) -> list[Record]:
+        return data(self, start, stop, uncommitted=uncommitted or is_input(self))
+
+    end = property(lambda self: self.end if is_input(self) else stable.fget(self))
+    yield patch.object(Log, "data", read)
+    yield patch.object(Log, "stable", end)
+
+
+def owners_noise() -> Iterator[object]:
+    """Give a tick other bytes under every owner."""
+    commit = ReleaseShard._commit
+
+    def other(self: ReleaseShard, messages: Sequence[Outgoing]) -> None:
+        spaces = b" " * int(current().name.partition("#")[2].partition(" ")[0])
+        commit(self, [one._replace(value=(one.value or b"") + spaces) for one in messages])
+
+    yield patch.object(ReleaseShard, "_commit", other)
+
+
 PLANTS: Mapping[str, Planting] = MappingProxyType(
     {
         plant.__name__.replace("_", "-"): plant
@@ -137,6 +166,8 @@ PLANTS: Mapping[str, Planting] = MappingProxyType(
             old_copy,
             charge_with_tick,
             watermark_ahead,
+            uncommitted_input,
+            owners_noise,
         )
     }
 )

@@ -350,6 +350,7 @@ class World:
         loop = self.loop
         self.counts["timed out"] += self.broker.timed_out
         self.counts["refused by verification"] += self.broker.refused_late
+        self.counts["repeated snapshots"] += self.checks.repeated
         self.counts["commits"] += len(self.checks.attempts)
         last = [] if violation is None else list(loop.last)
         return Outcome(self.seed, loop.digest, loop.steps, loop.now_s, self.counts, violation, last)
