@@ -29,6 +29,7 @@ _LIVENESS_S = 2_000.0
 _HANGING_S = 40.0
 _TURN_S = 5.0
 _LOOK_S = 1.0
+_WORST = 5.0
 
 
 @dataclass
@@ -217,20 +218,23 @@ class World:
         """Perhaps end the process that waits, or keep its thread from going on."""
         assert isinstance(actor, ShardActor)
         draw, rates, shard = self.rng.random(), self.rates, actor.shard
-        renewing = shard is not None and shard.transactions._state is State.RENEWING
+        state = None if shard is None else shard.transactions._state
+        renewing = state is State.RENEWING
+        # What was written so far may become visible, or be written again by another owner.
+        kills = rates.kills * (_WORST if state in (State.OPEN, State.COMMITTING) else 1.0)
         if renewing and actor.slot.actor is actor and self.rng.random() < rates.reassigns:
             # The worst time for a newer owner: this one is about to fence it.
             actor.stalled_until_s = self.loop.now_s + self.rng.uniform(5.0, 30.0)
             self._reassign(actor.slot, zombie_s=60.0)
             return
-        if draw < rates.kills:
+        if draw < kills:
             self.counts["kills"] += 1
             self._kill(actor.worker)
-        elif draw < rates.kills + rates.stalls:
+        elif draw < kills + rates.stalls:
             self.counts["stalls"] += 1
             seconds = self.rng.choice((0.6, 3.0, 25.0, 70.0)) * self.rng.uniform(0.8, 1.2)
             actor.stalled_until_s = self.loop.now_s + seconds
-        elif draw < rates.kills + rates.stalls + rates.long_stalls:
+        elif draw < kills + rates.stalls + rates.long_stalls:
             self.counts["long stalls"] += 1
             actor.stalled_until_s = self.loop.now_s + self.rng.uniform(290.0, 400.0)
 
