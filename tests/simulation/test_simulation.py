@@ -7,8 +7,8 @@ from tests.simulation.running import first_violation, simulating
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 150
-# Most are found by the first schedule, the rarest after 70 at most (four times each).
+SCHEDULES = 100
+# The rarest were found after 70 schedules at most, from four seeds each.
 PATIENCE = 1_000
 
 
@@ -18,7 +18,7 @@ def test_no_schedule_violates_an_invariant() -> None:
     assert found is None, "\n".join([str(found.seed), *found.last])
     # A run in which nothing goes wrong would prove nothing.
     for fault in ("kills", "fenced", "away", "late EndTxns", "repeated EndTxns", "hand-overs"):
-        assert totals.counts[fault] >= 20, totals
+        assert totals.counts[fault] >= 10, totals
 
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
