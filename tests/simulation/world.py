@@ -1,0 +1,367 @@
+"""One schedule: two workers, their shards, events, and faults, all from one seed."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.simulation.broker import Broker, Partition, ProducerState, Record
+from tests.simulation.checks import Checks, Violation
+from tests.simulation.connection import Running, records_of
+from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
+from tests.simulation.network import Network, Rates
+from tests.simulation.sites import EVENTS, Site
+from workers.kafka.clients import unreachable
+from workers.kafka.offsets import LogEnd, ReadPosition
+from workers.kafka.placement import partitions_of
+from workers.kafka.records import Batch
+from workers.kafka.shard import Shard, ShardClosed
+from workers.kafka.transaction import TRANSACTION_TIMEOUT_MS
+from workers.kafka.transaction_state import State
+from workers.pipeline.factory import lanes
+from workers.runtime.errors import Fenced
+
+_KEYS = ("k0", "k1", "k2")
+_LIVENESS_S = 2_000.0
+# The operator aborts a transaction that hangs this long.
+_HANGING_S = 40.0
+_TURN_S = 5.0
+_LOOK_S = 1.0
+_WORST = 5.0
+
+
+@dataclass
+class Slot:
+    """A source partition of a stage, and the actor that it is assigned to."""
+
+    stage: str
+    where: Partition
+    make: Callable[[int], Shard]
+    actor: "ShardActor | None" = None
+
+
+class ShardActor(Actor):
+    def __init__(self, loop: Loop, name: str, world: "World", worker: str, slot: Slot) -> None:
+        super().__init__(loop, name, world.before_wait)
+        self.worker, self.slot = worker, slot
+        self.shard: Shard | None = None
+
+    @property
+    def state_offset(self) -> int:
+        return 0 if self.shard is None else self.shard.store.offset or 0
+
+
+@dataclass
+class Outcome:
+    seed: int
+    digest: str
+    steps: int
+    seconds: float
+    counts: Counter[str]
+    violation: str | None = None
+    last: list[str] = field(default_factory=list)
+
+
+class World:
+    def __init__(self, seed: int, sites: Sequence[Site]) -> None:
+        self.loop = loop = Loop(seed)
+        self.seed, self.rng = seed, loop.rng
+        self.site = site = self.rng.choice(sites)
+        self.lanes = lanes(site.settings)
+        self.checks = Checks(site.roles, site.ceiling)
+        self.rates = self._draw_rates()
+        verifies = self.rng.random() < 0.7
+        self.broker = Broker(loop, self.checks, verifies=verifies, marker_s=self._marker_s)
+        self.network = Network(loop, self.broker, self.rates)
+        for one in site.topics.plan:
+            self.broker.create(one.name, one.partitions)
+        self.counts = self.network.counts
+        self.actors: list[ShardActor] = []
+        self.slots = [
+            Slot(stage, (topic, number), make)
+            for stage, topics in site.factory.stages.items()
+            for topic, make in topics.items()
+            for number in range(site.topics.partitions(topic))
+        ]
+        self.stop_s = self.rng.uniform(30.0, 80.0)
+        self._look_s = _LOOK_S
+        self._hanging: dict[tuple[Partition, int], float] = {}
+        self._wanted: set[tuple[str, bytes]] = set()
+
+    def _draw_rates(self) -> Rates:
+        def draw(low: float, high: float) -> float:
+            return 0.0 if self.rng.random() < 0.35 else 10 ** self.rng.uniform(low, high)
+
+        return Rates(
+            breaks=draw(-2.3, -0.7),
+            slow=draw(-2.0, -0.7),
+            kills=draw(-3.3, -2.0),
+            stalls=draw(-3.5, -2.0),
+            long_stalls=draw(-4.5, -3.3),
+            reassigns=draw(-1.7, -0.4),
+            moves=draw(-2.0, -0.7),
+            refuses=draw(-2.0, -0.7),
+            unread=draw(-2.3, -1.0),
+            slow_markers=draw(-1.7, -0.4),
+            hangs=draw(-2.5, -1.0),
+        )
+
+    def _marker_s(self) -> float:
+        return self.network.marker_s()
+
+    # ---- events -------------------------------------------------------------------------------
+
+    def _schedule_events(self) -> None:
+        rng, origins = self.rng, self.site.topics.partitions(EVENTS)
+        last_s = self.stop_s * rng.uniform(0.5, 1.0)
+        number = 0
+        for partition in range(origins):
+            for _ in range(rng.randint(3, 9)):
+                at_s, label = rng.uniform(0.0, last_s), f"e{number}"
+                self.loop.at(at_s, lambda p=partition, name=label: self._send(p, name))  # type: ignore[misc]
+                number += 1
+
+    def _send(self, partition: int, label: str) -> None:
+        rng, now_ms = self.rng, self.loop.now_ms
+        time_ms, user = now_ms - rng.choice((0, 0, 3_000, 45_000)), f"u{rng.randrange(6)}"
+        kind = rng.random()
+        if kind < 0.04:
+            time_ms = now_ms + 400_000
+        event = {"key": rng.choice(_KEYS), "items": [label], "ts": time_ms, "user": user}
+        value = json.dumps(event).encode()
+        if 0.04 <= kind < 0.08:
+            value = value[:-1]
+        elif kind >= 0.08 and not self.site.rekey and self.site.settings.privacy.unit == "user":
+            partition = self._home(user)
+        self.checks.events[label] = value
+        log = self.broker.logs[EVENTS, partition]
+        log.append(Record(0, user.encode(), value, (), now_ms, committed=True))
+        if kind >= 0.08:
+            key = str(event["key"]).encode()
+            self._wanted |= {(topic, key) for topic in self.site.roles.outputs}
+
+    def _home(self, user: str) -> int:
+        text = user.encode()
+        places = np.array([[0, len(text)]])
+        n = self.site.topics.partitions(EVENTS)
+        return int(partitions_of(np.frombuffer(text, dtype=np.uint8), places, n)[0])
+
+    # ---- workers ------------------------------------------------------------------------------
+
+    def _start(self, slot: Slot, worker: str) -> None:
+        name = f"{worker}#{len(self.actors)} {slot.stage}-{slot.where[1]}"
+        slot.actor = actor = ShardActor(self.loop, name, self, worker, slot)
+        self.actors.append(actor)
+        self.loop.note(f"{name}: starts")
+        actor.start(lambda: self._work(actor))
+
+    def _start_later(self, slot: Slot, delay_s: float, worker: str | None = None) -> None:
+        """Start a new actor unless the slot has another one by then."""
+        before = slot.actor
+
+        def start() -> None:
+            if slot.actor is before:
+                self._start(slot, worker or self.rng.choice("AB"))
+
+        self.loop.after(delay_s, start)
+
+    def _work(self, actor: ShardActor) -> None:
+        slot = actor.slot
+        actor.shard = shard = slot.make(slot.where[1])
+        try:
+            try:
+                self._serve(actor, shard)
+            finally:
+                shard.closed = True
+        except ShardClosed:
+            pass
+        except Fenced as error:
+            self.counts["fenced"] += 1
+            self.loop.note(f"{actor.name}: {error}")
+            if slot.actor is actor:
+                self._start_later(slot, self.rng.uniform(1.0, 30.0), actor.worker)
+        except Exception as error:
+            if isinstance(error, Violation) or not unreachable(error):
+                raise Violation(f"{actor.name}: {type(error).__name__}: {error}") from error
+            self.counts["away"] += 1
+            self.loop.note(f"{actor.name}: {type(error).__name__}: {error}")
+            self._restart(actor.worker)
+        shard.close()
+
+    def _serve(self, actor: ShardActor, shard: Shard) -> None:
+        rng, log = self.rng, self.broker.logs[actor.slot.where]
+        shard.open()
+        if shard.offset is None:
+            shard.offset = shard.committed = 0
+        if shard.offset > log.stable:
+            raise Violation(
+                f"{actor.name}: continues at {shard.offset}, the log ends at {log.stable}"
+            )
+        handed = shard.offset
+        self.loop.note(f"{actor.name}: open at {handed}")
+        while True:
+            actor.park(rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5))
+            now_ms, stable = self.loop.now_ms, log.stable
+            if handed < stable:
+                end = stable if rng.random() < 0.6 else rng.randint(handed + 1, stable)
+                shard.feed(Batch(handed, end, records_of(log.data(handed, end))))
+                handed = end
+            shard.tick_idle()
+            if not shard.ends.full and shard.wants_end(now_ms):
+                shard.ends.note(LogEnd(now_ms, stable))
+            if shard.ends:
+                shard.tick(ReadPosition(handed, handed, stable))
+
+    def before_wait(self, actor: Actor) -> None:
+        """Perhaps end the process that waits, or keep its thread from going on."""
+        assert isinstance(actor, ShardActor)
+        draw, rates, shard = self.rng.random(), self.rates, actor.shard
+        state = None if shard is None else shard.transactions._state
+        renewing = state is State.RENEWING
+        # What was written so far may become visible, or be written again by another owner.
+        kills = rates.kills * (_WORST if state in (State.OPEN, State.COMMITTING) else 1.0)
+        if renewing and actor.slot.actor is actor and self.rng.random() < rates.reassigns:
+            # The worst time for a newer owner: this one is about to fence it.
+            actor.stalled_until_s = self.loop.now_s + self.rng.uniform(5.0, 30.0)
+            self._reassign(actor.slot, zombie_s=60.0)
+            return
+        if draw < kills:
+            self.counts["kills"] += 1
+            self._kill(actor.worker)
+        elif draw < kills + rates.stalls:
+            self.counts["stalls"] += 1
+            seconds = self.rng.choice((0.6, 3.0, 25.0, 70.0)) * self.rng.uniform(0.8, 1.2)
+            actor.stalled_until_s = self.loop.now_s + seconds
+        elif draw < kills + rates.stalls + rates.long_stalls:
+            self.counts["long stalls"] += 1
+            actor.stalled_until_s = self.loop.now_s + self.rng.uniform(290.0, 400.0)
+
+    def _kill(self, worker: str) -> None:
+        self.loop.note(f"{worker}: killed")
+        for actor in self.actors:
+            if actor.worker == worker and not actor.dead and not actor.ended:
+                actor.kill()
+                for client in actor.clients:
+                    client.close()
+                if actor.slot.actor is actor:
+                    self._start_later(actor.slot, self.rng.choice((0.3, 3.0, 11.0)))
+
+    def _restart(self, worker: str) -> None:
+        """Give up everything, as after an outage, and begin again."""
+        for slot in self.slots:
+            if slot.actor is not None and slot.actor.worker == worker:
+                self._revoke(slot.actor)
+                self._start_later(slot, self.rng.uniform(1.0, 3.0), worker)
+
+    def _revoke(self, actor: ShardActor) -> None:
+        if actor.shard is not None:
+            actor.shard.closed = True
+
+    def _reassign(self, slot: Slot, zombie_s: float) -> None:
+        old = slot.actor
+        if old is None:
+            return
+        self.counts["hand-overs"] += 1
+        self.loop.note(f"{old.name}: handed over, goes on for {zombie_s:.2f} s")
+        self.loop.after(zombie_s, lambda: self._revoke(old))
+        self._start_later(slot, self.rng.uniform(0.0, 0.5), "B" if old.worker == "A" else "A")
+
+    # ---- the run ------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        rng, rates, broker = self.rng, self.rates, self.broker
+        if rng.random() < rates.reassigns:
+            zombie_s = rng.choice((0.0, 0.5, 5.0, 40.0)) * rng.random()
+            self._reassign(rng.choice(self.slots), zombie_s)
+        if rng.random() < rates.moves:
+            self.counts["coordinator moves"] += 1
+            broker.moving_until_s = self.loop.now_s + rng.choice((0.3, 2.0, 20.0)) * rng.random()
+            broker.silent = rng.random() < 0.5
+        if rng.random() < rates.hangs:
+            self._hang(rng.choice(self.site.roles.states))
+        broker.time_out(TRANSACTION_TIMEOUT_MS / 1000)
+        self._abort_hanging()
+        self.loop.after(_TURN_S, self._turn)
+
+    def _hang(self, topic: str) -> None:
+        """Open a transaction without owner, as a late record of a forgotten producer does."""
+        log = self.broker.logs[topic, self.rng.randrange(self.broker.partitions(topic))]
+        pid = 1_000 + log.end
+        self.loop.note(f"{log}: a transaction hangs at {log.end}")
+        log.producers[pid] = ProducerState(0)
+        log.open[pid] = log.end
+        log.append(Record(0, b"hanging", b"", (), self.loop.now_ms, pid, 0))
+
+    def _abort_hanging(self) -> None:
+        owned = {
+            (where, one.pid)
+            for one in self.broker.transactions.values()
+            for where in (one.partitions if one.state == "ongoing" else one.unwritten)
+        }
+        found = {(w, pid) for w, log in self.broker.logs.items() for pid in log.open} - owned
+        now_s = self.loop.now_s
+        self._hanging = {one: self._hanging.get(one, now_s) for one in found}
+        for (where, pid), since_s in sorted(self._hanging.items()):
+            if now_s - since_s >= _HANGING_S:
+                self.counts["hanging transactions"] += 1
+                log = self.broker.logs[where]
+                self.broker.mark(log, pid, log.producers[pid].epoch, committed=False)
+
+    def _stop_faults(self) -> None:
+        self.loop.note("faults stop")
+        self.rates.stop()
+        self.broker.moving_until_s = 0.0
+        for actor in self.actors:
+            if actor.slot.actor is not actor:
+                self._revoke(actor)
+
+    def _done(self) -> bool:
+        over_s = self.loop.now_s - self.stop_s
+        if over_s < self._look_s:
+            return False
+        self._look_s = over_s + _LOOK_S
+        left = self._left()
+        if over_s > _LIVENESS_S:
+            raise Violation(f"not at its end after {_LIVENESS_S:g} s: {left}")
+        return not left
+
+    def _left(self) -> list[str]:
+        until_ms, ends = BASE_MS + int(self.stop_s * 1000), self.checks.ends
+        behind = [f"{place}" for place in self._wanted if ends.get(place, 0) < until_ms]
+        ending = [name for name, one in self.broker.transactions.items() if one.ending]
+        return self.checks.missing(self.lanes) + sorted(behind) + ending
+
+    def run(self) -> Outcome:
+        TIME.loop, Running.network = self.loop, self.network
+        self.loop.note(f"seed {self.seed}: {self.rates}, verification {self.broker.verifies}")
+        self._schedule_events()
+        for slot in self.slots:
+            self._start_later(slot, self.rng.uniform(0.0, 3.0))
+        self.loop.after(_TURN_S, self._turn)
+        self.loop.at(self.stop_s, self._stop_faults)
+        violation = None
+        try:
+            self.loop.run(self._done)
+            self._check_end()
+        except Violation as error:
+            violation = str(error)
+            self.loop.note(violation)
+        finally:
+            for actor in self.actors:
+                actor.unwind()
+        loop = self.loop
+        self.counts["timed out"] += self.broker.timed_out
+        self.counts["refused by verification"] += self.broker.refused_late
+        self.counts["repeated snapshots"] += self.checks.repeated
+        self.counts["commits"] += len(self.checks.attempts)
+        last = [] if violation is None else list(loop.last)
+        return Outcome(self.seed, loop.digest, loop.steps, loop.now_s, self.counts, violation, last)
+
+    def _check_end(self) -> None:
+        self.checks.check_end(self.lanes)
+        contributions = self.site.roles.contributions
+        for owner in range(self.broker.partitions(contributions)):
+            merge = self.site.factory.merge(owner)
+            self.checks.check_snapshots(owner, self.broker.logs[contributions, owner], merge)
