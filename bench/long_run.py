@@ -192,8 +192,7 @@ def grown(rows: Sequence[Row]) -> list[str]:
     third, found = len(rows) // 3, []
     for i, name in enumerate(_COLUMNS[1:], 1):
         second, last = (
-            max(row[i] for row in part)
-            for part in (rows[third : 2 * third], rows[2 * third :])
+            max(row[i] for row in part) for part in (rows[third : 2 * third], rows[2 * third :])
         )
         if last > 1.5 * second:
             found.append(f"{name}: {second:.1f}, then {last:.1f}")

@@ -60,7 +60,7 @@ def test_ticks_of_an_aborted_first_transaction_are_not_published_by_a_new_genera
     site.produce(0, [event])
     found = check_topics(site.settings, site.connection)
     factory = Factory(site.settings, site.connection, found, site.key, None)
-    source = factory.contribute(factory.sources.topics[0], 0)
+    source = factory.contribute(next(iter(factory.sources)))
     source.open()
     source.offset = 0
     source.feed(batch([json.dumps(event).encode()], [0]))

@@ -144,9 +144,9 @@ class ShardRun:
         if stage == RELEASE:
             shard = factory.release(partition)
         elif stage == REKEY:
-            shard = factory.rekey(factory.topics.origins.topics[0], partition)
+            shard = factory.rekey(list(factory.topics.origins)[partition])
         else:
-            shard = factory.contribute(factory.sources.topics[0], partition)
+            shard = factory.contribute(list(factory.sources)[partition])
         shard.transactions = self
         shard.connection = self  # for `complete_ms`
         shard.store.load = self._load

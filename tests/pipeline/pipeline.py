@@ -109,7 +109,7 @@ def contribute(
                     intakes[new].restore(intake.watermark, None)
                     begun[new] = round_ + 1
                 known += more
-            of = {"sources": known, "joining": joining}
+            of: dict[str, Any] = {"sources": known, "joining": joining}
             commit = intake.commit(source=source, sequences=sequences[source], offset=at, **of)
             for owner, message in commit:
                 out[owner].append(message.encoded())

@@ -38,7 +38,7 @@ class Slot:
 
     stage: str
     where: Partition
-    make: Callable[[int], Shard]
+    make: Callable[[int], Shard | None]
     actor: "ShardActor | None" = None
 
 
@@ -170,6 +170,7 @@ class World:
     def _work(self, actor: ShardActor) -> None:
         slot = actor.slot
         actor.shard = shard = slot.make(slot.where[1])
+        assert shard is not None
         try:
             try:
                 self._serve(actor, shard)
