@@ -39,6 +39,7 @@ def main() -> int:
                 if found <= SHOWN:
                     print(shrunk(violation), flush=True)
             at += some
+            gc.collect()  # cycles hold arrays, which the collector does not weigh
     seconds = time.perf_counter() - begun
     print(f"{'mechanism':20}{'pairs':>10}{'ticks':>12}{'rows':>12}{'violations':>12}")
     for name, one in sorted(search.figures.items()):

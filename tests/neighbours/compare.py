@@ -20,6 +20,7 @@ from tests.pipeline.pipeline import rows_of
 from workers.kafka.records import Headers, Outgoing
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.pipeline.contributions import decode
+from workers.pipeline.factory import lanes
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
 # Fields of a snapshot that published items and answers decide; all others are public.
@@ -199,6 +200,13 @@ def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterato
         yield f"counts of other labels differ: {foreign}"
 
 
+def _closed(scene: Scene, mark: int | None) -> list[int] | None:
+    """Return the ticks that a watermark closes, by lane."""
+    if mark is None:
+        return None
+    return [(mark - lane.start_ms) // lane.tick_ms for lane in lanes(scene.settings)]
+
+
 def _few(moved: Mapping[Row, int]) -> str:
     return ", ".join(
         f"tick {row.tick} of {row.lane.tick_ms} ms, {row.key} {row.label[:9]!r} {n:+}"
@@ -210,6 +218,9 @@ def _released(
     scene: Scene, one: Commit, two: Commit, moved: Counter[Row], named: set[Named], sizes: Sizes
 ) -> Iterator[str]:
     ours, theirs = progress(one), progress(two)
+    # Between closed ticks, an owner without contributions does not learn of the watermark.
+    for each in (ours, theirs):
+        each["watermarks"] = [_closed(scene, mark) for mark in each["watermarks"]]
     for name in ("watermarks", "firsts", "histograms", "retired"):
         if ours[name] != theirs[name]:
             yield f"step {one.step}: release keeps {name} {ours[name]}, the neighbour {theirs[name]}"
