@@ -2,8 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException
@@ -11,7 +11,14 @@ from confluent_kafka import KafkaException
 from workers.agents.growth import Growth, counted_sources, stored_topics
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection, forbidden
-from workers.kafka.topics import ExistingTopic, Topic, checked_id, describe, partition_counts
+from workers.kafka.topics import (
+    ExistingTopic,
+    Topic,
+    checked_id,
+    counts_of,
+    describe,
+    partition_counts,
+)
 from workers.kafka.unavailable import UsedTopics
 from workers.pipeline.sources import Sources, SourceTopic
 from workers.runtime.errors import QuietcountError, SettingsError
@@ -23,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 #: Interval between looks for new partitions, and matching topics that are not counted.
 INTERVAL_S = 5.0
+_ANSWER_S, _AGAIN_S = 3.0, 1.0
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
@@ -238,28 +246,34 @@ def watch_topics(
         warned.update(names)
         metrics.unread_topics.set(len(names))
 
+    def look(counts: Mapping[str, int]) -> None:
+        if pattern is not None:
+            found = matching(settings, counts)
+            warn([name for name in found if name not in topics.events])
+        if growth is not None:
+            growth.look(counts)
+
     def poll() -> None:
-        while not ended.wait(INTERVAL_S):
-            try:
-                counts = partition_counts(connection)
-                if pattern is not None:
-                    found = matching(settings, counts)
-                    warn([name for name in found if name not in topics.events])
-                if growth is not None:
-                    growth.look(counts)
-            except (KafkaException, QuietcountError) as error:
-                logger.debug("the topics could not be looked at: %s", describe_error(error))
+        while not ended.wait(_AGAIN_S):
+            with suppress(KafkaException), connection.quiet_admin([]) as admin:
+                while not ended.wait(INTERVAL_S):
+                    try:
+                        look(counts_of(admin.list_topics(timeout=_ANSWER_S)))
+                    except (KafkaException, QuietcountError) as error:
+                        logger.debug("the topics could not be looked at: %s", describe_error(error))
 
     warn(topics.others)
     if pattern is None and growth is None:
         yield
         return
     ended = threading.Event()
-    threading.Thread(target=poll, name="topics", daemon=True).start()
+    thread = threading.Thread(target=poll, name="topics", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join(2 * _ANSWER_S)  # its client must not outlive Python
 
 
 def _missing(names: Sequence[str]) -> SettingsError:

@@ -241,7 +241,11 @@ def default_partitions(connection: Connection) -> int:
 def partition_counts(connection: Connection) -> dict[str, int]:
     """Return partition counts by topic visible to this principal, sorted, without Kafka's own."""
     with _connect(connection) as (_, metadata):
-        pass
+        return counts_of(metadata)
+
+
+def counts_of(metadata: ClusterMetadata) -> dict[str, int]:
+    """Return partition counts as `partition_counts` does."""
     return {
         name: len(topic.partitions)
         for name, topic in sorted(metadata.topics.items())
