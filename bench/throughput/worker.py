@@ -28,7 +28,7 @@ from workers.kafka.reading import end_of, read_partition
 from workers.pipeline.contributions import decode
 from workers.pipeline.ledger_blocks import unpack
 from workers.pipeline.merge import ReleaseProgress
-from workers.pipeline.progress import PROGRESS
+from workers.pipeline.newest import PROGRESS
 
 PATIENCE_S = 1_800.0
 #: Pairs of stream key and item of one user in an epoch, where users are protected.

@@ -6,9 +6,8 @@ import pytest
 
 from workers.agents import growth
 from workers.agents.growth import Growth
-from workers.agents.source_shard import VERSION, SourceProgress
 from workers.kafka.clients import Connection
-from workers.pipeline.sources import Joined, Sources, SourceTopic
+from workers.pipeline.sources import VERSION, Joined, SourceProgress, Sources, SourceTopic
 from workers.runtime.errors import SettingsError
 
 EVENTS = SourceTopic("events", 2, "id")

@@ -19,7 +19,6 @@ from tests.agents.monitor.scene import Scene
 from tests.pipeline.pipeline import KEY, unk
 from tests.settings.test_settings import GOOD
 from workers.agents.contribute import ContributeProgress
-from workers.agents.source_shard import VERSION
 from workers.agents.topics import Topics
 from workers.cli import execute
 from workers.kafka import topics as module
@@ -28,8 +27,8 @@ from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import ZERO_ID, ExistingTopic, describe
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram
-from workers.pipeline.progress import PROGRESS
-from workers.pipeline.sources import Place, SourceTopic
+from workers.pipeline.newest import PROGRESS
+from workers.pipeline.sources import VERSION, Place, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)

@@ -28,7 +28,7 @@ from workers.kafka.records import Batch, Outgoing, Records
 from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
-from workers.pipeline.progress import PROGRESS
+from workers.pipeline.newest import PROGRESS
 from workers.runtime.sizes import Change
 from workers.settings.settings import EventsSettings, shape_of
 

@@ -34,7 +34,7 @@ def broker(server: TokenServer) -> Iterator[OAuthBroker]:
 def site(
     broker: OAuthBroker, server: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> OAuthSite:
-    monkeypatch.setattr(tokens, "_TOKENS", {})
+    monkeypatch.setattr(tokens, "tokens_of", tokens._Shared().of)
     server.life_s, server.answer_with = 3600.0, None
     server.asked.clear()
     return OAuthSite(broker, server, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.pipeline import Partition, unk
 from workers.pipeline import progress as module
 from workers.pipeline.ledger_blocks import split_pages
-from workers.pipeline.progress import PROGRESS
+from workers.pipeline.newest import PROGRESS
 from workers.runtime.errors import StateRefused
 
 Patch = pytest.MonkeyPatch

@@ -9,10 +9,10 @@ import pytest
 
 from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.agents.source_shard import VERSION
-from workers.pipeline.progress import PROGRESS
+from workers.pipeline.newest import PROGRESS
 from workers.pipeline.sources import (
     SOURCES,
+    VERSION,
     Place,
     Sources,
     SourceTopic,

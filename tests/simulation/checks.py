@@ -19,7 +19,8 @@ from tests.simulation.broker import Attempt, Log, Record
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge
-from workers.pipeline.progress import PROGRESS, read_progress
+from workers.pipeline.newest import PROGRESS
+from workers.pipeline.progress import read_progress
 
 
 class Violation(Exception):

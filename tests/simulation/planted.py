@@ -21,7 +21,7 @@ from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
-from workers.pipeline.progress import PROGRESS
+from workers.pipeline.newest import PROGRESS
 
 Planting = Callable[[], Iterator[object]]
 

@@ -168,9 +168,13 @@ def growing(
 
 
 def spent(site: Site) -> object:
-    """Return what was charged, and against which ceiling."""
+    """Return what was charged, and how many epochs of each histogram."""
     found = json.loads(succeed("budget", "-c", str(site.config), "--json"))
-    return found["total"], found["ceiling"], [one["generations"] for one in found["histograms"]]
+    epochs = [
+        (one["name"], [len(each["epochs"]) for each in one["generations"]])
+        for one in found["histograms"]
+    ]
+    return found["total"]["epsilon"], found["total"]["delta"], epochs
 
 
 def moves_of(workers: Iterable[Worker]) -> list[int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
+from workers.agents.source_shard import EventsStage, SourceShard
 from workers.events.log import Format
 from workers.events.reader import EventReader
 from workers.events.schemas import SchemaWaiter
@@ -22,7 +22,14 @@ from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
 from workers.pipeline.rekey_markers import Origin, Origins, restore_originals
-from workers.pipeline.sources import NOTICE_MS, Place, next_epoch, refuse_other_count
+from workers.pipeline.sources import (
+    NOTICE_MS,
+    VERSION,
+    Place,
+    SourceProgress,
+    next_epoch,
+    refuse_other_count,
+)
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import GilLock

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from workers.agents.source_shard import SourceProgress
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
 from workers.kafka.topics import add_partitions, describe
 from workers.pipeline.ledger_blocks import decode_stored, read_paged
-from workers.pipeline.progress import newest_values
+from workers.pipeline.newest import newest_values
 from workers.pipeline.sources import (
     SOURCES,
+    SourceProgress,
     Sources,
     SourceTopic,
     decode_sources,

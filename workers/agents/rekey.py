@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.source_shard import VERSION, EventsStage, SourceProgress, SourceShard
+from workers.agents.source_shard import EventsStage, SourceShard
 from workers.arrays.types import Longs
 from workers.events.log import Format
 from workers.events.reader import EARLIEST_MS, Reject
@@ -28,7 +28,14 @@ from workers.kafka.placement import partitions_of
 from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
 from workers.kafka.shard import Assignment
 from workers.pipeline.rekey_markers import HEADER, Mark, encode_header
-from workers.pipeline.sources import Place, SourceTopic, refuse_other_count, refuse_other_topic
+from workers.pipeline.sources import (
+    VERSION,
+    Place,
+    SourceProgress,
+    SourceTopic,
+    refuse_other_count,
+    refuse_other_topic,
+)
 from workers.pipeline.watermark import Watermark
 from workers.runtime.metrics import REKEY
 from workers.runtime.sizes import MESSAGE_BYTES

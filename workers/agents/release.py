@@ -23,7 +23,8 @@ from workers.kafka.shard import Assignment, Shard
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
-from workers.pipeline.progress import PROGRESS, complete_ms, read_progress
+from workers.pipeline.newest import PROGRESS
+from workers.pipeline.progress import complete_ms, read_progress
 from workers.pipeline.watermark import commit_gap_s, is_behind
 from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import StateRefused

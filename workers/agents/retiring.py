@@ -13,7 +13,8 @@ from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe as describe_topics
 from workers.pipeline.ledger_blocks import read_paged, split_pages
-from workers.pipeline.progress import PROGRESS, complete_ms, read_progress, read_states
+from workers.pipeline.newest import PROGRESS
+from workers.pipeline.progress import complete_ms, read_progress, read_states
 from workers.runtime.errors import SettingsError
 from workers.runtime.sizes import Change
 from workers.settings.settings import Settings

@@ -19,12 +19,13 @@ from workers.kafka.records import Forwarded, Outgoing, Records
 from workers.kafka.shard import Assignment, Shard
 from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.ledger_blocks import decode_stored, read_paged, split_pages
-from workers.pipeline.progress import PROGRESS
+from workers.pipeline.newest import PROGRESS
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.pipeline.sources import (
     SOURCES,
-    Joined,
+    VERSION,
     Place,
+    SourceProgress,
     Sources,
     SourceTopic,
     decode_sources,
@@ -42,7 +43,6 @@ from workers.settings.settings import EventsSettings
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
 # Rejects that reach either limit are committed after that part of a batch. They exceed it by at
 # most the bytes of a part (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
 REJECTS_MAX = 10_000
@@ -91,21 +91,6 @@ class Rejects:
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
         self.messages, self.nbytes, self._reasons = [], 0, Counter()
-
-
-class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Progress of one partition; stored with every commit. Sensitive: its offset counts events.
-
-    `sources` is how many there were at first, `topic_id` of this one's topic. `joined`, in number
-    0's only, is how the topics have grown since.
-    """
-
-    version: int
-    offset: int
-    watermark: int | None
-    sources: int
-    topic_id: str | None
-    joined: tuple[Joined, ...] = ()
 
 
 P = TypeVar("P", bound=SourceProgress)

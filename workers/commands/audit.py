@@ -29,7 +29,8 @@ from workers.pipeline.factory import histograms, mechanisms
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge
-from workers.pipeline.progress import PROGRESS, read_progress
+from workers.pipeline.newest import PROGRESS
+from workers.pipeline.progress import read_progress
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine

@@ -366,16 +366,21 @@ class Login:
     extensions: tuple[tuple[str, str], ...] = ()
 
 
-_LOCK = Lock()
-_TOKENS: dict[Login, Tokens] = {}
+class _Shared:
+    """The process's tokens by login. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._of: dict[Login, Tokens] = {}
+
+    def of(self, login: Login) -> Tokens:
+        with self._lock:
+            if login not in self._of:
+                self._of[login] = Tokens(login.source, dict(login.extensions))
+            return self._of[login]
 
 
-def tokens_of(login: Login) -> Tokens:
-    """Return the process's tokens of a login."""
-    with _LOCK:
-        if login not in _TOKENS:
-            _TOKENS[login] = Tokens(login.source, dict(login.extensions))
-        return _TOKENS[login]
+tokens_of = _Shared().of
 
 
 def login_of(

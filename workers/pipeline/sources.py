@@ -141,6 +141,25 @@ class StoredSources(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(StoredSources)
 
 
+#: Of the progress of stage 1 and of rekeying.
+VERSION = 1
+
+
+class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Progress of one partition; stored with every commit. Sensitive: its offset counts events.
+
+    `sources` is how many there were at first, `topic_id` of this one's topic. `joined`, in number
+    0's only, is how the topics have grown since.
+    """
+
+    version: int
+    offset: int
+    watermark: int | None
+    sources: int
+    topic_id: str | None
+    joined: tuple[Joined, ...] = ()
+
+
 #: Before users move, every worker has this long to notice.
 NOTICE_MS = 60_000
 
