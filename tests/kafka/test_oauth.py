@@ -34,7 +34,9 @@ def server() -> Iterator[TokenServer]:
 
 @pytest.fixture(autouse=True)
 def calm(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "tokens_of", tokens._Shared().of)  # a process asks once for all its connections
+    monkeypatch.setattr(
+        tokens, "tokens_of", tokens._Shared().of
+    )  # a process asks once for all its connections
     server.answer_with, server.life_s = None, 3600.0
     server.asked.clear()
 

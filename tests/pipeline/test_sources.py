@@ -9,10 +9,12 @@ import pytest
 
 from tests.agents.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
+from workers.mechanisms.config.histogram import Lane
 from workers.pipeline.newest import PROGRESS
 from workers.pipeline.sources import (
     SOURCES,
     VERSION,
+    Joined,
     Place,
     Sources,
     SourceTopic,
@@ -115,3 +117,25 @@ def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) 
     other = Sources((EU, SourceTopic("orders-uz", 3, "uz")), plain=False)
     with pytest.raises(StateRefused, match="another set of topics"):
         restored(tmp_path, other, BOTH, told=True)
+
+
+def test_a_histogram_in_whose_epoch_users_would_move_is_refused(tmp_path: Path) -> None:
+    """In one epoch they would count up to the bound twice."""
+    lane = Lane(10, 0, 1, 1, 1, 4)
+    shard = Scene(tmp_path).contribute[0]
+    shard.store.open()
+    for at, lanes in ((80, [lane]), (90, []), (80, [lane, lane._replace(horizon=2)])):
+        shard._stream = replace(shard._stream, sources=moving(at), lanes=lanes)
+        shard.restore()
+    for at, lanes in ((90, [lane]), (80, [lane, lane._replace(horizon=3)])):
+        shard._stream = replace(shard._stream, sources=moving(at), lanes=lanes)
+        with pytest.raises(
+            StateRefused, match="users move to 4 partitions of orders-eu at .* in the"
+        ):
+            shard.restore()
+    shard._place = msgspec.structs.replace(shard._place, watermark=90)
+    shard.restore()  # they have moved
+
+
+def moving(users_from: int) -> Sources:
+    return Sources((EU,), joined=(Joined("orders-eu", 4, 5, users_from),))

@@ -18,6 +18,7 @@ from workers.events.source_reader import Declared, SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
@@ -34,6 +35,7 @@ from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE
+from workers.runtime.printing import iso_time
 
 
 class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_defaults=True):
@@ -98,6 +100,22 @@ class ContributeShard(SourceShard):
         self._new_events = 0
 
     def restore(self) -> None:
+        self._restore()
+        bounded, mark = self._bounded_lanes(), self._intake.watermark
+        for one in self._stream.sources.joined:
+            at = one.users_from
+            if at is None or (mark is not None and at <= mark):
+                continue
+            if next_epoch(bounded, at - 1) != at:
+                raise StateRefused(
+                    f"users move to {one.partitions} partitions of {one.topic} at {iso_time(at)}, in the middle of an epoch of a "
+                    "histogram that bounds users: add it, or change its epochs, after that"
+                )
+
+    def _bounded_lanes(self) -> list[Lane]:
+        return [lane for lane in self._stream.lanes if lane.max_items_per_user is not None]
+
+    def _restore(self) -> None:
         progress = self._stored(_DECODER)
         if progress is None:
             self._intake.restore(self._place.watermark, None)
@@ -151,9 +169,8 @@ class ContributeShard(SourceShard):
     def _users_from(self) -> int | None:
         if self._origins is not None:
             return None
-        stream = self._stream
-        lanes = [lane for lane in stream.lanes if lane.max_items_per_user is not None]
-        after_ms = time.time_ns() // 1_000_000 + stream.events.max_ahead_ms + NOTICE_MS
+        lanes = self._bounded_lanes()
+        after_ms = time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
         return next_epoch(lanes, after_ms) if lanes else None
 
     def _commit_all(self, offset: int) -> None:
