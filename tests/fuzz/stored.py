@@ -31,6 +31,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import contributions, ledger_blocks, progress, sources, users
 from workers.pipeline.ledger_blocks import read_paged
+from workers.pipeline.newest import PROGRESS
 from workers.pipeline.rekey_markers import Origins
 from workers.pipeline.sources import Place, Sources, SourceTopic
 from workers.runtime.errors import SettingsError, StateRefused
@@ -182,7 +183,7 @@ def source_state() -> Target:
     def of_shard(decoder: msgspec.json.Decoder[Any]) -> Callable[[bytes], object]:
         def read(value: bytes) -> object:
             topic = SimpleNamespace(topic="t")
-            held = SimpleNamespace(get={progress.PROGRESS: value}.get, changelog=topic)
+            held = SimpleNamespace(get={PROGRESS: value}.get, changelog=topic)
             return SourceShard._stored(SimpleNamespace(store=held), decoder)  # type: ignore[arg-type]  # all that it looks at
 
         return read

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from tests.pipeline.pipeline import Partition, unk
-from workers.pipeline import progress as module
+from workers.pipeline import newest as module
+from workers.pipeline import progress
 from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.newest import PROGRESS
 from workers.runtime.errors import StateRefused
@@ -38,7 +39,7 @@ def newest(monkeypatch: Patch, log: list[tuple[bytes, bytes | None] | None]) -> 
 
     monkeypatch.setattr(module, "bounds_of", lambda *_: (0, len(log)))
     monkeypatch.setattr(module, "read_spans", read_spans)
-    return module._newest(SimpleNamespace(), [WHERE]).get(WHERE)  # type: ignore[arg-type]
+    return progress._newest(SimpleNamespace(), [WHERE]).get(WHERE)  # type: ignore[arg-type]
 
 
 def test_the_newest_whole_record_is_read_not_unfinished_pages(monkeypatch: Patch) -> None:

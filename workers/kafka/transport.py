@@ -79,12 +79,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         # aiokafka's position, past invisible records that follow the batch.
         self._consumed: dict[Partition, int] = {}
 
-    def _start_thread(self) -> None:
-        try:
-            super()._start_thread()
-        finally:
-            self.thread_loop.close()
-
     async def on_start(self) -> None:
         """Start aiokafka's consumer; if no broker answers, tell the hand-over to stop."""
         try:
@@ -354,10 +348,7 @@ class Consumer(driver.Consumer):
         self._acquiring: asyncio.Task[None] | None = None
 
     def _new_consumer_thread(self) -> ConsumerThread:
-        # uvloop's loop ended the process with SIGSEGV while this thread stopped, about once in a
-        # hundred times on a busy machine.
-        loop = asyncio.SelectorEventLoop()
-        return ConsumerThread(self, loop=self.loop, thread_loop=loop, beacon=self.beacon)
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     @property
     def thread(self) -> ConsumerThread:
