@@ -20,6 +20,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from bench.throughput.process import memory
 from tests.broker import LASTING, OwnBroker, free_ports, own_broker
+from tests.worker.growing import home
 from tests.worker.harness import Site, Worker, sale, unk, until
 
 HOUR_S, HOURS, PARTITIONS = 3_600, 24, 2
@@ -118,8 +119,6 @@ def folder_bytes(folder: Path) -> int:
 
 def hours(day: Day, rng: random.Random) -> Iterator[int]:
     """Send an hour of events after another, at the worker's pace; yield the hour after each."""
-    from tests.worker.growing import home
-
     start_ms, sent = day.at_ms(), 0
     for hour in range(1, HOURS + 1):
         keys = [f"k{i}" for i in range(2 + hour // KEY_HOURS)]

@@ -118,7 +118,7 @@ def test_wrong_settings_are_one_line(
         client[os.path.normpath(f"sasl/oauthbearer/{name}").replace("/", ".")] = value
     kept = {name: value for name, value in client.items() if value is not None}
     with pytest.raises(SettingsError) as caught:
-        Connection("a:1", kept, **more)  # type: ignore[arg-type]
+        Connection("a:1", kept, **more)  # type: ignore[arg-type]  # by name
     line = str(caught.value)
     assert line.startswith("kafka.") and all(word in line for word in words)
     assert "\n" not in line and "Planted" not in line

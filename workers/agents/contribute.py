@@ -18,7 +18,6 @@ from workers.events.source_reader import Declared, SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Assignment
-from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.intake import Intake
@@ -86,7 +85,7 @@ class ContributeShard(SourceShard):
             stream.key,
             assignment.store,
             max_behind_ms=stream.max_behind_ms,
-            moves=[one.users_from for one in stream.sources.joined if one.users_from is not None],
+            moves=stream.sources.moves,
         )
         super().__init__(assignment, place, stream, self._intake)
         placement = None
@@ -101,19 +100,14 @@ class ContributeShard(SourceShard):
 
     def restore(self) -> None:
         self._restore()
-        bounded, mark = self._bounded_lanes(), self._intake.watermark
-        for one in self._stream.sources.joined:
-            at = one.users_from
-            if at is None or (mark is not None and at <= mark):
-                continue
-            if next_epoch(bounded, at - 1) != at:
+        stream, mark = self._stream, self._intake.watermark
+        for at, partitions in stream.sources.placements:
+            pending = at > 0 and (mark is None or at > mark)
+            if pending and next_epoch(stream.lanes, at - 1) != at:
                 raise StateRefused(
-                    f"users move to {one.partitions} partitions of {one.topic} at {iso_time(at)}, in the middle of an epoch of a "
+                    f"users move to {partitions} partitions of {stream.sources} at {iso_time(at)}, in the middle of an epoch of a "
                     "histogram that bounds users: add it, or change its epochs, after that"
                 )
-
-    def _bounded_lanes(self) -> list[Lane]:
-        return [lane for lane in self._stream.lanes if lane.max_items_per_user is not None]
 
     def _restore(self) -> None:
         progress = self._stored(_DECODER)
@@ -167,11 +161,12 @@ class ContributeShard(SourceShard):
         return self._origins is None and super().wants_end(now_ms)
 
     def _users_from(self) -> int | None:
-        if self._origins is not None:
+        stream = self._stream
+        bounds_users = any(lane.max_items_per_user is not None for lane in stream.lanes)
+        if self._origins is not None or not bounds_users:
             return None
-        lanes = self._bounded_lanes()
-        after_ms = time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
-        return next_epoch(lanes, after_ms) if lanes else None
+        after_ms = time.time_ns() // 1_000_000 + stream.events.max_ahead_ms + NOTICE_MS
+        return next_epoch(stream.lanes, after_ms)
 
     def _commit_all(self, offset: int) -> None:
         intake, topic = self._intake, self._stream.contributions

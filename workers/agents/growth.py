@@ -13,7 +13,7 @@ import msgspec
 
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, read_spans, reader
-from workers.kafka.topics import add_partitions, describe
+from workers.kafka.topics import add_partitions
 from workers.pipeline.ledger_blocks import decode_stored, read_paged
 from workers.pipeline.newest import newest_values
 from workers.pipeline.sources import (
@@ -33,18 +33,23 @@ _DECODER = msgspec.json.Decoder(SourceProgress)
 
 
 def counted_sources(
-    connection: Connection, state: str, now: tuple[SourceTopic, ...], *, plain: bool
+    connection: Connection,
+    state: str,
+    state_partitions: int,
+    now: tuple[SourceTopic, ...],
+    *,
+    plain: bool,
 ) -> Sources:
     """Return the counted partitions of the topics `now`: as topic `state` has them, else all.
 
     Raise StateRefused for another set of topics, fewer partitions, or unreadable state.
     """
-    progress = _progress(connection, state)
+    progress = _progress(connection, state, state_partitions)
     if progress is None:
         return Sources(now, plain)
     first, number = now, sum(topic.partitions for topic in now)
     if progress.sources != number:
-        stored = stored_topics(connection, state)
+        stored = stored_topics(connection, state, state_partitions)
         if stored is None:  # the state of one topic
             refuse_other_count(f"the set of {len(now)} events topics", len(now), 1)
             [topic] = now
@@ -57,9 +62,8 @@ def counted_sources(
     return Sources(first, plain, progress.joined)
 
 
-def _progress(connection: Connection, state: str) -> SourceProgress | None:
+def _progress(connection: Connection, state: str, partitions: int) -> SourceProgress | None:
     """Return source partition 0's progress; before it has one, any other's."""
-    partitions = describe(connection, [state])[state].partitions
     with reader(connection) as consumer:
         found = newest_values(consumer, [(state, 0)])
         if not found:
@@ -69,9 +73,10 @@ def _progress(connection: Connection, state: str) -> SourceProgress | None:
     return None
 
 
-def stored_topics(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
+def stored_topics(
+    connection: Connection, state: str, partitions: int
+) -> tuple[SourceTopic, ...] | None:
     """Return the first set, which begins every changelog; None before a first commit."""
-    partitions = describe(connection, [state])[state].partitions
     with reader(connection) as consumer:
         for partition in range(partitions):
             low, high = bounds_of(consumer, state, partition)
@@ -123,13 +128,14 @@ class Growth:
                 "%s, but only %d source partitions are counted: %s", what, number, self._refusal
             )
             return
-        progress = _progress(self._connection, self._state)
+        places = counts.get(self._state, 0)
+        progress = _progress(self._connection, self._state, places)
         if progress is not None and len(progress.joined) > len(self._sources.joined):
             logger.info("%s: restarting to read the new ones", what)
             self._restart()
             return
         needed = sum(one.partitions for one in now)
-        if counts.get(self._state, 0) < needed:
+        if places < needed:
             try:
                 add_partitions(self._connection, self._state, needed)
             except SettingsError as error:

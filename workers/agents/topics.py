@@ -129,7 +129,9 @@ def inspect_topics(
     if found.embedded or not existing.keys() >= {*events, state}:
         return found
     now = tuple(map(found.source, events))
-    return replace(found, counted=counted_sources(connection, state, now, plain=found.plain))
+    partitions = existing[state].partitions
+    counted = counted_sources(connection, state, partitions, now, plain=found.plain)
+    return replace(found, counted=counted)
 
 
 def first_state_topic(settings: Settings) -> str:
@@ -177,7 +179,8 @@ def check_events(
     if settings.privacy.rekey or as_produced or embedded or state not in existing:
         return found.sources
     try:
-        return counted_sources(connection, state, found.origins.first, plain=plain)
+        now, partitions = found.origins.first, existing[state].partitions
+        return counted_sources(connection, state, partitions, now, plain=plain)
     except KafkaException as error:
         if forbidden(error) is None:
             raise
@@ -195,7 +198,7 @@ def events_topics(
     there = partition_counts(connection)
     found = matching(settings, there)
     state = first_state_topic(settings)
-    stored = stored_topics(connection, state) if state in there else None
+    stored = stored_topics(connection, state, there[state]) if state in there else None
     if stored is None:
         if not found:
             raise SettingsError(

@@ -129,8 +129,7 @@ class Factory:
     @property
     def cannot_grow(self) -> str | None:
         """Why partitions that an events topic gets cannot join; None if they can."""
-        lanes = [lane for lane in self._stream.lanes if lane.max_items_per_user is not None]
-        if self.topics.by_user is not None or not lanes or next_epoch(lanes, 0) is not None:
+        if self.topics.by_user is not None or next_epoch(self._stream.lanes, 0) is not None:
             return None
         return (
             "users would move to other partitions in the middle of an epoch, since epochs of all histograms never begin "

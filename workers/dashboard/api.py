@@ -60,7 +60,7 @@ from workers.settings.durations import parse_duration
 
 
 def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
-    """Answer a request that cannot be read, or whose answer failed."""
+    """Return the response to an unreadable request, or after a failed handler."""
     if isinstance(error, BadHttpMethod):
         response = refusal(405, "read-only: GET", Allow=ALLOWED)
     elif isinstance(error, LineTooLong):

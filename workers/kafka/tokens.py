@@ -218,7 +218,7 @@ class Endpoint:
 
     @property
     def advice(self) -> str:
-        return f"Check {_ID[0]}, {_SECRET[0]} and {_SCOPE} in [kafka.client], and whose tokens the brokers accept"
+        return f"Check {_ID[0]}, {_SECRET[0]} and {_SCOPE} in [kafka.client], and that the brokers accept tokens from this issuer"
 
     def fetch(self) -> Token:
         login = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
@@ -296,7 +296,9 @@ def _error_code(error: urllib.error.HTTPError) -> str:
 class File:
     path: Path
 
-    advice = "Check the token in kafka.token_file, and whose tokens the brokers accept"
+    advice = (
+        "Check the token in kafka.token_file, and that the brokers accept tokens from this issuer"
+    )
 
     def fetch(self) -> Token:
         where = f"kafka.token_file = {display(str(self.path))}"
@@ -313,7 +315,7 @@ class File:
 class Command:
     arguments: tuple[str, ...] = field(repr=False)  # may hold a secret
 
-    advice = "Check the token that kafka.token_command prints, and whose tokens the brokers accept"
+    advice = "Check the token that kafka.token_command prints, and that the brokers accept tokens from this issuer"
 
     def fetch(self) -> Token:
         where = f"kafka.token_command = [{display(self.arguments[0])}, ...]"

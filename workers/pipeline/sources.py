@@ -122,6 +122,11 @@ class Sources(msgspec.Struct, frozen=True):
         return self.joined[-1].users_from if self.joined else None
 
     @property
+    def moves(self) -> list[int]:
+        """All event times at which users moved or will move, ascending."""
+        return [one.users_from for one in self.joined if one.users_from is not None]
+
+    @property
     def placements(self) -> tuple[tuple[int, int], ...]:
         """On how many partitions of the only topic users are placed: (from event time, number)."""
         joined = ((one.users_from or 0, one.partitions) for one in self.joined)
@@ -165,9 +170,14 @@ NOTICE_MS = 60_000
 
 
 def next_epoch(lanes: Iterable[Lane], after_ms: int) -> int | None:
-    """Return the first time after `after_ms` at which epochs of all lanes begin; None: never."""
+    """Return the first time after `after_ms` at which epochs of all lanes begin; None: never.
+
+    Lanes that do not bound users have no say.
+    """
     at, step = after_ms + 1, 1
     for lane in lanes:
+        if lane.max_items_per_user is None:
+            continue
         if lane.horizon is None:
             return None
         epoch_ms = lane.horizon * lane.tick_ms

@@ -83,12 +83,11 @@ class TopicSource(Source):
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
         self._parts: dict[tuple[str, int], _Partition] = {}
-        moves = [one.users_from for one in sources.joined if one.users_from is not None]
         for place in sources:
             start, end = _bounds(consumer, place, earliest)
             of = place.partition, sources.placements, formats.make()
             source = source_reader_of(settings, reader, *of)
-            watermark = Watermark((), events.grace_ms, settings.max_behind_ms, moves)
+            watermark = Watermark((), events.grace_ms, settings.max_behind_ms, sources.moves)
             watermark.resume(place.watermark)
             origins = Origins(None) if settings.privacy.rekey else None
             part = _Partition(place, source, watermark, origins, start, end, position=start)
