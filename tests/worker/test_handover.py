@@ -12,6 +12,19 @@ from tests.worker.harness import Site, known, now_ms, sale, unk, until
 
 pytestmark = pytest.mark.waits
 
+# Faust calls `consumer.close` where the group rebalances while the worker stops. In debug mode an
+# event loop refuses calls from another thread, which otherwise may crash the process.
+CLOSING = """
+from faust.app.base import App
+from workers.cli import main
+stop = App.on_stop
+async def on_stop(app):
+    app._on_rebalance_when_stopped()
+    await stop(app)
+App.on_stop = on_stop
+main()
+"""
+
 
 def burst(site: Site, number: int) -> int:
     """Send current events to every partition; return the time when all are there."""
@@ -48,6 +61,18 @@ def test_a_frozen_worker_is_replaced_and_rejoins(bootstrap: str, tmp_path: Path)
             assert one.stop() == 0
     assert total(site) == 2 * sent
     site.assert_clean()
+
+
+def test_a_rebalance_while_a_worker_stops_touches_no_other_threads_loop(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop crashed about one SIGTERM in a hundred on a busy machine."""
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
+    site = Site(bootstrap, tmp_path, [unk()])
+    with site.worker(runner=["-c", CLOSING]) as worker:
+        site.wait_published(burst(site, 100))
+        assert worker.stop() == 0
+        assert "Traceback" not in worker.output()
 
 
 def test_a_worker_that_a_stranger_fences_exits_75(bootstrap: str, tmp_path: Path) -> None:

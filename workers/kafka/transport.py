@@ -105,6 +105,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                     await self._consumer._client.close()
         self._consumer = None  # releases fetched data
 
+    def close(self) -> None:
+        """Do nothing: `on_thread_stop` closes the consumer.
+
+        Faust calls this from the main thread if the group rebalances while the worker stops, and
+        would close this loop's sockets from the main loop; uvloop's may then crash the process.
+        """
+
     def _create_worker_consumer(self, transport: Any) -> Any:
         keep_raw_batches()
         consumer = super()._create_worker_consumer(transport)
