@@ -117,9 +117,8 @@ class Broker:
         self.moving_until_s, self.silent = 0.0, False
         self.timed_out = self.refused_late = 0
 
-    def create(self, topic: str, partitions: int) -> None:
-        for number in range(partitions):
-            self.logs[topic, number] = Log((topic, number))
+    def create(self, topic: str, partition: int) -> None:
+        self.logs[topic, partition] = Log((topic, partition))
 
     def partitions(self, topic: str) -> int:
         return sum(name == topic for name, _ in self.logs)

@@ -14,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tests.pipeline.pipeline import rows_of
 from tests.simulation.broker import Attempt, Log, Record
 from workers.mechanisms.config.histogram import Lane
@@ -21,6 +23,7 @@ from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge
 from workers.pipeline.newest import PROGRESS
 from workers.pipeline.progress import read_progress
+from workers.pipeline.sources import Joined, SourceProgress
 
 
 class Violation(Exception):
@@ -33,6 +36,8 @@ class Roles:
 
     contributions: str
     rejects: str
+    #: State of the stage that reads events.
+    first_state: str
     release_state: str
     states: tuple[str, ...]
     outputs: Mapping[str, str]
@@ -54,6 +59,8 @@ class Checks:
     ends: dict[tuple[str, bytes], int] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     progress: dict[int, bytes] = field(default_factory=dict)
+    #: Committed growth of the events topic.
+    joined: tuple[Joined, ...] = ()
     published: dict[str, dict[tuple[bytes, int], bytes]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -116,10 +123,15 @@ class Checks:
                 f"{log}: {attempt.owner} continues the state at {attempt.based_on}, which ended at {before}"
             )
         self._state_ends[log.where] = records[-1].offset + 1
-        if log.where[0] == self.roles.release_state:
-            for record in records:
-                if record.key == PROGRESS:
-                    self.progress[log.where[1]] = record.value or b""
+        topic, number = log.where
+        values = [one.value or b"" for one in records if one.key == PROGRESS]
+        if topic == self.roles.release_state and values:
+            self.progress[number] = values[-1]
+        elif (topic, number) == (self.roles.first_state, 0) and values:
+            joined = msgspec.json.decode(values[-1], type=SourceProgress).joined
+            if joined[: len(self.joined)] != self.joined:
+                raise Violation(f"{log}: partitions that joined are forgotten: {joined}")
+            self.joined = joined
 
     def _count(self, records: Sequence[Record]) -> None:
         for record in records:

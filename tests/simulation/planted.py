@@ -22,6 +22,7 @@ from workers.kafka.shard import Shard
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge
 from workers.pipeline.newest import PROGRESS
+from workers.pipeline.sources import Sources
 
 Planting = Callable[[], Iterator[object]]
 
@@ -153,6 +154,26 @@ def owners_noise() -> Iterator[object]:
     yield patch.object(ReleaseShard, "_commit", other)
 
 
+def joins_unsaid() -> Iterator[object]:
+    """Tell of partitions that join only the owners that get counts in that commit."""
+    commit = Intake.commit
+
+    def unsaid(self: Intake, *, joining: bool, **given: Any) -> Any:
+        return commit(self, joining=False, **given)
+
+    yield patch.object(Intake, "commit", unsaid)
+
+
+def joins_early() -> Iterator[object]:
+    """Let partitions that join close ticks from the beginning."""
+    grown = Sources.grown
+
+    def early(self: Sources, now: Any, watermark: int | None, *more: Any) -> Any:
+        return grown(self, now, None, *more)
+
+    yield patch.object(Sources, "grown", early)
+
+
 PLANTS: Mapping[str, Planting] = MappingProxyType(
     {
         plant.__name__.replace("_", "-"): plant
@@ -168,6 +189,8 @@ PLANTS: Mapping[str, Planting] = MappingProxyType(
             watermark_ahead,
             uncommitted_input,
             owners_noise,
+            joins_early,
+            joins_unsaid,
         )
     }
 )

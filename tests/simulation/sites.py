@@ -1,22 +1,24 @@
 """Settings of the simulated workers: shared by all schedules, since building them takes a while."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.simulation.checks import Roles
 from tests.simulation.connection import SimulatedConnection, id_of
-from workers.agents.topics import Topics
+from workers.agents.topics import Topics, first_state_topic
 from workers.agents.worker import Factory
 from workers.kafka.topics import ExistingTopic, plan_topics
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.sources import Sources
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import Settings, settings_of
 
 KEY = NoiseKey(bytes(range(32)))
 NAME = "w"
 TICKS_S = 20, 50
+SLOWLY = 60
 EVENTS = "events"
 
 
@@ -26,6 +28,8 @@ class Site:
     topics: Topics
     factory: Factory
     roles: Roles
+    #: How many times slower everything is; faults last as long as ever.
+    pace: int
 
     @property
     def ceiling(self) -> bool:
@@ -35,8 +39,32 @@ class Site:
     def rekey(self) -> bool:
         return self.settings.privacy.rekey
 
+    @property
+    def grows(self) -> bool:
+        """Without rekeying, users would move at the beginning of a much later epoch."""
+        return self.rekey or self.settings.privacy.unit == "event"
 
-def make_site(sources: int, owners: int, unit: str, *, ceiling: bool, rekey: bool) -> Site:
+    def grown(self, sources: Sources) -> Factory:
+        """Return the factory of workers that know these partitions of the events topic."""
+        existing = {
+            name: replace(self.topics.existing[name], partitions=len(sources))
+            for name in (EVENTS, first_state_topic(self.settings))
+        }
+        known = replace(self.topics, existing=self.topics.existing | existing, counted=sources)
+        return _factory(self.settings, known)
+
+
+def _factory(settings: Settings, topics: Topics) -> Factory:
+    connection = SimulatedConnection("simulated:9092")
+    factory = Factory(settings, connection, topics, KEY, None, Metrics())
+    # It is held during requests, and one thread cannot wait for itself.
+    factory._others._lock = nullcontext()  # type: ignore[assignment]
+    return factory
+
+
+def make_site(
+    sources: int, owners: int, unit: str, *, ceiling: bool, rekey: bool, pace: int = 1
+) -> Site:
     privacy: dict[str, Any] = {"unit": unit, "rekey": rekey}
     if ceiling:
         privacy |= {"max_epsilon": 900.0, "max_delta": 0.4}
@@ -44,10 +72,10 @@ def make_site(sources: int, owners: int, unit: str, *, ceiling: bool, rekey: boo
     events |= {"user": "user"} if unit == "user" else {}
     kafka = {"bootstrap": "simulated:9092"}
     worker = {"name": NAME, "data_dir": "unused", "key_file": "unused", "owner_partitions": owners}
-    worker |= {"commit_interval": "7s"}
+    worker |= {"commit_interval": f"{7 * pace}s"}
     document = {"worker": worker, "kafka": kafka, "events": events, "privacy": privacy}
     document["histogram"] = [
-        {"name": name, "mechanism": "unk_base", "keys": "public", "tick": f"{tick_s}s"}
+        {"name": name, "mechanism": "unk_base", "keys": "public", "tick": f"{tick_s * pace}s"}
         | {"horizon": horizon, "max_items": 2, "epsilon": 4.0, "delta": 1e-3}
         | ({"max_items_per_user": 60} if unit == "user" else {})
         for name, tick_s, horizon in zip(("fine", "wide"), TICKS_S, (4, 3), strict=True)
@@ -58,20 +86,17 @@ def make_site(sources: int, owners: int, unit: str, *, ceiling: bool, rekey: boo
     existing = {one.name: ExistingTopic(one.name, one.partitions, id_of(one.name)) for one in plan}
     by_user = settings.by_user_topic if rekey else None
     topics = Topics(events=(EVENTS,), plan=plan, existing=existing, by_user=by_user)
-    connection = SimulatedConnection("simulated:9092")
-    factory = Factory(settings, connection, topics, KEY, None, Metrics())
-    # It is held during requests, and one thread cannot wait for itself.
-    factory._others._lock = nullcontext()  # type: ignore[assignment]
     states = settings.contribute_state_topic, settings.release_state_topic
     of_rekey = (settings.rekey_state_topic,) if rekey else ()
     roles = Roles(
         contributions=settings.contributions_topic,
         rejects=settings.rejects_topic,
+        first_state=first_state_topic(settings),
         release_state=settings.release_state_topic,
         states=(*states, *of_rekey),
         outputs=outputs,
     )
-    return Site(settings, topics, factory, roles)
+    return Site(settings, topics, _factory(settings, topics), roles, pace)
 
 
 def make_sites() -> list[Site]:
@@ -81,4 +106,6 @@ def make_sites() -> list[Site]:
         make_site(2, 2, "user", ceiling=True, rekey=False),
         make_site(2, 1, "user", ceiling=False, rekey=True),
         make_site(2, 2, "user", ceiling=True, rekey=True),
+        make_site(2, 2, "event", ceiling=True, rekey=False, pace=SLOWLY),
+        make_site(2, 1, "user", ceiling=False, rekey=True, pace=SLOWLY),
     ]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from tests.simulation.broker import Broker, Partition, ProducerState, Record
@@ -13,6 +14,7 @@ from tests.simulation.connection import Running, records_of
 from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
 from tests.simulation.network import Network, Rates
 from tests.simulation.sites import EVENTS, Site
+from workers.agents.source_shard import SourceShard
 from workers.kafka.clients import unreachable
 from workers.kafka.offsets import LogEnd, ReadPosition
 from workers.kafka.placement import partitions_of
@@ -21,7 +23,7 @@ from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.transaction import TRANSACTION_TIMEOUT_MS
 from workers.kafka.transaction_state import State
 from workers.pipeline.factory import lanes
-from workers.runtime.errors import Fenced
+from workers.runtime.errors import Fenced, SourcesGrown
 
 _KEYS = ("k0", "k1", "k2")
 _LIVENESS_S = 2_000.0
@@ -30,6 +32,8 @@ _HANGING_S = 40.0
 _TURN_S = 5.0
 _LOOK_S = 1.0
 _WORST = 5.0
+#: Share of schedules in which the events topic gets more partitions.
+_GROWING = 0.3
 
 
 @dataclass
@@ -38,7 +42,6 @@ class Slot:
 
     stage: str
     where: Partition
-    make: Callable[[int], Shard | None]
     actor: "ShardActor | None" = None
 
 
@@ -76,16 +79,18 @@ class World:
         self.broker = Broker(loop, self.checks, verifies=verifies, marker_s=self._marker_s)
         self.network = Network(loop, self.broker, self.rates)
         for one in site.topics.plan:
-            self.broker.create(one.name, one.partitions)
+            for partition in range(one.partitions):
+                self.broker.create(one.name, partition)
         self.counts = self.network.counts
         self.actors: list[ShardActor] = []
+        self.factories = dict.fromkeys("AB", site.factory)
         self.slots = [
-            Slot(stage, (topic, number), make)
+            Slot(stage, (topic, number))
             for stage, topics in site.factory.stages.items()
-            for topic, make in topics.items()
+            for topic in topics
             for number in range(site.topics.partitions(topic))
         ]
-        self.stop_s = self.rng.uniform(30.0, 80.0)
+        self.stop_s = site.pace * self.rng.uniform(30.0, 80.0)
         self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
         self._wanted: set[tuple[str, bytes]] = set()
@@ -116,16 +121,22 @@ class World:
     def _schedule_events(self) -> None:
         rng, origins = self.rng, self.site.topics.partitions(EVENTS)
         last_s = self.stop_s * rng.uniform(0.5, 1.0)
+        first_s = [0.0] * origins
+        if self.site.grows and rng.random() < _GROWING:
+            self.counts["growths"] += 1
+            first_s += [rng.uniform(0.0, last_s)] * rng.randint(1, 2)
+            self.loop.at(first_s[-1], lambda: self._add_partitions(len(first_s)))
         number = 0
-        for partition in range(origins):
+        for partition, since_s in enumerate(first_s):
             for _ in range(rng.randint(3, 9)):
-                at_s, label = rng.uniform(0.0, last_s), f"e{number}"
+                at_s, label = rng.uniform(since_s, last_s), f"e{number}"
                 self.loop.at(at_s, lambda p=partition, name=label: self._send(p, name))  # type: ignore[misc]
                 number += 1
 
     def _send(self, partition: int, label: str) -> None:
         rng, now_ms = self.rng, self.loop.now_ms
-        time_ms, user = now_ms - rng.choice((0, 0, 3_000, 45_000)), f"u{rng.randrange(6)}"
+        late_ms = self.site.pace * rng.choice((0, 0, 3_000, 45_000))
+        time_ms, user = now_ms - late_ms, f"u{rng.randrange(6)}"
         kind = rng.random()
         if kind < 0.04:
             time_ms = now_ms + 400_000
@@ -148,6 +159,44 @@ class World:
         n = self.site.topics.partitions(EVENTS)
         return int(partitions_of(np.frombuffer(text, dtype=np.uint8), places, n)[0])
 
+    # ---- growth -------------------------------------------------------------------------------
+
+    def _add_partitions(self, number: int) -> None:
+        self.loop.note(f"{EVENTS}: {number} partitions")
+        for topic in (EVENTS, self.site.roles.first_state):
+            for partition in range(self.site.topics.partitions(topic), number):
+                self.broker.create(topic, partition)
+
+    def _look_for_growth(self) -> None:
+        """As `workers.agents.growth`: ask source partition 0 to let partitions join, or know them."""
+        [events] = self.site.factory.topics.origins.first
+        number, joined = self.broker.partitions(EVENTS), self.checks.joined
+        for worker, factory in self.factories.items():
+            if len(factory.topics.origins) == number or self.rng.random() < 0.3:
+                continue
+            if joined:
+                self._restart(worker)
+                continue
+            for slot in self.slots:
+                shard = None if slot.actor is None else slot.actor.shard
+                if slot.where == (EVENTS, 0) and slot.actor is not None and shard is not None:
+                    assert isinstance(shard, SourceShard)
+                    if slot.actor.worker == worker:
+                        shard.grow([msgspec.structs.replace(events, partitions=number)])
+
+    def _know_joined(self, worker: str) -> None:
+        """Give a worker that starts the partitions that have joined."""
+        sources, joined = self.factories[worker].topics.origins, self.checks.joined
+        if sources.joined == joined:
+            return
+        now = msgspec.structs.replace(sources, joined=joined)
+        self.factories[worker] = factory = self.site.grown(now)
+        known = {slot.where for slot in self.slots}
+        for place in factory.topics.origins:
+            if place.log not in known:
+                self.slots.append(slot := Slot(self.slots[0].stage, place.log))
+                self._start_later(slot, self.rng.uniform(0.0, 3.0), worker)
+
     # ---- workers ------------------------------------------------------------------------------
 
     def _start(self, slot: Slot, worker: str) -> None:
@@ -169,8 +218,11 @@ class World:
 
     def _work(self, actor: ShardActor) -> None:
         slot = actor.slot
-        actor.shard = shard = slot.make(slot.where[1])
-        assert shard is not None
+        topic, partition = slot.where
+        actor.shard = shard = self.factories[actor.worker].stages[slot.stage][topic](partition)
+        if shard is None:  # it has joined, and this worker has not seen it yet
+            self._restart(actor.worker)
+            return
         try:
             try:
                 self._serve(actor, shard)
@@ -178,6 +230,10 @@ class World:
                 shard.closed = True
         except ShardClosed:
             pass
+        except SourcesGrown as error:
+            self.counts["joined"] += 1
+            self.loop.note(f"{actor.name}: {error}")
+            self._restart(actor.worker)
         except Fenced as error:
             self.counts["fenced"] += 1
             self.loop.note(f"{actor.name}: {error}")
@@ -203,7 +259,7 @@ class World:
         handed = shard.offset
         self.loop.note(f"{actor.name}: open at {handed}")
         while True:
-            actor.park(rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5))
+            actor.park(self.site.pace * rng.choice((0.3, 2.0, 5.0)) * rng.uniform(0.5, 1.5))
             now_ms, stable = self.loop.now_ms, log.stable
             if handed < stable:
                 end = stable if rng.random() < 0.6 else rng.randint(handed + 1, stable)
@@ -251,6 +307,7 @@ class World:
 
     def _restart(self, worker: str) -> None:
         """Give up everything, as after an outage, and begin again."""
+        self._know_joined(worker)
         for slot in self.slots:
             if slot.actor is not None and slot.actor.worker == worker:
                 self._revoke(slot.actor)
@@ -284,7 +341,8 @@ class World:
             self._hang(rng.choice(self.site.roles.states))
         broker.time_out(TRANSACTION_TIMEOUT_MS / 1000)
         self._abort_hanging()
-        self.loop.after(_TURN_S, self._turn)
+        self._look_for_growth()
+        self.loop.after(_TURN_S * self.site.pace, self._turn)
 
     def _hang(self, topic: str) -> None:
         """Open a transaction without owner, as a late record of a forgotten producer does."""
@@ -322,10 +380,10 @@ class World:
         over_s = self.loop.now_s - self.stop_s
         if over_s < self._look_s:
             return False
-        self._look_s = over_s + _LOOK_S
+        self._look_s = over_s + _LOOK_S * self.site.pace
         left = self._left()
-        if over_s > _LIVENESS_S:
-            raise Violation(f"not at its end after {_LIVENESS_S:g} s: {left}")
+        if over_s > _LIVENESS_S * self.site.pace:
+            raise Violation(f"not at its end {over_s:,.0f} s after the faults: {left}")
         return not left
 
     def _left(self) -> list[str]:
@@ -340,7 +398,7 @@ class World:
         self._schedule_events()
         for slot in self.slots:
             self._start_later(slot, self.rng.uniform(0.0, 3.0))
-        self.loop.after(_TURN_S, self._turn)
+        self.loop.after(_TURN_S * self.site.pace, self._turn)
         self.loop.at(self.stop_s, self._stop_faults)
         violation = None
         try:
