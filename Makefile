@@ -1,17 +1,20 @@
 # Everything here needs Python >= 3.11 and nothing else: each target makes .venv from the lock first.
-#   make demo    a live demo with an embedded Kafka (ARGS="--seconds 30" and so on are passed on)
-#   make test    every test, on a real Kafka (ARGS="tests/kafka -x --pdb" and so on are passed on)
-#   make quick   the tests that need neither a broker nor a browser nor many seconds
-#   make near    of those, the tests of changed rooms and of what imports a changed module
-#   make check   ruff, strict mypy, tests
-#   make bench   the benchmarks
-#   make plots   redraws the pictures in docs/plots
-#   make lock    compiles the locks from pyproject.toml
-#   make clean   removes what these made
+#   make demo     a live demo with an embedded Kafka (ARGS="--seconds 30" and so on are passed on)
+#   make test     every test, on a real Kafka (ARGS="tests/kafka -x --pdb" and so on are passed on)
+#   make quick    the tests that need neither a broker nor a browser nor many seconds
+#   make near     of those, the tests of changed rooms and of what imports a changed module
+#   make check    ruff, strict mypy, tests
+#   make bench    the benchmarks
+#   make plots    redraws the pictures in docs/plots
+#   make lock     compiles the locks from pyproject.toml
+#   make release  builds what is published, into dist/ (MINISIGN_KEY=FILE signs it)
+#   make clean    removes what these made
 
 PYTHON ?= python3
 ARGS ?=
 UV := uv==0.13.8
+CYCLONEDX := cyclonedx-bom==7.5.0
+MINISIGN_KEY ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +29,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope --max-worker-restart 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick near check bench plots lock clean
+.PHONY: help demo test quick near check bench plots lock release clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -86,6 +89,19 @@ lock:
 	$(COMPILE) --upgrade --extra build --constraint requirements.lock --no-annotate --output-file deploy/requirements.lock
 	rm -rf .venv-lock
 
+# One commit gives the same bytes everywhere. The list of parts is of the image: the newest of what a wheel
+# asks for is not known.
+release: $(VENV)/.all
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	$(PYTHON) -m venv --clear .venv-release
+	.venv-release/bin/python -m pip --disable-pip-version-check --quiet install $(CYCLONEDX)
+	.venv-release/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml \
+		--output-file dist/quietcount.cdx.json deploy/requirements.lock 2> /dev/null
+	rm -rf .venv-release
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+	@[ -z "$(MINISIGN_KEY)" ] || minisign -S -s "$(MINISIGN_KEY)" -m dist/SHA256SUMS
+
 clean:
-	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-lock .venv-release .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

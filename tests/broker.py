@@ -298,6 +298,8 @@ def cluster_id() -> str:
 
 _CLUSTER = """\
 node.id={node}
+broker.rack=rack-{node}
+replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 controller.quorum.bootstrap.servers=
 controller.quorum.voters={voters}
 default.replication.factor=3

@@ -18,6 +18,18 @@ pytestmark = pytest.mark.waits
 
 HELD_UP, GOES_ON = "WARNING held up: ", "WARNING no longer held up, after"
 
+# Says which partitions a broker has another replica read.
+SAYING = """
+from aiokafka.consumer.fetcher import Fetcher
+from workers.cli import main
+update = Fetcher._update_preferred_read_replica
+def said(self, tp, replica):
+    print(f"replica {replica}", flush=True)
+    update(self, tp, replica)
+Fetcher._update_preferred_read_replica = said
+main()
+"""
+
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Brokers]:
@@ -37,11 +49,15 @@ def is_held_up(worker: Worker) -> bool:
 
 
 def test_a_worker_goes_on_whatever_brokers_are_away(brokers: Brokers, tmp_path: Path) -> None:
-    """Each restarted in turn, one frozen, two of three killed: every event counts once."""
+    """Each restarted in turn, one frozen, two of three killed: every event counts once.
+
+    Both read from the first broker where it has a replica.
+    """
     counted = Counted(brokers, tmp_path)
     site = counted.site
+    site.set("kafka", client={"client.rack": "rack-1"})
     at = counted.send("before", 500)
-    with site.worker("one") as one, site.worker("two") as two:
+    with site.worker("one", ["-c", SAYING]) as one, site.worker("two") as two:
         workers = (one, two)
         until(lambda: all(map(ready, workers)), "both are at work")
         site.wait_published(at)
@@ -72,6 +88,7 @@ def test_a_worker_goes_on_whatever_brokers_are_away(brokers: Brokers, tmp_path: 
             output = worker.output()
             assert output.count(HELD_UP) == output.count(GOES_ON)
             assert " ERROR " not in output and "Kafka is away" not in output
+        assert "\nreplica 1\n" in one.output()
     counted.assert_exact()
 
 

@@ -95,6 +95,7 @@ class ContributeShard(SourceShard):
         self._reader = SourceReader(stream.reader, stream.declared, placement, make_format(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
+        self.next_topic = stream.contributions
         self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
 

@@ -14,7 +14,7 @@ A histogram's first epoch is recorded before its first tick, so that this is kno
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -29,6 +29,9 @@ from workers.pipeline.watermark import commit_gap_s, is_behind
 from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import StateRefused
 from workers.runtime.metrics import RELEASE
+from workers.runtime.traces import HEADER
+
+_HEADERS_BYTES = 256
 
 
 class ReleaseShard(Shard):
@@ -94,6 +97,12 @@ class ReleaseShard(Shard):
             self.merge.receive(value, offset)
         self.merge.reached(batch.end)
         self._release()
+
+    def commits(self, batch: Batch) -> Iterable[bytes]:
+        for i in range(len(batch)):
+            for name, value in batch.records.headers(i, _HEADERS_BYTES) or ():
+                if name == HEADER and value is not None:
+                    yield value
 
     def idle(self) -> None:
         if self.offset is not None:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterable, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -54,6 +54,7 @@ from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
 from workers.runtime.printing import iso_time
 from workers.runtime.process import keep_freed_memory
+from workers.runtime.traces import Traces
 from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,10 @@ class Factory:
         key: NoiseKey,
         data_dir: Path | None,
         metrics: Metrics | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.settings, self.connection, self.topics = settings, connection, topics
+        self._traces = traces
         self._key, self._data_dir, self.sources = key, data_dir, topics.sources
         self.metrics = Metrics() if metrics is None else metrics
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
@@ -184,7 +187,7 @@ class Factory:
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
         store = Store(path, Changelog(state, partition, self.topics.id(state)))
         name = f"{self.settings.worker.name}-{stage}-{partition}"
-        return Assignment(self.connection, name, partition, store, self.metrics)
+        return Assignment(self.connection, name, partition, store, self.metrics, self._traces)
 
 
 def _of_joined(
@@ -237,11 +240,16 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     metrics, prepared = Metrics(), False
     filter_outage_logs()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
-    with OperatorPort(settings, port) as operator:
+    name, url = settings.worker.name, settings.worker.traces
+    traces = None if url is None else Traces(url, name)
+    with (
+        OperatorPort(settings, port) as operator,
+        nullcontext() if traces is None else closing(traces),
+    ):
         while True:
             topics = _topics(settings, connection, metrics, operator)
             copies = None if topics.embedded else data_dir
-            factory = Factory(settings, connection, topics, key, copies, metrics)
+            factory = Factory(settings, connection, topics, key, copies, metrics, traces)
             _log_sources(topics)
             if not prepared:
                 if not topics.embedded:

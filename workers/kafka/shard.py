@@ -9,7 +9,7 @@ close      drop everything; the next owner reads uncommitted records again
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from workers.runtime.availability import PARTITIONS
 from workers.runtime.errors import Fenced
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import MESSAGE_BYTES, Change
+from workers.runtime.traces import ShardTraces, Traces
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,15 @@ class Assignment:
     partition: int
     store: Store
     metrics: Metrics = field(default_factory=Metrics)
+    traces: Traces | None = None
 
 
 class Shard:
     """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
     stage = "shard"
+    #: Topic of messages to the next stage, which name the traced commit.
+    next_topic: str | None = None
     #: Longest value to read, in bytes; far longer ones are truncated.
     longest_value = MESSAGE_BYTES
 
@@ -72,6 +76,7 @@ class Shard:
         self.loaded_records = 0
         self._failed = False
         self._counted = self.metrics.stage(self.stage)
+        self.traces = ShardTraces(assignment.traces, self.stage, assignment.partition)
         state = self.store.changelog.log
         self.transactions = Transactions(self.connection, self.transactional_id, state, self)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.transactional_id)
@@ -82,6 +87,10 @@ class Shard:
 
     def process(self, batch: Batch) -> None:
         raise NotImplementedError
+
+    def commits(self, batch: Batch) -> Iterable[bytes]:
+        """Return the headers that name traced commits of the stage before."""
+        return ()
 
     def wants_end(self, now_ms: int) -> bool:
         """Return whether to note the log's end now; cheap, and callable from any thread."""
@@ -129,7 +138,7 @@ class Shard:
             # Continuing would lose or double-count records.
             raise RuntimeError(f"{self.transactional_id}: is at {self.offset}, was given {batch!r}")
         records = len(batch)
-        with self._work():
+        with self._work(), self.traces.batch(self.commits(batch), batch.start, batch.end):
             while (end := self.ends.take(batch.end)) is not None:
                 before, batch = batch.split(end.offset)
                 self._process(before)
@@ -198,9 +207,15 @@ class Shard:
         """
         self.check_open()
         started = time.perf_counter()
-        state_end = self.transactions.run(messages, changes, forwarded)
-        if changes:
-            self.store.write(changes, state_end)
+        with self.traces.commit(len(messages)) as header:
+            if header is not None:
+                messages = [
+                    one._replace(headers=(header,)) if one.topic == self.next_topic else one
+                    for one in messages
+                ]
+            state_end = self.transactions.run(messages, changes, forwarded)
+            if changes:
+                self.store.write(changes, state_end)
         self.committed = group_offset
         self.last_commit_s = time.monotonic()
         self._counted.commit_seconds.observe(time.perf_counter() - started)

@@ -45,7 +45,7 @@ from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handov
 from workers.kafka.offsets import ReadPosition
 from workers.kafka.reading import Partition
 from workers.kafka.records import FetchedRecords
-from workers.runtime.errors import StateRefused, describe
+from workers.runtime.errors import KafkaAway, StateRefused, describe
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +117,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
+        consumer._client_rack = cast(QuietcountApp, self.consumer.app).rack
         return consumer
 
     def read_positions(self) -> dict[Partition, ReadPosition]:
@@ -282,6 +283,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             result._partition_records = None
             return None
         if state.position != self._consumed[tp]:
+            if cast(QuietcountApp, self.consumer.app).rack is not None:
+                # A replica may have been behind. The next take-over asks the leader.
+                raise KafkaAway(f"{tp.topic}[{tp.partition}]: a replica lacks {self._consumed[tp]}")
             raise StateRefused(
                 f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._consumed[tp]} and went on at "
                 f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
@@ -337,6 +341,8 @@ class QuietcountApp(faust.App):
     BootStrategy = _WithoutProducer
 
     handover: Handover
+    #: Fetches come from a replica in this rack, where the cluster has one; None: from leaders.
+    rack: str | None = None
 
     def _create_directories(self) -> None:
         """Do nothing: without tables Faust stores nothing here, and the disk may be full."""
@@ -558,7 +564,7 @@ def create_app(
         "web_enabled": False,
     }
     app = QuietcountApp(name, **settings)
-    app.handover = handover
+    app.handover, app.rack = handover, connection.client.get("client.rack")
     return app
 
 

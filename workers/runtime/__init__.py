@@ -2,5 +2,5 @@
 
 Imports nothing else of the package. Start with `errors`: every message to an operator is one of its
 exceptions. `frozen` enforces immutability of shared objects, `sizes` limits message lengths,
-`gil_lock` serializes short GIL-bound work.
+`gil_lock` serializes short GIL-bound work, `traces` sends spans.
 """

@@ -127,6 +127,8 @@ _PORT = (
 _MAX_BEHIND = "; if left out, the longest epoch of the histograms, at least 7d"
 _PARTITIONERS = '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
 _HOSTS = '"host:port", or several separated by commas'
+_TRACES = '"http://..." or "https://...": where OTLP is taken over HTTP'
+_Url = Annotated[str, Meta(pattern=r"^https?://[!-~]+\Z")]
 _CLIENT = "librdkafka names with their values"
 _TOKEN_FILE = "a file name in quotes: a token that something else renews"
 _TOKEN_COMMAND = (
@@ -165,6 +167,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     metrics_port: Annotated[Annotated[int, whole(0, 65_535)] | None, _allowed(_PORT)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"
+    traces: Annotated[_Url | None, _allowed(_TRACES)] = None
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from rich.console import Console
 from rich.live import Live
 
+from workers.arrays.compiled import all_compiled
 from workers.commands.demo.exact import EXACT_PATH, Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
 from workers.commands.demo.view import Scene, ordinal, picture, render
@@ -408,6 +409,10 @@ def run_demo(
     own, or any free one if that is taken. `picture` receives the last view as SVG. Return 0, or the
     exit code of a failed worker.
     """
+    if not all_compiled():  # after `pip install`; `make` compiles them itself
+        from workers.commands.compiling import ensure_compiled
+
+        ensure_compiled()
     with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
         return Session(rate, bootstrap, picture, port).run(stop)
 
