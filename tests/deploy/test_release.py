@@ -36,8 +36,8 @@ def built(tree: Path) -> Path:
 
 def test_the_wheel_is_reproducible_and_runs_without_a_checkout(tmp_path: Path) -> None:
     wheels = []
-    for name in ("one", "two"):  # the files of the second are newer
-        tree = tmp_path / name
+    for copy in ("one", "two"):  # the files of the second are newer
+        tree = tmp_path / copy
         shutil.copytree(
             ROOT / "workers", tree / "workers", ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -48,10 +48,10 @@ def test_the_wheel_is_reproducible_and_runs_without_a_checkout(tmp_path: Path) -
     with ZipFile(wheels[0]) as wheel:
         names = {name for name in wheel.namelist() if name.startswith("workers/")}
         wheel.extractall(tmp_path / "installed")
-    own = tmp_path / "one"
-    assert names == {str(p.relative_to(own)) for p in (own / "workers").rglob("*") if p.is_file()}
-    for file in (ROOT / "examples/orders").glob("*.toml"):
-        shutil.copy(file, tmp_path)
+    tree = tmp_path / "one"
+    assert names == {str(p.relative_to(tree)) for p in (tree / "workers").rglob("*") if p.is_file()}
+    for settings in (ROOT / "examples/orders").glob("*.toml"):
+        shutil.copy(settings, tmp_path)
     at, installed = tmp_path, tmp_path / "installed"
     where = run("-c", "import workers; print(workers.__file__)", at=at, path=installed)
     assert Path(where.strip()).is_relative_to(installed)
