@@ -5,6 +5,7 @@ records of a snapshot (its pages) lie on the same side: those before are exporte
 read again by the next commit or run.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
@@ -88,7 +89,8 @@ class _Run:
             for (topic, _), (low, _) in topics.bounds.items()
             if topic not in self._before and low > 0
         }
-        self._cut = Cut(topics.histogram_of, self._positions, cut_short)
+        ends = {where: high for where, (_, high) in topics.bounds.items()}
+        self._cut = Cut(topics.histogram_of, self._positions, ends, cut_short)
         self._rows = self._snapshots = 0
         self._ends: list[int] = []
 
@@ -170,14 +172,15 @@ class _Whole(NamedTuple):
 class Cut:
     """Snapshots read so far, and the offsets up to which all of them are whole.
 
-    `cut_short` names topics whose first records retention removed: a snapshot that never becomes
-    whole there is left out.
+    `ends` is where each partition will have been read. `cut_short` names topics whose first records
+    retention removed: a snapshot that never becomes whole there is left out.
     """
 
     def __init__(
         self,
         histogram_of: Mapping[str, str],
         positions: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
         cut_short: Collection[str] = (),
     ) -> None:
         self.rows = 0
@@ -186,24 +189,32 @@ class Cut:
         self._cut_short = cut_short
         self._whole: list[_Whole] = []
         self._parts: dict[tuple[str, _Place], list[Offset]] = {}
+        self._ends = ends
+        # The end of the newest tick of each partition, infinite once it is read.
+        self._passed = {where: self._end_of(where, 0) for where in positions}
         # The end of the newest whole snapshot, by topic and stream key.
-        self._ends: dict[tuple[str, str], int] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+
+    def _end_of(self, where: Partition, end_ms: float) -> float:
+        return math.inf if self._positions[where] >= self._ends[where] else end_ms
 
     def receive(self, where: Partition, message: Message) -> None:
         record = where, message.offset() or 0
         found = self._assembly.receive(where, message)
         if found is None:
-            place = where[0], _PLACES.decode(message.value() or b"")
-            self._parts.setdefault(place, []).append(record)
-            return
-        place = where[0], _Place(found.key, found.id, found.tick, found.end)
-        self._whole.append(_Whole(found, [*self._parts.pop(place, ()), record]))
-        self._ends[where[0], found.key] = found.end
-        self.rows += max(len(found.items or ()), 1)
+            place = _PLACES.decode(message.value() or b"")
+            self._parts.setdefault((where[0], place), []).append(record)
+        else:
+            place = _Place(found.key, found.id, found.tick, found.end)
+            self._whole.append(_Whole(found, [*self._parts.pop((where[0], place), ()), record]))
+            self._newest[where[0], found.key] = found.end
+            self.rows += max(len(found.items or ()), 1)
+        self._passed[where] = place.end
 
     def move(self, where: Partition, position: int) -> None:
         """Note that all records before a position were received."""
         self._positions[where] = position
+        self._passed[where] = self._end_of(where, self._passed[where])
 
     def take(self) -> tuple[list[Snapshot], dict[Partition, int]]:
         """Return the whole snapshots before a cut, each once, and the offsets of the cut."""
@@ -222,9 +233,10 @@ class Cut:
         return [one.snapshot for one in free], cut
 
     def _drop_lost(self) -> None:
-        """Drop snapshots that a later one of their stream key shows to lack pages for ever."""
+        """Drop snapshots that lack pages for ever: every partition has later ones, or was read."""
         for (topic, place), records in list(self._parts.items()):
-            if self._ends.get((topic, place.key), 0) <= place.end:
+            passed = min(end for where, end in self._passed.items() if where[0] == topic)
+            if min(passed, self._newest.get((topic, place.key), 0)) <= place.end:
                 continue
             if topic not in self._cut_short:
                 (_, partition), offset = records[0]
