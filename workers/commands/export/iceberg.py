@@ -16,10 +16,13 @@ from workers.commands.export.output import State, locked
 from workers.runtime.errors import SettingsError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table as IcebergTable
 
 _CATALOG = "catalog.db"
-_TABLE = "quietcount.snapshots"
+_NAMESPACE = "quietcount"
+_TABLE = f"{_NAMESPACE}.snapshots"
 _PROPERTY = "quietcount.export"
 _STATES = msgspec.json.Decoder(State)
 
@@ -40,7 +43,7 @@ class Table:
         with locked(directory, _CATALOG):
             place = directory.absolute()
             uri = f"sqlite:///{place / _CATALOG}"
-            catalog = SqlCatalog("quietcount", uri=uri, warehouse=f"file://{place}")
+            catalog = SqlCatalog(_NAMESPACE, uri=uri, warehouse=f"file://{place}")
             try:
                 yield cls(catalog)
             finally:
@@ -63,7 +66,10 @@ class Table:
 
     def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
         added = rows.to_arrow_table()
-        self._catalog.create_namespace_if_not_exists("quietcount")
-        table = self._catalog.create_table_if_not_exists(_TABLE, added.schema)
         text = msgspec.json.encode(state).decode()
-        table.append(added, snapshot_properties={_PROPERTY: text})
+        _create(self._catalog, added.schema).append(added, snapshot_properties={_PROPERTY: text})
+
+
+def _create(catalog: "SqlCatalog", schema: "pa.Schema") -> "IcebergTable":
+    catalog.create_namespace_if_not_exists(_NAMESPACE)
+    return catalog.create_table_if_not_exists(_TABLE, schema)
