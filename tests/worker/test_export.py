@@ -7,13 +7,14 @@ import pytest
 
 from tests.commands.export.outputs import KINDS, expected, exported
 from tests.consumers.scene import joined
-from tests.worker.harness import Site, known, now_ms, sale, succeed, unk
+from tests.worker.harness import Site, known, now_ms, sale, unk
+from workers.cli import execute
 
 pytestmark = pytest.mark.waits
 
 
 def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
-    bootstrap: str, tmp_path: Path
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The worker is killed, an epoch ends, and a histogram has pages and another answers."""
     (tmp_path / "large.txt").write_text("\n".join(f"{i:04d}" + "x" * 1_000 for i in range(1_000)))
@@ -26,7 +27,8 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
     def export() -> None:
         for kind in KINDS:
             place = ("--output", str(tmp_path / kind), "--format", kind)
-            said = succeed("export", "-c", str(site.config), *place)
+            assert execute(["export", "-c", str(site.config), *place]) == 0
+            said = capsys.readouterr().out
             if said != "nothing new\n":
                 rows[kind] += int(said.split()[0].replace(",", ""))
 
