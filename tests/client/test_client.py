@@ -1,7 +1,9 @@
 """The Python reader yields the topics, typed, in order, and from anywhere."""
 
 import json
+import re
 import runpy
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -102,6 +104,25 @@ def test_a_reader_stops_at_what_is_no_snapshot_or_is_gone(topics: Topics, config
         # By default, librdkafka would go on at the end, and these be missing in silence.
         with pytest.raises(KafkaException, match="(?i)offset"):
             list(reading.read(positions))
+
+
+def test_the_example_of_the_guide_runs(
+    topics: Topics,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = time.time_ns() // 1_000_000
+    topics.send(message(7, [("tea", 500)], start=now - 1_000, end=now))
+    guide = (ROOT / "docs" / "consumers.md").read_text()
+    [example] = re.findall(r"`board\.py`:\n\n```python\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "board.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("board.py")
+    first, second, *rows = capsys.readouterr().out.splitlines()
+    assert first == "s1 7 (Item(label='tea', count=500),) +- 34.5"
+    assert second == f"s1 {now} 1 1.0" and any("500" in row for row in rows)
 
 
 def test_the_notebook_runs(

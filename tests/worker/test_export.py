@@ -28,8 +28,8 @@ def test_exports_of_a_running_worker_are_exact_twice_with_a_restart_between(
         for kind in KINDS:
             place = ("--output", str(tmp_path / kind), "--format", kind)
             assert execute(["export", "-c", str(site.config), *place]) == 0
-            said = capsys.readouterr().out
-            if said != "nothing new\n":
+            *_, said = capsys.readouterr().out.splitlines()
+            if said != "nothing new":
                 rows[kind] += int(said.split()[0].replace(",", ""))
 
     for _ in range(2):
