@@ -1,7 +1,7 @@
 """Whole snapshots, typed, from the histogram topics: read_committed, from any position."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -28,7 +28,7 @@ UNFINISHED_MAX = 100_000
 
 class Item(NamedTuple):
     label: str
-    count: int
+    count: int  # type: ignore[assignment]  # instead of the method of tuples
 
 
 class Quantile(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def snapshots(
     since: str | int | None = None,
     until: str | int | None = None,
     follow: bool = False,
-) -> Iterator[Snapshot]:
+) -> Generator[Snapshot]:
     """Yield snapshots in the order of each partition, up to the ends of the topics.
 
     Args:
@@ -126,8 +126,13 @@ class Between(NamedTuple):
         until: str | int | None,
         names: tuple[str, str] = ("since", "until"),
     ) -> Self:
-        given = zip(names, (since, until), strict=True)
-        return cls(*(None if at is None else parse_time(name, str(at)) for name, at in given))
+        first, last = (
+            None if at is None else parse_time(name, str(at))
+            for name, at in zip(names, (since, until), strict=True)
+        )
+        if first is not None and last is not None and first >= last:
+            raise SettingsError(f"{names[0]} {since}, {names[1]} {until}: an empty range")
+        return cls(first, last)
 
     def contains(self, end_ms: int) -> bool:
         after = self.since_ms is None or end_ms > self.since_ms

@@ -69,8 +69,9 @@ def test_every_snapshot_is_exported_once_and_whole(seed: int) -> None:
     whole = {(one["key"], one["tick"]) for log in logs.values() for one in log}
     assert sorted(map(place, exported)) == sorted(whole)
     assert positions == ends
-    for one in exported:
-        assert one.items == tuple((f"i{i + 1}", i + 1) for i in range(len(one.items or ())))
+    for snapshot in exported:
+        items = snapshot.items or ()
+        assert items == tuple((f"i{i + 1}", i + 1) for i in range(len(items)))
 
 
 def reading(*documents: dict[str, Any], cut_short: bool = False) -> Cut:

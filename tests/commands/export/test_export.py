@@ -171,8 +171,7 @@ def test_topics_that_changed_or_lost_records_add_nothing(topics: Topics, run: Ru
     topics.send(*(message(tick) for tick in range(11, 16)))
     topics.remove("products", leaving=2)
     assert re.search(
-        r"products\[\d\]: retention removed the records from offset 10 to 12",
-        run("parquet", code=2),
+        r"products: retention removed the records from offset 10 to 12", run("parquet", code=2)
     )
     topic, admin = f"{topics.prefix}.products", admin_of(topics.connection)
     admin.delete_topics([topic])[topic].result()
@@ -181,6 +180,20 @@ def test_topics_that_changed_or_lost_records_add_nothing(topics: Topics, run: Ru
     topics.send(*(message(tick) for tick in range(1, 30)))
     assert f"{topic}: not the topic that was exported before" in run("parquet", code=2)
     assert exported(run.output, "parquet") == before
+
+
+def test_an_export_begins_with_the_first_whole_snapshot_that_retention_left(
+    topics: Topics, run: Run
+) -> None:
+    topics.send(*pages(1, 3), *pages(2, 2), *pages(3, 2))
+    topics.remove("products", leaving=6)
+    with (
+        patch.object(export, "ROWS", 1),
+        patch.object(reading, "read_spans", partial(read_spans, most=1)),
+    ):
+        assert run("csv").startswith("4 rows from 2 snapshots")
+    assert exported(run.output, "csv") == expected([joined(2, 2), joined(3, 2)])
+    assert run("csv") == "nothing new"
 
 
 def test_what_is_no_export_or_no_snapshot_is_refused(
@@ -197,6 +210,7 @@ def test_what_is_no_export_or_no_snapshot_is_refused(
         "csv", "--histogram", "sales", code=2
     )
     assert "--from soon: a time such as" in run("csv", "--from", "soon", code=2)
+    assert "--from 7, --to 7: an empty range" in run("csv", "--from", "7", "--to", "7", code=2)
     with files.Files.open(run.output, "csv"):
         assert "another export writes there now" in run("csv", code=2)
     (run.output / "manifest.json").write_text("{}")

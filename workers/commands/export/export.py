@@ -84,10 +84,11 @@ class _Run:
         self._between = Between(selection.since_ms, selection.until_ms)
         self._before = {} if before is None else before.topics
         self._positions = self._starts()
+        # Read from where retention left off: a snapshot's first pages may be gone.
         cut_short = {
-            topic
-            for (topic, _), (low, _) in topics.bounds.items()
-            if topic not in self._before and low > 0
+            where[0]
+            for where, (low, _) in topics.bounds.items()
+            if 0 < low == self._positions[where]
         }
         ends = {where: high for where, (_, high) in topics.bounds.items()}
         self._cut = Cut(topics.histogram_of, self._positions, ends, cut_short)
@@ -100,18 +101,19 @@ class _Run:
         for topic, progress in self._before.items():
             if topic not in self._topics.existing:
                 continue
-            if self._topics.existing[topic].topic_id != progress.topic_id:
-                raise SettingsError(f"{topic}: {_OTHER_TOPIC}")
-            for partition, at in progress.next.items():
-                low, high = self._topics.bounds[topic, partition]
-                if at > high:
-                    raise SettingsError(f"{topic}: {_OTHER_TOPIC}")
+            places = [(at, *self._topics.bounds[topic, part]) for part, at in progress.next.items()]
+            same = self._topics.existing[topic].topic_id == progress.topic_id
+            if not same or any(at > high for at, _, high in places):
+                raise SettingsError(
+                    f"{topic}: not the topic that was exported before; export this one to another --output"
+                )
+            for at, low, _ in places:
                 if at < low:
                     raise SettingsError(
-                        f"{topic}[{partition}]: retention removed the records from offset {at} to {low - 1} "
+                        f"{topic}: retention removed the records from offset {at} to {low - 1} of a partition "
                         "before they were exported; export what is left to another --output"
                     )
-                starts[topic, partition] = at
+            starts |= {(topic, part): at for part, at in progress.next.items()}
         return starts
 
     def read(self) -> None:
@@ -147,9 +149,6 @@ class _Run:
         since, until = map(when, self._ends)
         counted = f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}"
         return f"{counted}, of ticks that ended from {since} to {until}"
-
-
-_OTHER_TOPIC = "not the topic that was exported before; export this one to another --output"
 
 
 class _Place(msgspec.Struct, frozen=True):

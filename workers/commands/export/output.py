@@ -51,14 +51,14 @@ class Output(Protocol):
 def locked(directory: Path, marker: str) -> Iterator[None]:
     """Lock a directory, made if missing, that is empty or has the `marker` of an export."""
     directory.mkdir(parents=True, exist_ok=True)
+    there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
+    if there and marker not in there:
+        raise SettingsError(
+            f"--output {directory}: not empty, and no export of this format; give another directory"
+        )
     with (directory / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SettingsError(f"--output {directory}: another export writes there now") from None
-        there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
-        if there and marker not in there:
-            raise SettingsError(
-                f"--output {directory}: not empty, and no export of this format; give another directory"
-            )
         yield
