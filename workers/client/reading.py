@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from workers.dashboard.config import DashboardSettings, load_dashboard
 from workers.dashboard.snapshots import Head, InvalidSnapshot, Pages, SeenSnapshot, Stream
-from workers.kafka.reading import FetchedChunk, Partition, bounds_of, read_spans, reader
+from workers.kafka.reading import EVENTS, FetchedChunk, Partition, bounds_of, read_spans, reader
 from workers.kafka.topics import ExistingTopic, describe
 from workers.runtime.errors import SettingsError
 from workers.settings.times import parse_time
@@ -153,13 +153,14 @@ class Assembly:
             raise InvalidSnapshot(f"{where[0]}: {UNFINISHED_MAX:,} snapshots lack pages")
         try:
             seen = pages.receive(self._histogram_of[where[0]], message.value())
-            return None if seen is None else _typed(seen)
+            return None if seen is None else typed(seen)
         except InvalidSnapshot as error:
             place = f"{where[0]}[{where[1]}] offset {message.offset()}"
             raise InvalidSnapshot(f"{place}: {error}") from None
 
 
-def _typed(seen: SeenSnapshot) -> Snapshot:
+def typed(seen: SeenSnapshot) -> Snapshot:
+    """Return a snapshot with typed fields; refuse one whose fields are of other types."""
     try:
         found = _SNAPSHOTS.decode(seen.json)
     except msgspec.DecodeError as error:  # its message names fields and types only
@@ -205,7 +206,8 @@ class Topics:
         """Yield records from `positions` to the ends, and move `positions` past them."""
         ends = {where: high for where, (_, high) in self.bounds.items()}
         spans = {where: (at, ends[where]) for where, at in positions.items() if at < ends[where]}
-        for chunk in read_spans(self._consumer, spans):
+        # A page may have a megabyte, as an event may.
+        for chunk in read_spans(self._consumer, spans, most=EVENTS):
             positions[chunk.where] = chunk.position
             yield chunk
 

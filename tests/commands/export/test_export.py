@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from tests.dashboard.feeding import Topics, answer, message, new_topic, numbers,
 from workers.cli import execute
 from workers.client import reading
 from workers.commands.export import export, files, iceberg
-from workers.kafka.reading import read_spans
 
 LABELS = ["tea", "", "a\x00b", 'q"u,o', "new\nline", "=1+1", "é😀"]
 
@@ -80,22 +78,17 @@ class Killed(BaseException):
 
 
 class Step:
-    """Numbers the moments before and after each step of a run, and kills it at one of them."""
+    """Numbers the steps of a run, and kills it before one of them."""
 
     def __init__(self, kill_at: int) -> None:
-        self._kill_at, self.moments = kill_at, 0
-
-    def _moment(self) -> None:
-        self.moments += 1
-        if self.moments == self._kill_at:
-            raise Killed
+        self._kill_at, self.number = kill_at, 0
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
-            self._moment()
-            result = function(*arguments, **named)
-            self._moment()
-            return result
+            self.number += 1
+            if self.number == self._kill_at:
+                raise Killed
+            return function(*arguments, **named)
 
         return called
 
@@ -104,7 +97,7 @@ class Step:
 def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
     kind: str, topics: Topics, run: Run
 ) -> None:
-    """Before and after every step of two commits; the first of them covers an unfinished snapshot."""
+    """Before every step of two commits; an unfinished snapshot waits."""
     from pyiceberg.table import Table
 
     documents, half = ticks(1, 6), pages(13, 3)
@@ -113,7 +106,7 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
         step, run.output = Step(kill_at), run.output.with_name(f"it's out {kill_at}")
         with (
             patch.object(export, "ROWS", 20),
-            patch.object(reading, "read_spans", partial(read_spans, most=6)),
+            patch.object(reading, "EVENTS", 6),
             patch.object(os, "replace", step.of(os.replace)),
             patch.object(files, "_sync", step.of(files._sync)),
             patch.object(Table, "append", step.of(Table.append)),
@@ -124,9 +117,9 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
             except Killed:
                 run(kind)
         assert exported(run.output, kind) == expected(documents)
-        if step.moments < kill_at:
+        if step.number < kill_at:
             break
-    assert step.moments >= 8
+    assert step.number >= 4
     topics.send(half[2])
     assert run(kind).startswith("3 rows from 1 snapshot, of ticks that ended from 2023-")
     assert run(kind) == "nothing new"
@@ -187,10 +180,7 @@ def test_an_export_begins_with_the_first_whole_snapshot_that_retention_left(
 ) -> None:
     topics.send(*pages(1, 3), *pages(2, 2), *pages(3, 2))
     topics.remove("products", leaving=6)
-    with (
-        patch.object(export, "ROWS", 1),
-        patch.object(reading, "read_spans", partial(read_spans, most=1)),
-    ):
+    with patch.object(export, "ROWS", 1), patch.object(reading, "EVENTS", 1):
         assert run("csv").startswith("4 rows from 2 snapshots")
     assert exported(run.output, "csv") == expected([joined(2, 2), joined(3, 2)])
     assert run("csv") == "nothing new"

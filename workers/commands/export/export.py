@@ -27,7 +27,7 @@ from workers.runtime.printing import plural
 from workers.settings.times import when
 
 # A commit has this many rows, and those of at most one more snapshot and fetch.
-ROWS = 1_000_000
+ROWS = 250_000
 
 Offset = tuple[Partition, int]
 
