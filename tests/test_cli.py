@@ -53,7 +53,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: Capture) -> Non
     out = capsys.readouterr().out
     lines = out[out.index("Commands:") :].splitlines()[1:]
     listed = " ".join(line.split()[0] for line in lines if line.strip())
-    first = "audit budget check dashboard demo init key"
+    first = "audit budget check dashboard demo export init key"
     assert listed == f"{first} plan rejects replay retire run topics"
 
 
@@ -66,6 +66,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: Capture) -> Non
         ("plan", "-c --json"),
         ("budget", "-c --json"),
         ("dashboard", "-c --port"),
+        ("export", "-c --output --format --histogram --from --to"),
         ("replay", "-c --input --snapshots"),
         ("audit", "-c"),
         ("check", "-c --records --input"),

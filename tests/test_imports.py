@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent / "workers"
 ROOMS = (
     "cli",
     "commands",
+    "client",
     "dashboard",
     "replay",
     "agents",

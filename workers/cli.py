@@ -374,6 +374,45 @@ def dashboard(
 
 @cli.command()
 @config_option
+@option("--output", type=PATH, required=True, metavar="DIR", help="The directory to add to.")
+@option(
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "parquet", "iceberg"]),
+    required=True,
+    help="Files, or an Iceberg table with its catalogue in DIR.",
+)
+@option("--histogram", "histograms", multiple=True, metavar="NAME", help="Only this; repeatable.")
+@option(
+    "--from",
+    "since",
+    metavar="T",
+    help="Leave out ticks that end at or before T, such as 2026-11-21T08:00Z.",
+)
+@option("--to", "until", metavar="T", help="Leave out ticks that end after T.")
+def export(
+    config: Path,
+    output: Path,
+    kind: str,
+    histograms: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+) -> int:
+    """Add what is new in the histogram topics to a directory, each snapshot once.
+
+    It reads these topics alone, up to their present ends. From the settings file it needs
+    worker.name, [kafka] and the histograms' names.
+    """
+    _hide_client_logs()
+    from workers.commands.export.export import export as export_snapshots
+
+    return export_snapshots(
+        config, output=output, kind=kind, histograms=histograms, since=since, until=until
+    )
+
+
+@cli.command()
+@config_option
 @records_option(1, 1_000)
 @option(
     "--input",

@@ -19,6 +19,7 @@ sys.exit(f"imported: {found}" if found else code)
 IMPORT = """
 import sys
 import workers.dashboard.server, workers.commands.topics, workers.commands.budget
+import workers.client, workers.commands.export.export
 found = sorted(name for name in sys.modules if name == "numba" or name == "workers.arrays.compiled")
 sys.exit(f"imported: {found}" if found else 0)
 """
@@ -51,7 +52,7 @@ def test_a_key_is_made_without_the_compiler(tmp_path: Path) -> None:
 
 
 def test_what_needs_a_broker_does_not_import_it_either() -> None:
-    """`topics`, `dashboard` and `budget` count nothing."""
+    """`topics`, `dashboard`, `budget` and `export` count nothing."""
     done = python(IMPORT)
     assert done.returncode == 0, done.stderr
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from tests.fuzz.fuzzing import Differs, Target
 from tests.worker.harness import toml
 from workers.agents import contribute, rekey
 from workers.agents.source_shard import SourceShard
+from workers.client.reading import typed
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
 from workers.dashboard.hub import Filter, Hub, catalog, joint_guarantee
@@ -241,6 +243,8 @@ def snapshots() -> Target:
             if found is None:
                 continue
             seen += 1
+            with suppress(InvalidSnapshot):
+                typed(found)
             for cut in (select_items(found, top=1), select_items(found, items={"a"}), found.json):
                 orjson.loads(cut)
                 if b"\n" in cut or b"\r" in cut:

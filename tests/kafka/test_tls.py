@@ -122,6 +122,10 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
     assert read_one(site, reader, f"{site.name}.items").error() is None
     refused = read_one(site, reader, f"{site.name}.contributions").error()
     assert refused is not None and refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    site.come_in_as(reader)
+    output = ("--output", str(site.directory / "out"), "--format", "csv")
+    exported = quietcount("export", "-c", str(site.config), *output)
+    assert exported.returncode == 0 and "rows from" in exported.stdout, exported.stderr
 
 
 def read_one(site: SecureSite, user: str, topic: str) -> Message:

@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import EXIT_INTERRUPTED
-from workers.events.log_values import TIME_MAX_MS
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
@@ -28,12 +26,13 @@ from workers.replay.backtest.results import Outcome, Tables, by_histogram, prepa
 from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, Write, replay
-from workers.replay.source import Source, when
+from workers.replay.source import Source
 from workers.replay.sources import open_source
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine, plural
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
+from workers.settings.times import parse_time, when
 
 EXIT_TERMINATED = 143
 ROWS_SHOWN = 40
@@ -48,25 +47,9 @@ def _opener(
         return partial(open_source, name=source)
     from workers.replay.sources_topic import open_topic
 
-    since_ms, until_ms = _time("--from", since), _time("--to", until)
+    since_ms = None if since is None else parse_time("--from", since)
+    until_ms = None if until is None else parse_time("--to", until)
     return partial(open_topic, since_ms=since_ms, until_ms=until_ms)
-
-
-def _time(option: str, text: str | None) -> int | None:
-    """Return a time in ms since 1970, given in RFC 3339, as a day or in ms; without a zone: UTC."""
-    if text is None:
-        return None
-    try:
-        if text.isdecimal():
-            if int(text) > TIME_MAX_MS:
-                raise ValueError
-            return int(text)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise SettingsError(
-            f"{option} {text}: a time such as 2026-11-21T08:00:00Z, a day such as 2026-11-21, or ms since 1970"
-        ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def replay_events(

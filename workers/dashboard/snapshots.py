@@ -79,9 +79,10 @@ class SeenSnapshot(Head, frozen=True):
 
 
 class Pages:
-    """Snapshots that still lack pages; pages may arrive in any order."""
+    """At most `most` snapshots that still lack pages; pages may arrive in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = UNFINISHED_MAX) -> None:
+        self._most = most
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
     def __len__(self) -> int:
@@ -101,7 +102,7 @@ class Pages:
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
-        if place not in self._waiting and len(self._waiting) >= UNFINISHED_MAX:
+        if place not in self._waiting and len(self._waiting) >= self._most:
             self._waiting.pop(next(iter(self._waiting)))
         pages = self._waiting.setdefault(place, {})
         pages[frame.page] = page

@@ -10,10 +10,10 @@ from workers.arrays.words import WORD, digits_at
 from workers.events import log as kinds
 from workers.events.json_scanner import PLUS, SMALL_E, ZERO, byte_at
 from workers.events.log import KIND, START, STOP
+from workers.settings.times import TIME_MAX_MS
 
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
 LABEL_BYTES_MAX = 1024
-TIME_MAX_MS = 2**53
 COUNT_DIGITS = 12
 # Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
 AMOUNT_MAX = 1 << 40

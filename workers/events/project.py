@@ -13,10 +13,11 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from workers.events.log_values import AMOUNT_MAX, TIME_MAX_MS
+from workers.events.log_values import AMOUNT_MAX
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
 from workers.runtime.frozen import Frozen
+from workers.settings.times import TIME_MAX_MS
 
 PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
 ISO = re.compile(

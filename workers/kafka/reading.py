@@ -45,6 +45,8 @@ def reader(
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
         "enable.partition.eof": True,
+        # A position that the log no longer has is an error: by default it would be the end.
+        "auto.offset.reset": "error",
         "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
         "fetch.queue.backoff.ms": 10,
         "fetch.message.max.bytes": fetch_bytes,

@@ -31,10 +31,11 @@ from workers.pipeline.merge import Merge, Released
 from workers.pipeline.snapshots import ReleasedTick, Snapshot
 from workers.pipeline.watermark import BACKLOG_TICKS_MAX
 from workers.replay.interrupts import Interrupts
-from workers.replay.source import EventBatch, Source, when
+from workers.replay.source import EventBatch, Source
 from workers.runtime.errors import StateRefused
 from workers.runtime.process import keep_freed_memory
 from workers.settings.settings import Settings
+from workers.settings.times import when
 
 
 class ReplayMerge(Merge):

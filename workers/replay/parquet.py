@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.columns import NO_AMOUNTS, Events, LabelEncoder, Names, user_digests
 from workers.events.log import Flags
-from workers.events.log_values import AMOUNT_MAX, TIME_MAX_MS
+from workers.events.log_values import AMOUNT_MAX
 from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, Reject, with_unit
 from workers.events.source_reader import SourceReader
@@ -48,6 +48,7 @@ from workers.pipeline.factory import declared_keys
 from workers.replay.source import EventBatch, FileSource, prefetch, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
+from workers.settings.times import TIME_MAX_MS
 
 # Codes for invalid texts, and for an invalid amount or time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4

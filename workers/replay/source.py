@@ -7,7 +7,7 @@ dated further back than `grace` allows would count in the wrong tick, so a `File
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
+from workers.settings.times import when
 
 T = TypeVar("T")
 Field = TypeVar("Field", Path | str, Path | str | None)
@@ -139,11 +140,3 @@ def shape_of_files(settings: Settings) -> Shape:
 
 def _in_file(field: Field) -> Field | Path:
     return Path(("key",)) if field == RECORD_KEY else field
-
-
-def when(time_ms: int) -> str:
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return f"{time_ms} ms since 1970"
-    return moment.isoformat(timespec="milliseconds")

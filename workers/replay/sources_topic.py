@@ -31,9 +31,10 @@ from workers.pipeline.factory import reader_of, source_reader_of
 from workers.pipeline.rekey_markers import Origins, read_headers
 from workers.pipeline.sources import Place, Sources
 from workers.pipeline.watermark import Watermark, behind_rejects
-from workers.replay.source import EventBatch, Source, when
+from workers.replay.source import EventBatch, Source
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
+from workers.settings.times import when
 
 # Limits of a batch, which holds records of one partition.
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 << 20

@@ -146,17 +146,23 @@ def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> Non
     assert not {name.lower() for name in names} - headings
 
 
-def test_the_dashboard_is_whole() -> None:
-    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
-    assert {variable["name"] for variable in variables} == {"datasource", "worker"}
-    ids = [panel["id"] for panel in panels()]
+def assert_apart(panels: list[dict[str, Any]]) -> None:
+    """Assert that panels have ids of their own, and do not overlap."""
+    ids = [panel["id"] for panel in panels]
     assert len(ids) == len(set(ids))
     cells: set[tuple[int, int]] = set()
-    for panel in panels():
+    for panel in panels:
         x, y, w, h = (panel["gridPos"][name] for name in "xywh")
         mine = set(product(range(x, x + w), range(y, y + h)))
         assert not mine & cells and x + w <= 24, panel["title"]
         cells |= mine
+
+
+def test_the_dashboard_is_whole() -> None:
+    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    assert {variable["name"] for variable in variables} == {"datasource", "worker"}
+    assert_apart(panels())
+    for panel in panels():
         if panel["type"] != "row":
             assert panel["fieldConfig"]["defaults"]["unit"]
             assert panel["datasource"]["uid"] == "${datasource}"

@@ -1,0 +1,141 @@
+"""The Python reader yields the topics, typed, in order, and from anywhere."""
+
+import json
+import re
+import runpy
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from threading import Timer
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests import ROOT
+from tests.commands.export.outputs import COLUMNS, expected
+from tests.dashboard.feeding import Topics, answer, message, numbers, on_a_broker
+from workers.client import Item, Quantile, Stream, Window, latest, snapshots, table
+from workers.client.reading import open_topics
+from workers.dashboard.config import load_dashboard
+from workers.dashboard.snapshots import InvalidSnapshot
+
+# DuckDB's, about pandas.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
+
+
+@pytest.fixture
+def topics(bootstrap: str) -> Iterator[Topics]:
+    with on_a_broker(bootstrap, 3) as found:
+        yield found
+
+
+@pytest.fixture
+def config(topics: Topics, tmp_path: Path) -> Path:
+    path = tmp_path / "orders.toml"
+    path.write_text(topics.toml("products"))
+    return path
+
+
+def test_snapshots_have_types_and_tables_have_their_rows(topics: Topics, config: Path) -> None:
+    window = {"ms": 60_000, "ticks": 6, "sd": 3.5}
+    counted = numbers(3, [0, 10], [5, 90, 40], [0.5], 2.0) | {"histogram": "products", "key": "ms"}
+    sent = [
+        message(1, [("tea", 2**53 - 1), ("", -4)], windows=[window], key="s1"),
+        message(2, [], key="s1"),
+        counted,
+        answer(4, key="s1", query="max", value=5, since=0, error=1.5),
+    ]
+    topics.send(*sent)
+    found = {one.tick: one for one in snapshots(config)}
+    assert found[1].items == (Item("tea", 2**53 - 1), Item("", -4))
+    assert found[1].windows == (Window(60_000, 6, 3.5),)
+    assert found[1].guarantee.epsilon == 1.0 and found[1].further == {}
+    assert found[2].items == () and found[4].items is None
+    assert found[3].edges == (0.0, 10.0)
+    assert found[3].quantiles == tuple(Quantile(**one) for one in counted["quantiles"])
+    assert found[4].further == {"query": "max", "value": 5, "since": 0, "error": 1.5}
+    rows = table(found.values())
+    assert rows.columns == list(COLUMNS)
+    same = rows.order("tick, count desc").select("histogram, key, tick, item, count, sd").fetchall()
+    every = [(row[0], row[1], row[4], *row[7:10]) for row in expected(sent)]
+    assert sorted(map(repr, same)) == sorted(map(repr, every))
+    frame = rows.filter("item = 'tea'").df()
+    assert frame["count"].tolist() == [2**53 - 1]
+    assert str(frame["end_time"][0]) == "2023-11-14 22:13:30+00:00"
+    assert table([]).columns == list(COLUMNS)
+
+
+def test_snapshots_are_read_in_a_range_and_as_they_come(topics: Topics, config: Path) -> None:
+    documents = [message(tick, key=key) for tick in range(1, 9) for key in ("s1", "s2")]
+    topics.send(*documents)
+    between = {"since": documents[3]["end"], "until": "2023-11-14T22:14:10Z"}
+    found = [(one.tick, one.key) for one in snapshots(config, "products", **between)]
+    assert sorted(found) == [(tick, key) for tick in (3, 4, 5) for key in ("s1", "s2")]
+    later = Timer(1, lambda: topics.send(message(9)))
+    later.start()
+    following = snapshots(config, follow=True)
+    assert sorted(one.tick for one in islice(following, 17)) == [*sorted([*range(1, 9)] * 2), 9]
+    following.close()
+    later.join()
+
+
+def test_the_newest_board_is_whole_and_of_the_newest_tick(topics: Topics, config: Path) -> None:
+    """Its tick may be longer than what is looked at first; another key may be behind."""
+    assert latest(config) == {}
+    keys = [f"k{i}" for i in range(150)]
+    for tick in (1, 2, 3, 4):
+        topics.send(*(message(tick, [("tea", tick)], key=key) for key in keys))
+    halves = [message(5, [(f"i{i}", i)], key="k0", page=i, pages=2) for i in (1, 2)]
+    topics.send(*halves)
+    found = latest(config, "products")
+    assert found.pop(Stream("products", "k0")).items == (Item("i1", 1), Item("i2", 2))
+    # Of k0's partition only the newest tick counts.
+    assert len(found) > 50 and {one.tick for one in found.values()} == {4}
+
+
+def test_a_reader_stops_at_what_is_no_snapshot_or_is_gone(topics: Topics, config: Path) -> None:
+    topics.send(message(1), message(2, sd="high"), message(3))
+    with pytest.raises(InvalidSnapshot, match=r"products\[\d\] offset 1: .* no snapshot"):
+        list(snapshots(config))
+    with open_topics(load_dashboard(config)) as reading:
+        positions = reading.starts()
+        topics.remove("products", leaving=1)
+        # By default, librdkafka would go on at the end, and these be missing in silence.
+        with pytest.raises(KafkaException, match="(?i)offset"):
+            list(reading.read(positions))
+
+
+def test_the_example_of_the_guide_runs(
+    topics: Topics,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = time.time_ns() // 1_000_000
+    topics.send(message(7, [("tea", 500)], start=now - 1_000, end=now))
+    guide = (ROOT / "docs" / "consumers.md").read_text()
+    [example] = re.findall(r"`board\.py`:\n\n```python\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "board.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("board.py")
+    first, second, *rows = capsys.readouterr().out.splitlines()
+    assert first == "s1 7 (Item(label='tea', count=500),) +- 34.5"
+    assert second == f"s1 {now} 1 1.0" and any("500" in row for row in rows)
+
+
+def test_the_notebook_runs(
+    topics: Topics, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cells in order, in the directory of the settings file."""
+    notebook = json.loads((ROOT / "examples" / "orders" / "orders.ipynb").read_text())
+    items = [("tea", 500), ("cup", 300)]
+    topics.send(*(message(tick, items, key=key) for tick in (1, 2) for key in ("s1", "s2")))
+    cells = [one for one in notebook["cells"] if one["cell_type"] == "code"]
+    assert len(cells) > 4 and not any(one["outputs"] for one in cells)
+    (tmp_path / "cells.py").write_text("\n".join("".join(one["source"]) for one in cells))
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path("cells.py")
+    assert names["frame"]["count"].sum() == 3_200
+    assert names["top"] == "tea"

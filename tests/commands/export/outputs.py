@@ -1,0 +1,64 @@
+"""What an export must hold, and what it holds."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+
+KINDS = ("csv", "parquet", "iceberg")
+COLUMNS = (
+    *("histogram", "key", "id", "epoch", "tick", "start", "end", "start_time", "end_time"),
+    *("item", "count", "sd", "threshold", "mechanism", "unit", "rho", "epsilon", "delta", "rest"),
+)
+Row = tuple[Any, ...]
+SHARED = ("sd", "threshold", "mechanism")
+
+
+def expected(documents: Iterable[dict[str, Any]]) -> list[Row]:
+    """Return the rows of whole snapshots, from their JSON alone."""
+    found = []
+    for one in documents:
+        head = tuple(one[name] for name in COLUMNS[:7])
+        promise = tuple(one["guarantee"][name] for name in ("unit", "rho", "epsilon", "delta"))
+        typed = {*COLUMNS, "items", "guarantee", "page", "pages"}
+        rest = {name: value for name, value in one.items() if name not in typed}
+        text = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS).decode() if rest else None
+        for item in one.get("items") or [(None, None)]:
+            found.append((*head, *item, *(one[name] for name in SHARED), *promise, text))
+    return sorted(found, key=repr)
+
+
+def exported(directory: Path, kind: str) -> list[Row]:
+    """Return the rows of an output, read as its users would."""
+    with duckdb.connect() as database:
+        if kind == "iceberg":
+            from pyiceberg.catalog.sql import SqlCatalog
+
+            place = {
+                "uri": f"sqlite:///{directory / 'catalog.db'}",
+                "warehouse": f"file://{directory}",
+            }
+            catalog = SqlCatalog("quietcount", **place)
+            database.register("rows", catalog.load_table("quietcount.snapshots").scan().to_arrow())
+        else:
+            options = ", allow_quoted_nulls = false, all_varchar = true" if kind == "csv" else ""
+            files = str(directory / f"*.{kind}").replace("'", "''")
+            database.execute(f"create view rows as select * from read_{kind}('{files}'{options})")
+        assert [one[0] for one in database.execute("describe rows").fetchall()] == list(COLUMNS)
+        times = "epoch_ms(start_time::timestamptz), epoch_ms(end_time::timestamptz)"
+        apart = f"""select count(*) from rows where ("start"::bigint, "end"::bigint) != ({times})"""
+        assert database.execute(apart).fetchall() == [(0,)]
+        rows = database.execute(
+            """select histogram, key, id, epoch::bigint, tick::bigint, "start"::bigint, "end"::bigint,
+            item, count::bigint, sd::double, threshold::double, mechanism, unit, rho::double,
+            epsilon::double, delta::double, rest from rows"""
+        ).fetchall()
+    return sorted(((*row[:-1], _canonical(row[-1])) for row in rows), key=repr)
+
+
+def _canonical(rest: str | None) -> str | None:
+    if rest is None:
+        return None
+    return orjson.dumps(orjson.loads(rest), option=orjson.OPT_SORT_KEYS).decode()

@@ -1,0 +1,261 @@
+"""Whole snapshots, typed, from the histogram topics: read_committed, from any position."""
+
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import orjson
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from workers.dashboard.config import DashboardSettings, load_dashboard
+from workers.dashboard.snapshots import Head, InvalidSnapshot, Pages, SeenSnapshot, Stream
+from workers.kafka.reading import EVENTS, FetchedChunk, Partition, bounds_of, read_spans, reader
+from workers.kafka.topics import ExistingTopic, describe
+from workers.runtime.errors import SettingsError
+from workers.settings.times import parse_time
+
+# Time between two looks at the ends of topics that are followed.
+_FOLLOW_S = 0.2
+_ASK_S = 30.0
+# Offsets of a partition first searched for its newest ticks, with transaction markers.
+_TAIL = 100
+# Snapshots of which some pages were read: they lie in a few transactions.
+UNFINISHED_MAX = 100_000
+
+
+class Item(NamedTuple):
+    label: str
+    count: int  # type: ignore[assignment]  # instead of the method of tuples
+
+
+class Quantile(msgspec.Struct, frozen=True):
+    """A quantile of numbers; None where it is unknown, or an interval is open."""
+
+    q: float
+    bucket: str | None
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Window(msgspec.Struct, frozen=True):
+    """Standard deviation of the change of a count since `ticks` ticks before."""
+
+    ms: int
+    ticks: int
+    sd: float
+
+
+class Snapshot(Head, frozen=True):
+    """A whole snapshot, with the fields of docs/settings.md.
+
+    `items` is None for answers to queries. `further` has every other field: those of answers, and
+    those that a later version adds.
+    """
+
+    sd: float | None
+    threshold: float | None
+    items: tuple[Item, ...] | None = None
+    edges: tuple[float, ...] = ()
+    quantiles: tuple[Quantile, ...] = ()
+    windows: tuple[Window, ...] = ()
+    further: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.histogram, self.key)
+
+
+_TYPED = frozenset((*Snapshot.__struct_fields__, "page", "pages")) - {"further"}
+_SNAPSHOTS = msgspec.json.Decoder(Snapshot)
+
+
+def snapshots(
+    config: str | Path,
+    *histograms: str,
+    since: str | int | None = None,
+    until: str | int | None = None,
+    follow: bool = False,
+) -> Generator[Snapshot]:
+    """Yield snapshots in the order of each partition, up to the ends of the topics.
+
+    Args:
+        config: the settings file.
+        histograms: their names; none: all of the file.
+        since, until: only ticks with `since` < end <= `until`: RFC 3339, a day, or ms since 1970.
+        follow: wait for more at the ends, for ever.
+    """
+    between = Between.of(since, until)
+    with open_topics(load_dashboard(Path(config)), histograms) as topics:
+        positions = topics.starts(between.since_ms)
+        assembly = Assembly(topics.histogram_of)
+        while True:
+            for _, found in topics.snapshots(positions, assembly):
+                if between.contains(found.end):
+                    yield found
+            if not follow:
+                return
+            time.sleep(_FOLLOW_S)
+            topics.look()
+
+
+def latest(config: str | Path, *histograms: str) -> dict[Stream, Snapshot]:
+    """Return the newest snapshot of each histogram and stream key of the newest ticks."""
+    with open_topics(load_dashboard(Path(config)), histograms) as topics:
+        found: dict[Stream, Snapshot] = {}
+        for one in topics.newest():
+            before = found.get(one.stream)
+            if before is None or before.end <= one.end:
+                found[one.stream] = one
+        return dict(sorted(found.items()))
+
+
+class Between(NamedTuple):
+    """Ticks with `since_ms` < end <= `until_ms`; None: no bound."""
+
+    since_ms: int | None
+    until_ms: int | None
+
+    @classmethod
+    def of(
+        cls,
+        since: str | int | None,
+        until: str | int | None,
+        names: tuple[str, str] = ("since", "until"),
+    ) -> Self:
+        first, last = (
+            None if at is None else parse_time(name, str(at))
+            for name, at in zip(names, (since, until), strict=True)
+        )
+        if first is not None and last is not None and first >= last:
+            raise SettingsError(f"{names[0]} {since}, {names[1]} {until}: an empty range")
+        return cls(first, last)
+
+    def contains(self, end_ms: int) -> bool:
+        after = self.since_ms is None or end_ms > self.since_ms
+        return after and (self.until_ms is None or end_ms <= self.until_ms)
+
+
+class Assembly:
+    """Puts the pages of snapshots together."""
+
+    def __init__(self, histogram_of: Mapping[str, str]) -> None:
+        self._histogram_of = histogram_of
+        self._pages = {topic: Pages(UNFINISHED_MAX) for topic in histogram_of}
+
+    def receive(self, where: Partition, message: Message) -> Snapshot | None:
+        """Return the snapshot that a record completes, if it does; refuse any other record."""
+        pages = self._pages[where[0]]
+        if len(pages) >= UNFINISHED_MAX:
+            raise InvalidSnapshot(f"{where[0]}: {UNFINISHED_MAX:,} snapshots lack pages")
+        try:
+            seen = pages.receive(self._histogram_of[where[0]], message.value())
+            return None if seen is None else typed(seen)
+        except InvalidSnapshot as error:
+            place = f"{where[0]}[{where[1]}] offset {message.offset()}"
+            raise InvalidSnapshot(f"{place}: {error}") from None
+
+
+def typed(seen: SeenSnapshot) -> Snapshot:
+    """Return a snapshot with typed fields; refuse one whose fields are of other types."""
+    try:
+        found = _SNAPSHOTS.decode(seen.json)
+    except msgspec.DecodeError as error:  # its message names fields and types only
+        raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
+    further = {name: one for name, one in orjson.loads(seen.json).items() if name not in _TYPED}
+    return msgspec.structs.replace(found, further=further)
+
+
+class Topics:
+    """Topics of histograms; `bounds` has the first offset and the end of each partition."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        existing: Mapping[str, ExistingTopic],
+        histogram_of: Mapping[str, str],
+    ) -> None:
+        self._consumer, self.existing, self.histogram_of = consumer, existing, histogram_of
+        self.look()
+
+    def look(self) -> None:
+        """Look at the bounds; `read` ends at these."""
+        parts = [
+            (one.name, part) for one in self.existing.values() for part in range(one.partitions)
+        ]
+        self.bounds = {where: bounds_of(self._consumer, *where) for where in parts}
+
+    def starts(self, since_ms: int | None = None) -> dict[Partition, int]:
+        """Return the offsets of the first ticks that end after `since_ms`: a record's time."""
+        starts = {where: low for where, (low, _) in self.bounds.items()}
+        if since_ms is None:
+            return starts
+        filled = [where for where, (low, high) in self.bounds.items() if low < high]
+        asked = [TopicPartition(*where, since_ms) for where in filled]
+        for answer in self._consumer.offsets_for_times(asked, timeout=_ASK_S) if asked else ():
+            where = answer.topic, answer.partition
+            # There may be none: -1. The embedded cluster cannot look up a time and returns the end.
+            if answer.offset < self.bounds[where][1]:
+                starts[where] = max(starts[where], answer.offset)
+        return starts
+
+    def read(self, positions: dict[Partition, int]) -> Iterator[FetchedChunk]:
+        """Yield records from `positions` to the ends, and move `positions` past them."""
+        ends = {where: high for where, (_, high) in self.bounds.items()}
+        spans = {where: (at, ends[where]) for where, at in positions.items() if at < ends[where]}
+        # A page may have a megabyte, as an event may.
+        for chunk in read_spans(self._consumer, spans, most=EVENTS):
+            positions[chunk.where] = chunk.position
+            yield chunk
+
+    def newest(self) -> Iterator[Snapshot]:
+        """Yield the snapshots of the newest tick of each partition."""
+        size = _TAIL
+        while True:
+            starts = {where: max(low, high - size) for where, (low, high) in self.bounds.items()}
+            found: dict[Partition, list[Snapshot]] = {where: [] for where in starts}
+            for where, one in self.snapshots(dict(starts), Assembly(self.histogram_of)):
+                found[where].append(one)
+            # The first of a tail may be the rest of a tick, or of a snapshot's pages.
+            if all(
+                starts[where] == self.bounds[where][0] or len({one.end for one in many}) > 2
+                for where, many in found.items()
+            ):
+                break
+            size *= 10
+        for many in found.values():
+            last = max((one.end for one in many), default=0)
+            yield from (one for one in many if one.end == last)
+
+    def snapshots(
+        self, positions: dict[Partition, int], assembly: Assembly
+    ) -> Iterator[tuple[Partition, Snapshot]]:
+        """Yield snapshots with the partition of their last record; see `read`."""
+        for where, messages, _, _ in self.read(positions):
+            for message in messages:
+                if (found := assembly.receive(where, message)) is not None:
+                    yield where, found
+
+
+@contextmanager
+def open_topics(settings: DashboardSettings, histograms: Collection[str] = ()) -> Iterator[Topics]:
+    """Yield the topics of some histograms (none: of all); refuse those that do not exist."""
+    there = {one.name: one.topic for one in settings.histograms}
+    for name in histograms:
+        if name not in there:
+            raise SettingsError(
+                f"histogram {name}: not in the settings file; it has {', '.join(there)}"
+            )
+    histogram_of = {there[name]: name for name in histograms or there}
+    existing = describe(settings.connection, histogram_of)
+    for topic in histogram_of:
+        if topic not in existing:
+            raise SettingsError(
+                f"no such topic on {settings.connection.bootstrap}: {topic}; "
+                "`quietcount topics --create` makes it, or this principal may not see it"
+            )
+    with reader(settings.connection) as consumer:
+        yield Topics(consumer, existing, histogram_of)

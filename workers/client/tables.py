@@ -1,0 +1,73 @@
+"""Snapshots as rows: a DuckDB relation, which any DataFrame library takes."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import duckdb
+import msgspec
+import numpy as np
+
+from workers.client.reading import Item, Snapshot
+from workers.dashboard.store.writing import object_column
+
+
+def table(found: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
+    """Return a row for each item; one without item for a tick that shows none, or an answer.
+
+    `.df()` makes a pandas DataFrame of it, `.pl()` one of polars, `.to_arrow_table()` a table of
+    pyarrow; all of them take SQL expressions first, as in `.filter("count > 100")`.
+    """
+    many = list(found)
+    # A snapshot without items has one row.
+    shown = [one.items or (Item("", 0),) for one in many]
+    rows = np.array([len(items) for items in shown], np.int64)
+    hidden = np.repeat([not one.items for one in many], rows).astype(bool)
+    items = list(chain.from_iterable(shown))
+    labels = object_column([label for label, _ in items])
+    labels[hidden] = None
+    counts = np.array([count for _, count in items], np.int64)
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        name: np.repeat(column, rows) for name, column in _heads(many)
+    }
+    columns |= {"item": labels, "count": np.ma.masked_array(counts, hidden)}
+    database = duckdb.connect(":memory:")
+    database.execute("set TimeZone = 'UTC'")
+    database.register("columns", columns)
+    database.execute(f"create table snapshots as select {_SELECT} from columns")
+    database.unregister("columns")
+    return database.table("snapshots")
+
+
+_TEXTS = ("histogram", "key", "id", "mechanism")
+_NUMBERS = ("epoch", "tick", "start", "end")
+_PROMISE = ("rho", "epsilon", "delta")
+_SELECT = """
+    histogram::varchar as histogram, "key"::varchar as "key", id::varchar as id,
+    epoch::bigint as epoch, tick::bigint as tick, "start"::bigint as "start", "end"::bigint as "end",
+    make_timestamptz("start" * 1000) as start_time, make_timestamptz("end" * 1000) as end_time,
+    item::varchar as item, "count"::bigint as "count", sd::double as sd, threshold::double as threshold,
+    mechanism::varchar as mechanism, unit::varchar as unit,
+    rho::double as rho, epsilon::double as epsilon, delta::double as delta, rest::varchar as rest"""
+
+
+def _heads(many: list[Snapshot]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield the columns that all rows of a snapshot share."""
+    for name in _TEXTS:
+        yield name, object_column([getattr(one, name) for one in many])
+    yield "unit", object_column([one.guarantee.unit for one in many])
+    yield "rest", object_column([_rest(one) for one in many])
+    for name in _NUMBERS:
+        yield name, np.array([getattr(one, name) for one in many], np.int64)
+    for name in _PROMISE:
+        yield name, np.array([getattr(one.guarantee, name) for one in many], np.float64)
+    for name in ("sd", "threshold"):
+        values = [getattr(one, name) for one in many]
+        missing = [value is None for value in values]
+        yield name, np.ma.masked_array([value or 0.0 for value in values], missing, np.float64)
+
+
+def _rest(one: Snapshot) -> str | None:
+    lists = {"edges": one.edges, "quantiles": one.quantiles, "windows": one.windows}
+    rest = {name: values for name, values in lists.items() if values} | one.further
+    return msgspec.json.encode(rest).decode() if rest else None

@@ -1,0 +1,64 @@
+"""State of an export: the selection, and the next offset of every partition.
+
+It is committed with the rows that it covers: a run that is killed anywhere leaves each row once.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import duckdb
+import msgspec
+
+from workers.runtime.errors import SettingsError
+
+_LOCK = ".lock"
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of an output; `histograms` is empty for all of the settings."""
+
+    worker: str
+    format: str
+    histograms: tuple[str, ...]
+    since_ms: int | None
+    until_ms: int | None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A topic, and the next offset of each of its partitions."""
+
+    topic_id: str | None
+    next: dict[int, int]
+
+
+class State(msgspec.Struct, frozen=True):
+    selection: Selection
+    topics: dict[str, Progress]
+
+
+class Output(Protocol):
+    def load(self) -> State | None:
+        """Return the state of the last commit, None before the first."""
+
+    def commit(self, rows: duckdb.DuckDBPyRelation, state: State) -> None:
+        """Add rows and their state in one step: a crash keeps both or neither."""
+
+
+@contextmanager
+def locked(directory: Path, marker: str) -> Iterator[None]:
+    """Lock a directory, made if missing, that is empty or has the `marker` of an export."""
+    directory.mkdir(parents=True, exist_ok=True)
+    there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
+    if there and marker not in there:
+        raise SettingsError(
+            f"--output {directory}: not empty, and no export of this format; give another directory"
+        )
+    with (directory / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(f"--output {directory}: another export writes there now") from None
+        yield
