@@ -214,21 +214,32 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
 @cli.command()
 @config_option
 @flag("--json", "as_json", help="Print one JSON object (docs/plan.md) instead of text.")
-@option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
+@option(
+    "--report",
+    type=PATH,
+    metavar="DIR",
+    help="Also write into DIR promise.html, one sheet to be signed, and plan.html, with charts.",
+)
+@option(
+    "--since",
+    type=PATH,
+    metavar="OLD",
+    help="With --report: say what changed since this settings file.",
+)
 @flag("--force", help="With --report: write into DIR even if it is not empty.")
-def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
+def plan(config: Path, as_json: bool, report: Path | None, since: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
     Prints the guarantee, the noise and thresholds over the ticks, the expected error, the memory,
     and other counters and mechanisms at the same budget. Reads only the settings: no Kafka, no
     key file, no events.
     """
-    if force and report is None:
-        raise click.UsageError("--force goes with --report DIR")
-    settings = _load(config)
+    if report is None and (force or since is not None):
+        raise click.UsageError("--since and --force go with --report DIR")
+    settings, old = _load(config), None if since is None else _load(since)
     from workers.commands.plan import show_plan
 
-    return show_plan(settings, as_json=as_json, report=report, force=force)
+    return show_plan(settings, as_json=as_json, report=report, since=old, force=force)
 
 
 @cli.command()
