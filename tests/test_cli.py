@@ -83,6 +83,16 @@ def test_every_command_explains_its_options(command: str, options: str, capsys: 
     assert all(option in out for option in options.split())
 
 
+@pytest.mark.parametrize("command", ["", "key "])
+def test_the_list_of_commands_is_not_cut(
+    command: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert execute([*command.split(), "--help"]) == 0
+    _, _, commands = capsys.readouterr().out.partition("Commands:")
+    assert commands.strip() and "..." not in commands
+
+
 def test_help_loads_nothing_heavy() -> None:
     """Help must answer at once; numpy and the Kafka clients take most of a second to load."""
     code = (

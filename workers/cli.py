@@ -183,7 +183,10 @@ def _exit_on_early_sigterm() -> Iterator[None]:
 def demo(
     seconds: int | None, rate: int, port: int | None, bootstrap: str | None, picture: Path | None
 ) -> int:
-    """Show live private histograms beside the exact ones, here and in a browser."""
+    """Show live private histograms beside the exact ones.
+
+    They are shown here, and on a page.
+    """
     _hide_client_logs()
     from workers.commands.demo.session import run_demo
 
@@ -195,7 +198,7 @@ def demo(
 @flag("--create", help="Create missing topics of the worker's own; never alters existing ones.")
 @flag("--events-topic", help="With --create: create a missing events topic as well.")
 def topics(config: Path, create: bool, events_topic: bool) -> int:
-    """Show the topics the worker needs, and their state on the cluster.
+    """Show the topics that the worker needs, and their state.
 
     Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
     --create a missing events topic is reported but no error: producers may create it later.
@@ -211,21 +214,32 @@ def topics(config: Path, create: bool, events_topic: bool) -> int:
 @cli.command()
 @config_option
 @flag("--json", "as_json", help="Print one JSON object (docs/plan.md) instead of text.")
-@option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
+@option(
+    "--report",
+    type=PATH,
+    metavar="DIR",
+    help="Also write into DIR promise.html, one sheet to be signed, and plan.html, with charts.",
+)
+@option(
+    "--since",
+    type=PATH,
+    metavar="OLD",
+    help="With --report: say what changed since this settings file.",
+)
 @flag("--force", help="With --report: write into DIR even if it is not empty.")
-def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
+def plan(config: Path, as_json: bool, report: Path | None, since: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
     Prints the guarantee, the noise and thresholds over the ticks, the expected error, the memory,
     and other counters and mechanisms at the same budget. Reads only the settings: no Kafka, no
     key file, no events.
     """
-    if force and report is None:
-        raise click.UsageError("--force goes with --report DIR")
-    settings = _load(config)
+    if report is None and (force or since is not None):
+        raise click.UsageError("--since and --force go with --report DIR")
+    settings, old = _load(config), None if since is None else _load(since)
     from workers.commands.plan import show_plan
 
-    return show_plan(settings, as_json=as_json, report=report, force=force)
+    return show_plan(settings, as_json=as_json, report=report, since=old, force=force)
 
 
 @cli.command()
@@ -241,8 +255,11 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 )
 @flag("--json", "as_json", help="Print one JSON object (docs/budget.md) instead of text.")
 def budget(configs: tuple[Path, ...], as_json: bool) -> int:
-    """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
-    total; of several workers on the same events also together."""
+    """Show the budget spent so far, and what a ceiling still allows.
+
+    By histogram, generation and epoch, and what it promises in total; of several workers on the
+    same events also together.
+    """
     settings = [_load(config) for config in configs]
     _hide_client_logs()
     from workers.commands.budget import show_budget
@@ -304,10 +321,11 @@ def replay(
     top: int | None,
     force: bool,
 ) -> int:
-    """Run the histograms over past events: a file, or the events topic.
+    """Run the histograms over past events.
 
-    Its noise is never the worker's. What it reports is exact: for the operator only. Ctrl-C stops
-    it with exit code 130 and keeps the ticks that are complete.
+    They are those of a file, or of the events topic. Its noise is never the worker's. What it
+    reports is exact: for the operator only. Ctrl-C stops it with exit code 130 and keeps the ticks
+    that are complete.
     """
     if topic == (source is not None):
         raise click.UsageError("give either --input FILE or --topic")
@@ -441,9 +459,10 @@ def check(config: Path, records: int, source: str | None) -> int:
 )
 @flag("--retry", help="Send back those that would be accepted now, each once.")
 def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> int:
-    """List rejects by reason, and send back those that would be accepted now.
+    """List rejects by reason, and retry them.
 
-    What --show prints is exact: for the operator only.
+    --retry sends back those that would be accepted now. What --show prints is exact: for the
+    operator only.
     """
     settings = _load_quietly(config)
     from workers.commands.rejects import list_rejects
@@ -500,11 +519,11 @@ def rejects(config: Path, reason: str | None, show: int | None, retry: bool) -> 
 )
 @flag("--yes", help="Do not ask; options not given take the values used without a terminal.")
 def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
-    """Look at a topic and write a settings file for it, with a reason for every line.
+    """Look at a topic, and write a settings file for it.
 
-    Reads the oldest and the newest records of each partition, finds fields to count and the time,
-    and chooses a tick by the rate. Nothing is written to Kafka. What it prints is exact: for the
-    operator only. Exits with 1 if nothing in the topic could be counted.
+    Every line has a reason. Reads the oldest and the newest records of each partition, finds fields
+    to count and the time, and chooses a tick by the rate. Nothing is written to Kafka. What it
+    prints is exact: for the operator only. Exits with 1 if nothing in the topic could be counted.
     """
     if options["registry_options"] and options["registry"] is None:
         raise click.UsageError("--registry goes with --schema-registry URL")
@@ -519,7 +538,7 @@ def init(topic: str, output: Path | None, yes: bool, **options: Any) -> int:
 @config_option
 @click.argument("name")
 def retire(config: Path, name: str) -> int:
-    """End the histogram NAME, which is no longer in the settings.
+    """End a histogram that is no longer in the settings.
 
     What it published stays charged, and its topic stays as it is. It needs the worker's rights on
     Kafka, and no worker of this name may run.
@@ -545,7 +564,10 @@ def key() -> None:
 @key.command("new")
 @click.argument("file", type=PATH)
 def key_new(file: Path) -> int:
-    """Write a new key of 32 random bytes to FILE, readable only by you. Never overwrites a file."""
+    """Write a new key of 32 random bytes to FILE.
+
+    Only you can read it. Never overwrites a file.
+    """
     from workers.commands.key import new_key
 
     click.echo(new_key(file))
@@ -555,9 +577,10 @@ def key_new(file: Path) -> int:
 @key.command("fingerprint")
 @click.argument("file", type=PATH)
 def key_fingerprint(file: Path) -> int:
-    """Print a fingerprint of the key in FILE, which does not reveal the key.
+    """Print a fingerprint of the key in FILE.
 
-    A worker without its key states the fingerprint of the key that it needs.
+    It does not reveal the key. A worker without its key states the fingerprint of the key that it
+    needs.
     """
     from workers.mechanisms.noise.keyed import NoiseKey
     from workers.settings.files import read_key

@@ -27,6 +27,29 @@ def rejects() -> Rejects:
     return Rejects("t.rejects", cast(Any, Place()), Metrics())
 
 
+def test_rejects_are_logged_with_counts_a_line_for_each_reason_at_most_every_30_s(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = rejects()
+
+    def commit(*reasons: str, at_s: float) -> list[str]:
+        caplog.clear()
+        found.add(
+            Records.of([None] * len(reasons)), [Reject(i, why) for i, why in enumerate(reasons)]
+        )
+        found.committed()
+        found.warn(at_s)
+        return [line.partition("records rejected: ")[2] for line in caplog.messages]
+
+    assert commit(*["not JSON"] * 3, "no value", at_s=0.0) == [
+        "no value (1); see topic t.rejects",
+        "not JSON (3); see topic t.rejects",
+    ]
+    assert commit(*["not JSON"] * 4, at_s=29.0) == []
+    assert commit(*["not JSON"] * 2, at_s=30.0) == ["not JSON (6); see topic t.rejects"]
+    assert commit(at_s=99.0) == []
+
+
 def peak_of(records: Records) -> tuple[int, Rejects]:
     """Return the most bytes that it takes to reject all records, and the rejects."""
     found, all_of_them = rejects(), [Reject(i, "no value") for i in range(len(records))]

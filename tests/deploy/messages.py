@@ -55,7 +55,7 @@ VIEWS = "workers/mechanisms/config/views.py"
 GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
-    "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
+    "workers/kafka/clients.py": {"forbidden", "_unknown_option", "_REFUSED"},
     "workers/pipeline/histogram.py": {"removal_refusals"},
     "workers/commands/audit.py": {"_mismatch"},
     "workers/commands/topics.py": {"_no_events"},

@@ -29,6 +29,22 @@ def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
         Connection("a:1", {name: "x"})
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("security.protocl", 'did you mean "security.protocol"'),
+        ("sasl.usrname", 'did you mean "sasl.username"'),
+        ("fetch.wait.max", 'did you mean "fetch.wait.max.ms"'),
+        ("xyzzy", "its documentation lists them"),
+    ],
+)
+def test_an_option_that_librdkafka_does_not_know_is_named_with_the_nearest(
+    name: str, hint: str
+) -> None:
+    with pytest.raises(SettingsError, match=rf"kafka\.client\.{name}: .*{hint}"):
+        Connection("a:1", {name: "x"}).consumer()
+
+
 def test_secrets_are_not_in_the_repr() -> None:
     assert "hush" not in repr(Connection("a:1", SASL))
 

@@ -183,6 +183,9 @@ def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_ba
     said = "'other' is no longer in the settings.*: quietcount retire -c FILE other"
     with pytest.raises(StateRefused, match=said):
         partition.restart()
+    partition.configs = [unk(), unk(name="renamed")]
+    with pytest.raises(StateRefused, match=f"{said}. If 'renamed' is a new name for it"):
+        partition.restart()
     partition.configs = [unk(), unk(name="other")]
     partition.go_on(messages)
     partition.release_all()

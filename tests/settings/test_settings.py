@@ -208,7 +208,7 @@ REFUSALS = [
     (changed('keys = ["s1", "s2"]', "keys = []"), 'keys = [] ... "public"'),
     (changed('["s1", "s2"]', '["s1", "s1"]'), 'keys holds "s1" more than once'),
     (changed('"s2"', f'"{"é" * 513}"'), "keys holds ... 1,026 bytes ... at most 1,024"),
-    (changed("unk_base", "unkbase"), '"unkbase" ... one of bounded_max ... unk_base'),
+    (changed("unk_base", "unkbase"), '"unkbase" ... did you mean "unk_base" ... one of'),
     (changed('mechanism = "unk_base"', ""), "mechanism is missing ... one of bounded_max"),
     (changed('"unk_base"', '"known_base"'), "domain_file ... domain ... exactly one"),
     (changed('name = "products"', ""), "histogram 1: name is missing ... lower-case"),

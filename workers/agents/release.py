@@ -11,6 +11,7 @@ time. So a new generation begins after every tick complete at take-over, release
 A histogram's first epoch is recorded before its first tick, so that this is known of every one.
 """
 
+import logging
 import math
 import time
 from collections import Counter
@@ -33,6 +34,8 @@ from workers.runtime.traces import HEADER
 
 _HEADERS_BYTES = 256
 
+logger = logging.getLogger(__name__)
+
 
 class ReleaseShard(Shard):
     stage = RELEASE
@@ -53,6 +56,7 @@ class ReleaseShard(Shard):
         self._commit_gap_s = commit_gap_s([histogram.lane for histogram in merge.histograms])
         self._released_s, self._grace_ms = -math.inf, grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
+        self._topic_of = {name: topic for topic, name in self._name_of.items()}
 
     def open(self) -> None:
         if self.partition >= self.merge.owners:
@@ -169,6 +173,9 @@ class ReleaseShard(Shard):
             sizes[name] += len(snapshot.value)
         for name, number in numbers.items():
             self.metrics.snapshots.labels(name).inc(number)
+            if self.metrics.begins_to_publish(name):
+                told = "histogram %s: first snapshot published since the start, on topic %s"
+                logger.info(told, name, self._topic_of[name])
             self.metrics.snapshot_bytes.labels(name).inc(sizes[name])
 
 

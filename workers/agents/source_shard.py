@@ -5,6 +5,7 @@ the resume offset. It happens when a tick closes, every `commit_interval`, or if
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from workers.pipeline.sources import (
 )
 from workers.pipeline.watermark import Watermark
 from workers.runtime.errors import SourcesGrown, StateRefused
-from workers.runtime.logs import json_fields
+from workers.runtime.logs import REPEAT_S, json_fields
 from workers.runtime.metrics import Metrics
 from workers.runtime.printing import iso_time
 from workers.runtime.sizes import Change
@@ -59,6 +60,8 @@ class Rejects:
         self.messages: list[Outgoing] = []
         self.nbytes = 0
         self._reasons: Counter[str] = Counter()
+        self._unsaid: Counter[str] = Counter()
+        self._said_s: dict[str, float] = {}
 
     @property
     def full(self) -> bool:
@@ -82,15 +85,23 @@ class Rejects:
             self._reasons[reject.reason] += 1
 
     def committed(self) -> None:
-        if not self.messages:
-            return
-        reasons, (topic, partition) = sorted(self._reasons), self._place.log
-        fields = json_fields(event="rejected", topic=topic, partition=partition, reasons=reasons)
-        parts = self._place, ", ".join(reasons), self._topic
-        logger.warning("%s: records rejected: %s; see topic %s", *parts, extra=fields)
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
+        self._unsaid += self._reasons
         self.messages, self.nbytes, self._reasons = [], 0, Counter()
+
+    def warn(self, now_s: float) -> None:
+        """Log the committed rejects, a line for each reason, each at most every `REPEAT_S`."""
+        for reason, n in sorted(self._unsaid.items()):
+            if now_s - self._said_s.get(reason, -math.inf) < REPEAT_S:
+                continue
+            topic, partition = self._place.log
+            about = {"topic": topic, "partition": partition, "reason": reason, "records": n}
+            fields = json_fields(event="rejected", **about)
+            parts = self._place, reason, n, self._topic
+            logger.warning("%s: records rejected: %s (%d); see topic %s", *parts, extra=fields)
+            self._said_s[reason] = now_s
+            del self._unsaid[reason]
 
 
 P = TypeVar("P", bound=SourceProgress)
@@ -197,6 +208,7 @@ class SourceShard(Shard):
         self.idle()
 
     def idle(self) -> None:
+        self._rejects.warn(time.monotonic())
         if self._growing:
             self._join()
         nothing_new = self.offset == self.committed and not self._clock.has_closed_tick()
@@ -225,3 +237,4 @@ class SourceShard(Shard):
         self.transact(messages, changes, progress.offset, forwarded)
         self._set_stored, self._joining = True, False
         self._rejects.committed()
+        self._rejects.warn(time.monotonic())

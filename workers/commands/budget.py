@@ -9,8 +9,9 @@ from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
 from workers.privacy import spending
 from workers.privacy.ceiling_guard import OtherWorkers, topics_overlap
+from workers.privacy.outlook import Outlook
 from workers.privacy.phrasing import cautions
-from workers.privacy.total import Charge, loss_caption, loss_table
+from workers.privacy.total import DAY_MS, Charge, loss_caption, loss_table
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import Printer, ProgressLine, iso_time, plural, print_json
 from workers.settings.durations import format_duration
@@ -210,9 +211,37 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
         verdict = "fits" if one.fits else "does not fit: the worker ends before it"
         epoch = f"epoch {one.epoch:,}{begins}"
         say.line(f"next of {one.histogram}: {epoch}, which makes {epsilon}: {verdict}", 2)
+    if left.outlook is not None:
+        _outlook(left.outlook, say)
     if left.other_workers:
         others = ", ".join(left.other_workers)
         say.line(f"counted with it, since they count the same events: {others}", 2)
+
+
+def _outlook(outlook: Outlook, say: Printer) -> None:
+    if outlook.until is None:
+        say.line("the worker may run on without end: no period will come above the ceiling", 2)
+        for one in outlook.seconds:
+            second = f"a second histogram like {one.histogram} beside it"
+            if one.epsilon is None:
+                say.line(f"{second} does not fit, whatever its epsilon", 2)
+            else:
+                say.line(f"{second} fits with an epsilon of at most {one.epsilon:g}", 2)
+    else:
+        days = (outlook.until - outlook.newest) / DAY_MS
+        within = f"{iso_time(outlook.until)}, {days:.3g} days after its newest tick"
+        if outlook.epoch is None:
+            say.line(f"the worker may run on at least until {within}", 2)
+        elif outlook.until <= outlook.newest:
+            said = f"epoch {outlook.epoch:,} of {outlook.histogram} does not fit"
+            say.line(f"the worker may not run on: {said}", 2)
+        else:
+            ends = f"it ends before epoch {outlook.epoch:,} of {outlook.histogram}"
+            say.line(f"the worker may run on until {within}: {ends}, which does not fit", 2)
+    say.line(
+        "that is if the histograms of these settings all run on, and no other worker begins an epoch",
+        2,
+    )
 
 
 def _unseen(budget: spending.Budget) -> Iterator[str]:
@@ -223,7 +252,9 @@ def _unseen(budget: spending.Budget) -> Iterator[str]:
             yield "a person with many events pays for each of them; histograms that continue charge later events alike"
         else:
             yield "every further epoch of a running histogram adds its price"
-    if budget.ceiling is not None:
+    if budget.ceiling is None:
+        yield "there is no ceiling (privacy.max_epsilon), so nothing stops what is still to be spent"
+    else:
         yield (
             "the ceiling counts other workers on the same events as well, where their state is on "
             "this cluster and may be read; the total above is of this one"

@@ -11,8 +11,13 @@ from workers.runtime.printing import print_json
 from workers.settings.settings import Settings
 
 
-def show_plan(settings: Settings, *, as_json: bool, report: Path | None, force: bool) -> int:
-    """Print the plan; write a page with charts to the directory `report`, if given."""
+def show_plan(
+    settings: Settings, *, as_json: bool, report: Path | None, since: Settings | None, force: bool
+) -> int:
+    """Print the plan; write pages to the directory `report`, if given: the promise, and charts.
+
+    The promise is compared with that of the settings `since`, if given.
+    """
     if report is not None:
         from workers.replay.backtest.results import prepare
 
@@ -21,8 +26,10 @@ def show_plan(settings: Settings, *, as_json: bool, report: Path | None, force: 
     plan = make_plan(settings)
     if report is not None:
         from workers.replay.report.plan import write_plan_report
+        from workers.replay.report.promise import write_promise
 
         write_plan_report(report, plan)
+        write_promise(report, settings, plan, epsilon, since)
     if as_json:
         print_json(plan)
     else:

@@ -170,6 +170,8 @@ class _ViewProjection(Frozen):
         kept = [value for value in found if value is not None] if self._empty else found
         if not all(map(self._fits, kept)):
             name = _name(Path(self._view.items.steps))
+            if None in kept:
+                raise _Rejected(f"field {name} has an item that is null")
             raise _Rejected(f"field {name} has an item that is not {self._kind}")
         return [self._label(value) for value in kept], [1] * len(kept)
 
@@ -320,6 +322,8 @@ def _field(record: Mapping[str, Any], path: Path) -> Any:
 def _required(value: Any, path: Path) -> Any:
     if value is _ABSENT:
         raise _Rejected(f"missing field {_name(path)}")
+    if value is None:
+        raise _Rejected(f"field {_name(path)} is null")
     return value
 
 

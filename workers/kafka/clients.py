@@ -5,11 +5,14 @@ aiokafka and refuses the others, so no client connects with less security than c
 OAUTHBEARER all clients share one source of tokens (`tokens`).
 """
 
+import ctypes
+import difflib
 import logging
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.errors import KafkaError as ConsumerError
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, cimpl
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 from faust.auth import GSSAPICredentials, OAuthCredentials, SASLCredentials, SSLCredentials
 
@@ -46,6 +49,8 @@ _TRANSLATED = (
     "sasl.password",
     "sasl.kerberos.service.name",
 )
+
+_UNKNOWN_OPTION = re.compile(r'No such configuration property: "(.+)"')
 
 #: Errors that waiting does not cure, with advice.
 _REFUSED = MappingProxyType(
@@ -165,15 +170,17 @@ class Connection:
 
     def _create(self, kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
         """Create a client; with OAUTHBEARER that takes a second, and needs a token."""
-        if self.tokens is None:
-            return kind(config)
         try:
-            self.tokens.get()
+            if self.tokens is not None:
+                self.tokens.get()
             return kind(config)
         except KafkaAway as error:
             reason = str(error)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.SASL_AUTHENTICATION_FAILED:
+            if (unknown := _UNKNOWN_OPTION.match(error.args[0].str())) is not None:
+                raise SettingsError(_unknown_option(unknown[1])) from None
+            refused = error.args[0].code() == KafkaError.SASL_AUTHENTICATION_FAILED
+            if self.tokens is None or not refused:
                 raise
             reason = self.tokens.failure or _line(error.args[0])
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason, retriable=True))
@@ -250,6 +257,22 @@ class _TokenLog:
         text = message % args if args else message
         if "SASL" not in text or not self.tokens.is_failing:
             self.logger.log(level, "%s", text)
+
+
+def _unknown_option(name: str) -> str:
+    near = difflib.get_close_matches(name, {*_TRANSLATED, *_option_names()}, 1)
+    hint = f'did you mean "{near[0]}"?' if near else "its documentation lists them"
+    return f"kafka.client.{name}: librdkafka has no such option; {hint}"
+
+
+def _option_names() -> Iterator[str]:
+    """Yield librdkafka's options that have a default, which it does not tell Python."""
+    with suppress(OSError, AttributeError):
+        library, number = ctypes.CDLL(cimpl.__file__), ctypes.c_size_t()
+        new, dump = library.rd_kafka_conf_new, library.rd_kafka_conf_dump
+        new.restype, dump.restype = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
+        pairs = dump(ctypes.c_void_p(new()), ctypes.byref(number))
+        yield from ((pairs[i] or b"").decode() for i in range(0, number.value, 2))
 
 
 def _refusal(errors: list[KafkaError]) -> KafkaError | None:

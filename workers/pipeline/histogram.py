@@ -63,13 +63,23 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
 def removal_refusals(
     stored: Mapping[str, HistogramProgress], names: Collection[str]
 ) -> Iterator[str]:
-    """Yield a refusal for every stored histogram that has published and is not among `names`."""
-    for name, life in stored.items():
-        if name not in names and life.next is not None:
-            yield (
-                f"histogram {name!r} is no longer in the settings, but its state exists: put it back to continue where it was, "
-                f"or end it for good: quietcount retire -c FILE {name}"
-            )
+    """Yield a refusal for every stored histogram that has published and is not among `names`.
+
+    If one left and one has come, the refusal says that this may be a new name for it.
+    """
+    left = [name for name, life in stored.items() if name not in names and life.next is not None]
+    come = [name for name in names if name not in stored]
+    renamed = (
+        f". If {come[0]!r} is a new name for it: noise, topic and charges go by the name, so it would begin again, "
+        "and be charged again"
+        if len(left) == len(come) == 1
+        else ""
+    )
+    for name in left:
+        yield (
+            f"histogram {name!r} is no longer in the settings, but its state exists: put it back to continue where it was, "
+            f"or end it for good: quietcount retire -c FILE {name}{renamed}"
+        )
 
 
 def flatten(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -330,9 +330,9 @@ def check_ceiling(
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
-    if mechanisms is None:
-        mechanisms = [mechanism_of(config, ceiling.unit) for config in settings.histograms]
-    charges = _charges(settings, settings.histograms, mechanisms)
+    configs = settings.histograms
+    built = mechanisms or [mechanism_of(config, ceiling.unit) for config in configs]
+    charges = _charges(settings, configs, built)
     _, _, epsilon, counts = _worst(ceiling, charges)
     if ceiling.holds(epsilon):
         return epsilon
@@ -349,6 +349,17 @@ def mechanism_of(config: HistogramConfig, unit: str) -> Mechanism:
         return build(config, unit)
     except ValueError as error:
         raise SettingsError(f"{config.where()}{error}") from error
+
+
+def charges_in(settings: Settings, configs: Sequence[HistogramConfig]) -> list[Charge]:
+    """Return the charges of an epoch of each; raise SettingsError as `mechanism_of`."""
+    unit = settings.privacy.unit
+    return _charges(settings, configs, (mechanism_of(config, unit) for config in configs))
+
+
+def endures(ceiling: Ceiling, charges: Sequence[Charge]) -> bool:
+    """Return whether all of `charges` may go on without end, however their epochs lie."""
+    return ceiling.holds(_worst(ceiling, charges).epsilon)
 
 
 def _charges(

@@ -44,6 +44,7 @@ from workers.privacy.ceiling import (
     merge,
     parts_of,
 )
+from workers.privacy.outlook import Outlook, outlook_of
 from workers.privacy.plan.model import Record, Share, Span
 from workers.privacy.total import (
     EVER,
@@ -130,7 +131,7 @@ class NextEpoch(Record, frozen=True, kw_only=True):
 
 
 class RemainingBudget(Record, frozen=True, kw_only=True):
-    """The ceiling, and the `rho_left` that still fits into the fullest period.
+    """The ceiling, the `rho_left` that still fits into the fullest period, and what that allows.
 
     `begins`, `ends`, `epsilon` describe that period, among those that touch the newest epochs.
     """
@@ -144,6 +145,7 @@ class RemainingBudget(Record, frozen=True, kw_only=True):
     rho_left: float
     parts: tuple[Counted, ...]
     next: tuple[NextEpoch, ...]
+    outlook: Outlook | None
     other_workers: tuple[str, ...]
 
 
@@ -382,6 +384,7 @@ def remaining_budget(
         rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
         parts=tuple(_counted(one, cost, worker=one.worker != worker) for one, cost in paid),
         next=tuple(_next(ceiling, settings, known, others)),
+        outlook=outlook_of(ceiling, settings, known, others),
         other_workers=tuple(sorted({charge.worker for charge in others})),
     )
 

@@ -1,7 +1,7 @@
 """Read Parquet files, one row group after another.
 
 Columns have the names that the settings give the fields of an event, and the content of a JSON
-event; a null is a missing field. Rows are rejected for the same reasons and in the same order as
+event. Rows are rejected for the same reasons and in the same order as
 JSON events (`EventReader`); only the record size does not apply.
 
 `ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
@@ -602,22 +602,22 @@ class ParquetRows(_ParquetSource):
         if self._user is not None:
             users, wrong_users = digests_of(rows.column(self._user))
         kinds = "string, whole number or boolean"
-        refuse(keys == NULL, f"missing field {self._key!r}")
+        refuse(keys == NULL, f"field {self._key!r} is null")
         refuse(keys == NOT_UTF8, f"field {self._key!r} is not a {kinds}")
-        refuse(~items.present, f"missing field {self._items!r}")
+        refuse(~items.present, f"field {self._items!r} is null")
         if items.amounts is not None:
             reason = f"a count in {self._items!r} is not a non-negative integer"
             refuse(_rows_with(items.amounts == WRONG, lengths), reason)
-        wrong = (codes == NULL) | (codes == NOT_UTF8)
-        reason = f"field {self._items!r} has an item that is not a {kinds}"
-        refuse(_rows_with(wrong, lengths), reason)
+        wrong_item = f"field {self._items!r} has an item that is"
+        refuse(_rows_with(codes == NULL, lengths), f"{wrong_item} null")
+        refuse(_rows_with(codes == NOT_UTF8, lengths), f"{wrong_item} not a {kinds}")
         if int(times.min(initial=0)) < 0:
-            refuse(missing(rows.column(self._time)), f"missing {time}")
+            refuse(missing(rows.column(self._time)), f"{time} is null")
             nanoseconds = in_ns(rows.column(self._time))
             refuse(nanoseconds, f"{time} is not a time in ms: nanoseconds?")
             refuse(times < 0, f"{time} is not a time in ms")
         if self._user is not None:
-            refuse(wrong_users == NULL, f"missing field {self._user!r}")
+            refuse(wrong_users == NULL, f"field {self._user!r} is null")
             reason = f"field {self._user!r} is not a string or a whole number"
             refuse(wrong_users == NOT_UTF8, reason)
             refuse(wrong_users == TOO_LONG, "label too long")

@@ -19,7 +19,17 @@ REPEAT_S = 30.0
 #: Loggers that alternate between states, so a repeated line is news.
 _NEVER_DROPPED = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
 # Loggers that report every internal step at INFO; their problems are warnings.
-QUIET_LOGGERS = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
+QUIET_LOGGERS = (
+    "aiokafka",
+    "asyncio",
+    "confluent_kafka",
+    "faust",
+    "httpx",
+    "httpx2",
+    "kafka",
+    "librdkafka",
+    "mode",
+)
 
 
 def _without_mode_steps(record: logging.LogRecord) -> bool:

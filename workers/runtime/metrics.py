@@ -169,12 +169,20 @@ class Metrics:
         text = "Times that records had to wait for a schema because the registry did not answer"
         self.registry_waits = counter("schema_registry_waits", text)
         self.rejecting = RejectRate()
+        self._lock, self._publishing = Lock(), set[str]()
         text = "Shards of this worker that a newer owner took over while they were at work"
         self.fenced = counter("fenced", text)
 
     def stage(self, name: str) -> StageMetrics:
         seconds, aborted = self._commit_seconds.labels(name), self._aborted.labels(name)
         return StageMetrics(self._records.labels(name), seconds, aborted)
+
+    def begins_to_publish(self, histogram: str) -> bool:
+        """Return True the first time that this is asked of a histogram."""
+        with self._lock:
+            known = histogram in self._publishing
+            self._publishing.add(histogram)
+        return not known
 
     def expect_histogram(self, name: str) -> None:
         """Create a histogram's counters at zero: alerts do not work on absent series."""

@@ -651,7 +651,9 @@ def _histogram(
         raise ValueError(f"{where}mechanism is missing: {allowed}")
     mechanism = values.pop("mechanism")
     if not isinstance(mechanism, str) or mechanism not in MECHANISMS:
-        raise ValueError(f"{where}mechanism = {display(mechanism)}: {allowed}")
+        close = difflib.get_close_matches(str(mechanism), MECHANISMS, 1)
+        hint = f'did you mean "{close[0]}"? It must be {allowed}' if close else allowed
+        raise ValueError(f"{where}mechanism = {display(mechanism)}: {hint}")
     if values.get("key", events.key) == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]

@@ -45,7 +45,7 @@ def test_the_newest_records_are_looked_at_and_nothing_is_written(
     assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
     shown = capsys.readouterr().out
     assert ends(site) == before
-    for words in ("accepted  60", "rejected  30", "field 'items' is not a string"):
+    for words in ("accepted  60", "rejected  30", "field 'items' is null"):
         assert words in shown
     assert not (tmp_path / "data").exists()
     assert len(of_topics(site.settings, 100_000)) == 600 + 390

@@ -1,6 +1,7 @@
 """Guesses for topics of known shapes, and look-alikes that must not be guessed."""
 
 import random
+import re
 import tomllib
 from collections.abc import Iterable
 from decimal import Decimal
@@ -12,6 +13,7 @@ from tests.commands.init.topics import (
     NOW_MS,
     Answers,
     Event,
+    comments,
     draft_of,
     events,
     iso,
@@ -22,9 +24,9 @@ from workers.commands.init.draft import Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.items import Range, range_between, range_of
-from workers.commands.init.tick_choice import choose_tick, config_of
+from workers.commands.init.tick_choice import choose_tick, config_of, rate_of
 from workers.commands.init.times import grace_of
-from workers.commands.init.writing import worker_name
+from workers.commands.init.writing import histogram_name, worker_name
 from workers.mechanisms.registry import build
 
 
@@ -54,9 +56,9 @@ GUESSED = {
     "flights": "items: dest, key: origin, timestamp: departed iso",
     "orders": "items: order.lines[].sku, count: order.lines[].qty, key: order.shop, "
     "timestamp: created s, where: type purchase",
-    "web-log": "items: path, key: method, timestamp: ts ms",
+    "web-log": "items: path, timestamp: ts ms",
     "sensors": "items: value, key: type, timestamp: at us, range: { from = 0, to = 70, count = 14 }",
-    "users": "items: tags, key: action, timestamp: context.when iso",
+    "users": "items: tags, timestamp: context.when iso",
 }
 
 
@@ -142,8 +144,54 @@ def test_ids_prose_and_serial_numbers_are_not_items() -> None:
 def test_events_without_items_count_if_no_condition_separates_them() -> None:
     records: list[Event] = [{"tags": ["a", "b"][: i % 3]} if i % 4 else {} for i in range(200)]
     draft = of(records)
-    assert said(draft) == {"items": "tags", "empty": "True"}
+    assert said(draft) == {"items": "tags", "empty": "0.25"}
     assert draft.accepted == 200
+
+
+def messy(number: int) -> list[Event]:
+    """Return events with 15 % nulls, mixed types, accents, and some times of 1970."""
+    rng, found = random.Random(3), []
+    for i in range(number):
+        when = 0 if rng.random() < 0.03 else NOW_MS - 3_600_000 + i * 3_600_000 // number
+        event: Event = {"when": when, "país": rng.choice(["perú", "chile"])}
+        dish = f"dish-{int(rng.triangular(0, 25, 0))}"
+        event["dish"] = rng.randrange(9) if rng.random() < 0.1 else dish
+        event["café"] = None if rng.random() < 0.15 else f"ñ{rng.randrange(25)}"
+        event["price"] = "n/a" if rng.random() < 0.03 else round(rng.uniform(0, 9), 2)
+        if rng.random() < 0.05:
+            del event["dish"]
+        found.append(event)
+    return found
+
+
+def test_messy_events_give_settings_that_say_what_is_rejected() -> None:
+    """Times of 1970 are rejected, and counted as that; a field in 95 % is offered."""
+    records = messy(1_000)
+    text, draft = written(sample_of((None, record) for record in records), {"name_keys": "public"})
+    assert said(draft)["items"] == "dish" and said(draft)["timestamp"] == "when ms"
+    assert {items.name for items in draft.other_items} >= {"café", "price (a number, in buckets)"}
+    dated = sum(record["when"] > 0 for record in records)
+    assert draft.accepted == dated < 1_000
+    lacking = sum(record["when"] > 0 and "dish" not in record for record in records)
+    assert draft.empty == pytest.approx(lacking / dated)
+    assert 'missing = "empty"' in text and "lack the items, or have null there" in comments(text)
+    assert "; the others are rejected" in comments(text)
+    # From event time: about a thousand in the hour, although the records came within a second.
+    assert rate_of(draft) == pytest.approx(1_000 / 3_600, rel=0.05)
+    # The country's name says nothing here, so it is offered only.
+    assert draft.key is None and 'or key = "país"' in text
+
+
+def test_shares_of_kinds_are_of_the_values_there_are() -> None:
+    fields = {str(field.path): field for field in survey(messy(1_000))}
+    assert fields["café"].holds == "text" and 0.1 < fields["café"].nulls / 1_000 < 0.2
+    assert re.fullmatch(r"text \([\d.]+ %\) or whole number \([\d.]+ %\)", fields["dish"].holds)
+    assert fields["price"].numeric and not fields["price"].labels
+
+
+def test_accents_do_not_break_the_name_of_a_histogram() -> None:
+    assert histogram_name(of([{"artículo": f"ñ{i % 5}"} for i in range(60)])) == "articulo"
+    assert histogram_name(of([{"品": f"茶{i % 5}"} for i in range(60)])) == "items"
 
 
 def test_stream_keys_are_named_only_with_permission() -> None:

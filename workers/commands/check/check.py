@@ -74,7 +74,7 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
         say.line(f"{would}: as events without items, which count nothing", 6)
     if why.absent is not None:
         say.line(_near(why.absent, "none of them"), 6)
-    say.one_line(why.example, 6)
+    say.one_line(why.example or "(empty)", 6)
 
 
 def _near(absent: examine.Nearest, who: str = "no record") -> str:
@@ -118,6 +118,10 @@ def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Pri
         say.line("no estimate of its ticks: all events have the same time, or none counts", 2)
     else:
         _expected(one.expected, one, say)
+        if found.times_of_records:
+            say.line(
+                "by the records' own times: too many events if the topic was filled at once", 4
+            )
 
 
 def _users(found: examine.UserContributions, config: HistogramConfig, say: Printer) -> None:

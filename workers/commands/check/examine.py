@@ -23,7 +23,7 @@ import numpy as np
 
 from workers.arrays.types import Longs
 from workers.commands.check.sample import Part, Sample
-from workers.commands.init.fields import walk
+from workers.commands.init.fields import OUTLIERS, walk
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.formats.reader import RecordFormats
 from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
@@ -272,7 +272,8 @@ class HistogramFindings:
 class Findings:
     """Findings on a sample: `skipped` records match no histogram's `where`.
 
-    `why` has the most common reject reason first, `time_hint` a possible problem with the times.
+    `why` has the most common reject reason first, `time_hint` a possible problem with the times,
+    which are the records' own with `times_of_records`.
     """
 
     records: int
@@ -282,6 +283,7 @@ class Findings:
     first_ms: int | None
     last_ms: int | None
     time_hint: str
+    times_of_records: bool
     histograms: tuple[HistogramFindings, ...]
 
     @property
@@ -340,6 +342,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         first_ms=int(times.min()) if accepted else None,
         last_ms=int(times.max()) if accepted else None,
         time_hint=_time_doubt(settings, times),
+        times_of_records=sample.shape.time is None,
         histograms=tuple(
             _findings(settings, config, weighted, absent) for config in settings.histograms
         ),
@@ -465,7 +468,13 @@ def _weights(times_by_part: Sequence[Longs]) -> list[float]:
 
 
 def _span_s(times: Longs) -> float:
-    return (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
+    """Estimate the span from that of nearly all: one event of another year changes no rate."""
+    ordered, steps = np.sort(times), len(times) - 1
+    if steps < 1:
+        return 0.0
+    outliers = int(OUTLIERS * len(times))
+    span_ms = int(ordered[steps - outliers]) - int(ordered[outliers])
+    return span_ms / 1000 * steps / (steps - 2 * outliers)
 
 
 def _concatenated(arrays: Sequence[Longs]) -> Longs:

@@ -150,8 +150,9 @@ def _range(text: str) -> Range:
 def _answers(
     guess: SampleGuesses, keys: str | None, users: bool | None, range_: Range | None, *, ask: bool
 ) -> tuple[str, bool, Range | None]:
-    if ask and keys is None and guess.keys:
-        named = guess.keys[0]
+    fitting = [key for key in guess.keys if key.fits]
+    if ask and keys is None and fitting:
+        named = fitting[0]
         click.echo(
             f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
             f"in the sample there are {plural(len(named.values), 'different value')}: "
@@ -162,7 +163,7 @@ def _answers(
         choices = click.Choice(["public", "declare", "none"])
         keys = click.prompt("May the names be published?", type=choices, default="none")
     keys = keys or "none"
-    found_users = guess.users(guess.keys[0] if guess.keys and keys != "none" else None)
+    found_users = guess.users(fitting[0] if fitting and keys != "none" else None)
     if ask and users is None and found_users:
         user = found_users[0]
         placed = f"The records are placed by {user.setting}, which may name a user: {user.reason}."
@@ -211,11 +212,11 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
         different = f"{field.distinct:,}" if field.labels else ""
         role = [roles.get(str(field.path), "")] if roles else []
         mark = {Form.LIST: "[]", Form.MAP: "{}"}.get(field.form, "")
-        kinds = " or ".join(kind.value for kind, n in field.kinds.most_common() if n)
+        null = f"; null in {percent(field.nulls / field.total)}" if field.nulls else ""
         table.add_row(
             Text(plain(f"{field.path}{mark}")),
             percent(field.share),
-            f"counts by {kinds}" if field.form is Form.MAP else kinds,
+            f"{'counts by ' * (field.form is Form.MAP)}{field.holds}{null}",
             different,
             *role,
             Text(_example(field)),
@@ -243,12 +244,13 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
 
 
 def _example(field: Field) -> str:
-    if field.values and not field.numeric:
-        return _examples(field.values, _EXAMPLES)
-    if field.numbers:
+    found = []
+    if field.whole or field.kinds[Kind.NUMBER]:
         low, high = min(field.numbers), max(field.numbers)
-        return _number(low) if low == high else f"{_number(low)} to {_number(high)}"
-    return ""
+        found.append(_number(low) if low == high else f"{_number(low)} to {_number(high)}")
+    if field.values and not field.whole:
+        found.append(_examples(field.values, _EXAMPLES))
+    return ", ".join(found)
 
 
 def _number(number: float) -> str:

@@ -15,7 +15,7 @@ from workers.commands.init.fields import ConditionGuess, field_label, guess_cond
 from workers.commands.init.formats import CannotGuess, DecodedSample
 from workers.commands.init.items import Candidate, ItemCandidate, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
-from workers.commands.init.times import TimeCandidate, grace_of, times_of
+from workers.commands.init.times import MAX_AHEAD_MS, OLDEST_MS, TimeCandidate, grace_of, times_of
 from workers.events.project import Event, Projection, ViewValues
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
@@ -40,8 +40,9 @@ class Draft:
         time: None: the record's.
         grace: how long a tick stays open, and why.
         key: stream key; None: one histogram for all events.
+        other_keys: fields that could be it.
         user: None if events are protected.
-        empty: whether events without items are events.
+        empty: share of the events that have no items; 0: they are none.
         accepted, skipped: decoded records that are events, and that `where` skips.
         pairs: occurrences of every (stream key, label) in them, within the bounds of an event.
         max_items, max_count, within: the bounds, and the shares of events within them.
@@ -63,7 +64,7 @@ class Draft:
     keys: str
     user: Candidate | None
     users: Sequence[Candidate]
-    empty: bool
+    empty: float
     accepted: int
     skipped: int
     pairs: Counter[tuple[str, str]]
@@ -78,7 +79,7 @@ class SampleGuesses:
 
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         self._sample, self._decoded = sample, decoded
-        self._places = sorted(decoded.objects)
+        self._places, self._latest_ms = sorted(decoded.objects), now_ms + MAX_AHEAD_MS
         self._survey(now_ms)
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
@@ -171,7 +172,7 @@ class SampleGuesses:
         if range_ is not None and self.items.range is not None:
             self.items = replace(self.items, range=range_)
         keys = self.keys
-        key = keys[0] if keys and name_keys != "none" else None
+        key = next((one for one in keys if one.fits and name_keys != "none"), None)
         users = self.users(key)
         user = users[0] if users and protect_users else None
         if protect_users and user is None:
@@ -179,7 +180,7 @@ class SampleGuesses:
             raise CannotGuess(f"--users: {nobody}")
         strict = self._events(self._shape(key, user, empty=False))
         lenient = self._events(self._shape(key, user, empty=True))
-        empty = len(lenient) > len(strict)
+        empty = 1 - len(strict) / len(lenient) if lenient else 0.0
         events = lenient if empty else strict
         views = ((place, event.time, event.views[0]) for place, event in events)
         seen = [(place, at, view) for place, at, view in views if view is not None]
@@ -216,7 +217,7 @@ class SampleGuesses:
             grace=grace_of(by_place, self._partitions),
             range_given=range_ is not None,
             key=key,
-            other_keys=keys[1:] if key is not None else keys,
+            other_keys=[one for one in keys if one is not key],
             keys=name_keys if key is not None else "none",
             user=user,
             users=users,
@@ -232,9 +233,15 @@ class SampleGuesses:
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
         """Return the events among all decoded records, with their places in the sample."""
-        projection = Projection(shape)
-        tried = ((place, projection.event(one)) for place, one in self._decoded.objects.items())
-        return [(place, event) for place, event in tried if not isinstance(event, str)]
+        projection, found = Projection(shape), []
+        for place, one in self._decoded.objects.items():
+            event = projection.event(one)
+            if isinstance(event, str):
+                continue
+            at = self._sample.records[place].time_ms if shape.time is None else event.time
+            if not any(event.views) or OLDEST_MS <= at <= self._latest_ms:
+                found.append((place, event))
+        return found
 
 
 def views_of(

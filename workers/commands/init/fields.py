@@ -36,8 +36,11 @@ def about(number: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
-# Share of the records that a field for every event must be in.
-NEARLY_ALL = 0.99
+# Share of the records that a field for every event must be in, and of its values that must be of
+# the kind that is read: the worker rejects the others.
+NEARLY_ALL = 0.95
+# Share of sampled times or numbers at either end that may be outliers.
+OUTLIERS = 0.005
 # For all records together; later fields are ignored.
 FIELDS_MAX = 2_000
 NAMES_MAX = 5_000
@@ -73,14 +76,16 @@ class Form(StrEnum):
 class Field:
     """Contents of the records at one path. Sensitive: the repr shows no content.
 
-    `records` have a value other than null; `values` counts labels: texts, whole numbers, booleans
-    and an object's names; `column` has the value by the record's place, for ONE only.
+    `records` have a value other than null, `nulls` have null; `values` counts labels: texts, whole
+    numbers, booleans and an object's names; `column` has the value by the record's place, for ONE
+    only.
     """
 
     path: Path
     form: Form
     total: int
     records: int = 0
+    nulls: int = 0
     kinds: Counter[Kind] = dataclasses.field(default_factory=Counter)
     values: Counter[str] = dataclasses.field(default_factory=Counter)
     numbers: list[float] = dataclasses.field(default_factory=list)
@@ -125,8 +130,17 @@ class Field:
     def text(self) -> bool:
         return self._has_only(Kind.TEXT)
 
+    @property
+    def holds(self) -> str:
+        """Return the kinds of the values, with their shares of those if there are several."""
+        kinds = [(kind, n) for kind, n in self.kinds.most_common() if n]
+        if len(kinds) == 1:
+            return kinds[0][0]
+        return " or ".join(f"{kind} ({percent(n / self.number_of_values)})" for kind, n in kinds)
+
     def _has_only(self, *kinds: Kind) -> bool:
-        return 0 < self.number_of_values == sum(self.kinds[kind] for kind in kinds)
+        number = sum(self.kinds[kind] for kind in kinds)
+        return 0 < number >= NEARLY_ALL * self.number_of_values
 
 
 def survey(records: Sequence[object]) -> list[Field]:
@@ -184,6 +198,7 @@ class _Survey:
         self._objects: dict[Steps, _ObjectNames] = {}
         self._fields: dict[tuple[Steps, Form], Field] = {}
         self._paths: dict[Steps, Path | None] = {}
+        self._nulls = Counter[Steps]()
         # The record at hand, and the fields found in it.
         self._place, self._met = 0, set[int]()
 
@@ -198,6 +213,8 @@ class _Survey:
             if isinstance(record, Mapping):
                 self._place, self._met = place, set()
                 self._children(record, ((), None))
+        for (where, _), field in self._fields.items():
+            field.nulls = self._nulls[where]
         return list(self._fields.values())
 
     def _children(self, found: Mapping[str, object], where: Steps) -> None:
@@ -205,8 +222,13 @@ class _Survey:
         if seen is None or (seen.data and where[0]):
             return  # the record itself is always walked: there is nothing else
         for name, value in found.items():
-            if isinstance(name, str) and value is not None:
-                self._value(value, ((*where[0], name), where[1]))
+            if not isinstance(name, str):
+                continue
+            at = (*where[0], name), where[1]
+            if value is not None:
+                self._value(value, at)
+            elif where[1] is None:
+                self._nulls[at] += 1
 
     def _value(self, value: object, where: Steps) -> None:
         inside = where[1] is not None

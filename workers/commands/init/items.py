@@ -19,14 +19,20 @@ from typing import Any
 from aiokafka.partitioner import murmur2
 
 from workers.commands.init import names
-from workers.commands.init.fields import NEARLY_ALL, Field, Form, field_label, percent
+from workers.commands.init.fields import (
+    NEARLY_ALL,
+    OUTLIERS,
+    Field,
+    Form,
+    Kind,
+    field_label,
+    percent,
+)
 from workers.commands.init.names import UserKind
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.runtime.printing import plural
 
-# Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
-_OUTSIDE = 0.005
 _STEPS = 20
 _LARGEST = 1e15
 _SMALLEST = 1e-9
@@ -58,7 +64,7 @@ class Range:
 def range_of(numbers: Sequence[float]) -> Range | None:
     """Return a range of round numbers around nearly all of `numbers`; None if there is none."""
     ordered = sorted(numbers)
-    outside = int(_OUTSIDE * len(ordered))
+    outside = int(OUTLIERS * len(ordered))
     low, high = ordered[outside], ordered[-1 - outside]
     if not _is_usual(low, high):
         return None
@@ -153,7 +159,8 @@ class Candidate:
     """Candidate for the stream key or the user, with a relative likelihood `score`.
 
     `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner` that
-    places the records (None: no known one) and the entity that its name identifies (`who`).
+    places the records (None: no known one) and the entity that its name identifies (`who`). A
+    stream key that does not fit has few values, but no name of something that has a histogram.
     """
 
     setting: str
@@ -162,6 +169,7 @@ class Candidate:
     score: float
     partitioner: str | None = None
     who: UserKind | None = None
+    fits: bool = True
 
     @property
     def means(self) -> str:
@@ -180,7 +188,7 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
         if not (named or field.text or field.name_has(names.ID)):
             continue
         score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
-        found.append(_candidate(field, score))
+        found.append(_candidate(field, score, fits=named))
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = _is_few(len(values), values.total())
@@ -354,12 +362,11 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
     most = max(_FEW, _REPEATED * field.number_of_values)
     repeated = 1 < field.distinct <= most and not _unique(field)
     if field.labels and repeated and not (field.whole and measure):
-        score = 50.0 if field.text else 35.0
-        score = 15.0 if not field.text and not field.whole else score
-        score += _name_score(field) + min(3.0 * math.log10(field.distinct), 9.0)
+        mostly_text = 2 * field.kinds[Kind.TEXT] > field.number_of_values
+        score = 50.0 if mostly_text else 35.0 if field.whole else 15.0
+        score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
-        a = "a text" if field.text else "a whole number" if field.whole else "a value"
-        reason = f"{a}, {where}, with {plural(field.distinct, 'different value')}"
+        reason = f"{field.holds}, {where}, with {plural(field.distinct, 'different value')}"
         yield ItemCandidate(field=field, score=score, reason=reason)
     if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
         return
@@ -367,7 +374,7 @@ def _of_value(field: Field, where: str) -> Iterator[ItemCandidate]:
     if found is not None:
         whole_name = field.whole and (field.name_has(names.ITEM) or not measure)
         score = (15.0 if whole_name else 40.0) + 22.0 * measure
-        reason = f"a number, {where}: in buckets"
+        reason = f"{field.holds}, {where}: in buckets"
         yield ItemCandidate(field=field, range=found, score=score, reason=reason)
 
 

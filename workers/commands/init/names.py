@@ -1,6 +1,7 @@
 """Infer the purpose of a field from the words in its name."""
 
 import re
+import unicodedata
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -49,7 +50,11 @@ ITEM_OF_LIST = _table("id name code label")
 
 def words(name: str) -> list[str]:
     """Return the words of a name such as `customerId` or `customer_id`, in lower case."""
-    return [word.lower() for word in _WORD.findall(name.replace("IDs", "Ids"))]
+    return [word.lower() for word in _WORD.findall(unaccented(name).replace("IDs", "Ids"))]
+
+
+def unaccented(text: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
 
 class UserKind(StrEnum):

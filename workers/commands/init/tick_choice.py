@@ -7,7 +7,7 @@ if events are rare.
 from typing import NamedTuple
 
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
-from workers.commands.init.fields import about
+from workers.commands.init.fields import OUTLIERS, about
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
@@ -24,8 +24,6 @@ _USUAL = _TICKS[1]
 # Maximum backlog: every tick since the oldest event is published, even if empty.
 _TICKS_BEHIND = 100_000
 _ABOVE_NOISE = 3
-# Share of sampled times at either end that may be outliers.
-_OUTLIERS = 0.005
 
 
 class TickChoice(NamedTuple):
@@ -62,7 +60,12 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         a_tick = f"{about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
         bounded = "" if draft.user is None else " (before users are bounded)"
         above = "well above the noise" if enough else "hardly above the noise: there are few events"
-        tick_reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
+        by = (
+            ""
+            if draft.time
+            else " by the records' own times (too many if the topic was filled at once)"
+        )
+        tick_reason = f"with about {_rate(rate)}{by}, such a tick has {a_tick}{bounded}, {above}"
     days = epoch_ms // DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
     horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"
@@ -77,7 +80,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
 def rate_of(draft: Draft) -> float | None:
     """Estimate accepted events per second of event time; None: unknown."""
     times = sorted(draft.times)
-    outliers = int(_OUTLIERS * len(times))
+    outliers = int(OUTLIERS * len(times))
     if len(times) < 2:
         return None
     span_s = (times[-1 - outliers] - times[outliers]) / 1000

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from workers.commands.init import names
 from workers.commands.init.fields import NEARLY_ALL, Field, percent
-from workers.events.project import time_ms
+from workers.events.project import PLAUSIBLE_MS, time_ms
 from workers.settings.durations import format_duration
 
 # Times are valid from 2000 on, and at most as far ahead of the clock as events may be.
-_OLDEST_MS = 946_684_800_000
+OLDEST_MS, _ = PLAUSIBLE_MS
 MAX_AHEAD_MS = 300_000
 _ASCENDING = 0.9
 _NEAR_MS = 86_400_000
@@ -41,7 +41,9 @@ class TimeCandidate:
         order = "always in order"
         if self.ascending < 1:
             order = f"in order in {percent(self.ascending)} of them"
-        return f"{what}, in {percent(self.field.share)} of the events, {order}"
+        share = len(self.times) / self.field.total
+        others = "" if share == 1 else "; the others are rejected"
+        return f"{what}, in {percent(share)} of the events, {order}{others}"
 
 
 def times_of(
@@ -61,7 +63,7 @@ def _time(
     latest = now_ms + MAX_AHEAD_MS
     for unit in ("iso",) if field.text else _UNITS:
         read = ((place, time_ms(value, unit)) for place, value in field.column.items())
-        times = {place: at for place, at in read if at is not None and _OLDEST_MS <= at <= latest}
+        times = {place: at for place, at in read if at is not None and OLDEST_MS <= at <= latest}
         if len(times) >= NEARLY_ALL * len(field.column):
             break
     else:

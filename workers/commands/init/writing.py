@@ -11,6 +11,7 @@ from pathlib import Path
 
 from workers.commands.init.draft import ITEMS_PER_USER, Draft
 from workers.commands.init.fields import Form, percent
+from workers.commands.init.names import unaccented
 from workers.commands.init.tick_choice import DELTA, EPSILON, TickChoice
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.runtime.printing import plural
@@ -128,11 +129,9 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
         why = "how many of it: a whole number beside it, by its name"
         lines.text("count", str(items.count.path), why)
     if draft.empty:
-        lines.text(
-            "missing",
-            "empty",
-            "some events have no items: they count as events without any, instead of being rejected",
-        )
+        lacking = f"{percent(draft.empty)} of the events lack the items, or have null there"
+        why = f"{lacking}: they count as events without any, instead of being rejected"
+        lines.text("missing", "empty", why)
     _time(lines, draft)
     _user(lines, draft)
     lines.text("grace", *draft.grace)
@@ -141,12 +140,12 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
 def _key(lines: _SettingsLines, draft: Draft) -> None:
     key, others = draft.key, draft.other_keys
     if key is None:
-        reason = (
-            "because no option allows publishing names of stream keys"
-            if others
-            else "no field of nearly every event has few different values"
-        )
-        why = f"one histogram for all events{', ' if others else ': '}{reason}"
+        reason = "no other field of nearly every event has few values that could have one each"
+        if any(other.fits for other in others):
+            reason = "no option allows publishing names of stream keys"
+        elif others:
+            reason = "no field is named like a shop or a region, which could have one each"
+        why = f"one histogram for all events: {reason}"
         lines.text("key", ALL_KEYS, why)
         for other in others[:_OTHERS]:
             setting = f"key = {toml(other.setting)}, and keys below: a histogram for each"
@@ -256,7 +255,7 @@ def histogram_name(draft: Draft) -> str:
     steps = draft.items.field.path.steps
     if steps[-1].lower() in _GENERIC and len(steps) > 1:
         steps = steps[:-1]
-    return _NOT_IN_NAMES.sub("-", steps[-1].lower()).strip("-")[:100] or "items"
+    return _NOT_IN_NAMES.sub("-", unaccented(steps[-1]).lower()).strip("-")[:100] or "items"
 
 
 def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:

@@ -1,0 +1,121 @@
+"""The page that is signed: a fingerprint of what the promise depends on, and what changes alter."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.dashboard.browser import browser
+from tests.settings.test_settings import GOOD, changed, loaded
+from workers.cli import execute
+from workers.privacy.ceiling import check_ceiling
+from workers.privacy.plan.make import make_plan
+from workers.privacy.promise import changes, fingerprint, promise_settings
+from workers.replay.report.promise import PAGE, write_promise
+from workers.settings.settings import load
+
+# A change of this value changes what people have signed: only on purpose, with a line in CHANGELOG.md.
+ORDERS = "80ff7d5aef62480a96e08cc2a4bbd8506b762d1541d03fdd29a6bb4791b96317"
+
+SAME = {
+    "where it runs": changed("localhost:9092", "elsewhere:9093"),
+    "a comment and a default": "# mine\n" + GOOD + "max_count = 1\n",
+    "a window": GOOD + 'windows = ["1m"]\n',
+    "the order of stream keys": changed('["s1", "s2"]', '["s2", "s1"]'),
+}
+OTHER = {
+    "epsilon": changed("epsilon = 1.0", "epsilon = 1.1"),
+    "delta": changed("1e-9", "2e-9"),
+    "items": changed('items = "products"', 'items = "goods"'),
+    "bound": changed("max_items = 3", "max_items = 2"),
+    "keys": changed('["s1", "s2"]', '["s1", "s2", "s3"]'),
+    "tick": changed('tick = "10s"', 'tick = "20s"'),
+    "condition": GOOD + 'where = [{ field = "type", in = ["buy"] }]\n',
+    "ceiling": GOOD + "[privacy]\nmax_epsilon = 3.0\nmax_delta = 1e-6\n",
+    "generation": GOOD + "generation = 2\n",
+}
+
+
+def test_a_fingerprint_is_that_of_what_is_promised_and_of_nothing_else(tmp_path: Path) -> None:
+    own = fingerprint(loaded(tmp_path, GOOD))
+    for text in SAME.values():
+        assert fingerprint(loaded(tmp_path, text)) == own
+    others = [fingerprint(loaded(tmp_path, text)) for text in OTHER.values()]
+    assert len({own, *others}) == 1 + len(OTHER)
+
+
+def test_a_fingerprint_is_the_same_on_every_machine() -> None:
+    assert fingerprint(load(ROOT / "examples" / "orders" / "orders.toml")) == ORDERS
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (OTHER["epsilon"], {"histogram products: epsilon": "refused under the same generation"}),
+        (OTHER["keys"], {"histogram products: keys": "the added names are counted"}),
+        (
+            changed("epsilon = 1.0", "epsilon = 2.0\ngeneration = 2"),
+            {
+                "histogram products: epsilon": "holds from the new generation on",
+                "histogram products: generation": "begins again from zero, and is charged beside",
+            },
+        ),
+        (
+            changed('"products"\nmechanism', '"goods"\nmechanism'),
+            {"histogram products": "quietcount retire", "histogram goods": "adds its price"},
+        ),
+        (OTHER["items"], {"events: items": "the worker asks for new generations"}),
+        (
+            OTHER["ceiling"],
+            {
+                "privacy: max_epsilon": "limits what is published",
+                "privacy: max_delta": "limits what is published",
+            },
+        ),
+        (SAME["a window"], {}),
+    ],
+)
+def test_what_a_change_alters_is_said(tmp_path: Path, text: str, found: dict[str, str]) -> None:
+    old, new = loaded(tmp_path, GOOD), loaded(tmp_path, text)
+    altered = {one.setting: one.alters for one in changes(old, new)}
+    assert altered.keys() == found.keys()
+    assert all(part in altered[setting] for setting, part in found.items())
+
+
+def test_every_setting_of_a_section_is_covered_or_left_out_on_purpose(tmp_path: Path) -> None:
+    """A new setting counts unless somebody decides that the promise does not depend on it."""
+    settings = loaded(tmp_path, GOOD)
+    covered = promise_settings(settings)
+    left_out = set(settings.events.__struct_fields__) - {"where_", *covered["events"]}
+    times = {"grace_ms", "max_ahead_ms", "max_behind_ms", "max_bytes", "format"}
+    assert left_out == times | {"user", "partitioner"}
+    assert covered["privacy"].keys() == set(settings.privacy.__struct_fields__)
+
+
+@pytest.mark.waits
+def test_the_page_is_one_sheet_without_scripts(tmp_path: Path) -> None:
+    small = GOOD.replace("8640", "16")
+    one = small[small.index("[[histogram]]") :]
+    three = small + "".join(one.replace('"products"', f'"more-{i}"') for i in range(2))
+    old = loaded(tmp_path, small)
+    new = loaded(tmp_path, three + "[privacy]\nmax_epsilon = 9.0\nmax_delta = 1e-6\n")
+    plan, file = make_plan(new), tmp_path / PAGE
+    write_promise(tmp_path, new, plan, check_ceiling(new), old)
+    text = file.read_text(encoding="utf-8")
+    assert "<script" not in text and str(tmp_path) not in text
+    with browser() as opened:
+        page = opened.new_page()
+        page.goto(file.as_uri())
+        printed = page.pdf(prefer_css_page_size=True)
+        shown = page.inner_text("body")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    for words in ("What is not promised", "Who may see what", "adds its price to the total"):
+        assert words in shown
+    assert fingerprint(new) in shown and fingerprint(old) in shown
+    write_promise(tmp_path, new, plan, check_ceiling(new), None)
+    assert "nothing is compared" in file.read_text(encoding="utf-8")
+
+
+def test_earlier_settings_go_with_a_report() -> None:
+    assert execute(["plan", "-c", "new.toml", "--since", "old.toml"]) == 2

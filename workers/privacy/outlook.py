@@ -1,0 +1,194 @@
+"""What a ceiling still allows: how long a worker may run, and a second histogram beside it.
+
+Every histogram of the settings goes on, and no other worker begins another epoch. The epochs to
+come are charged in the order in which they begin, and each is decided as `CeilingGuard.check`
+decides it. Of several at once it is enough that the fullest period that touches any of them holds:
+every period that the worker would look at holds no more. As soon as `endures` holds for the
+histograms and whatever charges periods to come still touch, there is no end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from heapq import merge as in_order
+from itertools import count
+from typing import NamedTuple
+
+from msgspec import structs
+
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.pipeline.merge import ReleaseProgress
+from workers.privacy.ceiling import Ceiling, charges_in, charges_of, endures, grid_of, merge
+from workers.privacy.plan.model import Record
+from workers.privacy.total import EVER, Charge
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
+
+# With more to look at, it is only known how long the worker may run at least.
+_LOOKS_MAX = 2_000
+_FAR_MS = 36_600 * 86_400_000
+_AT_ONCE_MAX = 1 << 16
+# Of two digits, as they are written in settings.
+_EPSILONS = tuple(float(f"{n}e{power}") for power in range(-4, 0) for n in range(10, 100))
+
+
+class Second(Record, frozen=True, kw_only=True):
+    """The largest epsilon of a second histogram like `histogram`; None: none fits."""
+
+    histogram: str
+    epsilon: float | None
+
+
+class Outlook(Record, frozen=True, kw_only=True):
+    """How long the worker may run on after `newest`, the end of its newest tick, in ms.
+
+    `epoch` of `histogram` begins at `until` and does not fit. Without an `epoch`, it may run at
+    least `until` then; without `until`, without end, and with any one of `seconds`.
+    """
+
+    newest: int
+    until: int | None = None
+    histogram: str | None = None
+    epoch: int | None = None
+    seconds: tuple[Second, ...] = ()
+
+
+def outlook_of(
+    ceiling: Ceiling,
+    settings: Settings,
+    states: Sequence[ReleaseProgress],
+    others: Sequence[Charge],
+) -> Outlook | None:
+    """Return the outlook of a worker that has published, else None; `others` as in `budget_of`.
+
+    Raise SettingsError if a histogram that has not begun cannot meet its budget.
+    """
+    newest = max(map(_newest, states), default=-EVER)
+    if newest == -EVER:
+        return None
+    worker = settings.worker.name
+    fixed = merge([*(one for s in states for one in charges_of(worker, s, settings)), *others])
+    running = []
+    for config in settings.histograms:
+        of = (worker, config.name, config.generation)
+        known = next((c for c in fixed if (c.worker, c.histogram, c.generation) == of), None)
+        if known is None:
+            known = _new(settings, config, newest)
+        else:
+            fixed.remove(known)
+        running.append(known)
+    end = _end(ceiling, running, fixed, newest)
+    if end is not None:
+        return Outlook(newest=newest, until=end.until, histogram=end.histogram, epoch=end.epoch)
+    seconds = tuple(
+        Second(
+            histogram=config.name,
+            epsilon=_second(ceiling, settings, config, running, fixed, newest),
+        )
+        for config in settings.histograms
+    )
+    return Outlook(newest=newest, seconds=seconds)
+
+
+def _newest(state: ReleaseProgress) -> int:
+    lives = (*state.retired, *state.histograms.items())
+    ends = (grid_of(name, life).end(life.next - 1) for name, life in lives if life.next is not None)
+    return max(ends, default=-EVER)
+
+
+def _new(settings: Settings, config: HistogramConfig, newest: int) -> Charge:
+    """Return the charge of a histogram that begins with the epoch of the newest tick."""
+    [charge] = charges_in(settings, [config])
+    epoch = 1
+    if charge.epoch_ms is not None:
+        epoch = max(1, (newest - charge.start_ms) // charge.epoch_ms + 1)
+    return replace(charge, worker=settings.worker.name, first=epoch, last=epoch - 1)
+
+
+class _End(NamedTuple):
+    until: int
+    histogram: str | None = None
+    epoch: int | None = None
+
+
+def _end(
+    ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest: int
+) -> _End | None:
+    """Return where the running histograms have to stop; None: nowhere."""
+    now, number, begin, still = list(running), 1, newest, -1
+    for _ in range(_LOOKS_MAX):
+        coming = in_order(*(_coming(charge, i, newest) for i, charge in enumerate(now)))
+        first = next(coming, None)
+        if first is None:
+            return None
+        begin = first[0]
+        if begin > newest + _FAR_MS:
+            break
+        touched = [charge for charge in fixed if _touches(ceiling, charge, begin, [*now, *fixed])]
+        if len(touched) != still:
+            still = len(touched)
+            if endures(ceiling, [*now, *touched]):
+                return None
+        more = [first]
+        for one in coming:
+            if len(more) >= number and one[0] > begin:
+                break
+            more.append(one)
+        charged = list(now)
+        for _, i, epoch in more:
+            charged[i] = replace(charged[i], last=epoch)
+        if number > 1:
+            end = max(now[i].span(epoch)[1] for _, i, epoch in more)
+            if not ceiling.holds(ceiling.fullest([*charged, *fixed], begin, end).epsilon):
+                number //= 2
+                continue
+        else:
+            for _, i, epoch in more:
+                held = ceiling.fullest([*charged, *fixed], *now[i].span(epoch))
+                if not ceiling.holds(held.epsilon):
+                    return _End(begin, now[i].histogram, epoch)
+        now, number = charged, min(2 * number, _AT_ONCE_MAX)
+    return _End(begin)
+
+
+def _coming(charge: Charge, place: int, newest: int) -> Iterator[tuple[int, int, int]]:
+    """Yield when each further epoch of a charge begins, with `place` and its number."""
+    if charge.epoch_ms is not None:
+        yield from ((charge.span(epoch)[0], place, epoch) for epoch in count(charge.last + 1))
+    elif charge.last < charge.first:
+        yield newest, place, charge.first
+
+
+def _touches(ceiling: Ceiling, charge: Charge, begin: int, charges: Sequence[Charge]) -> bool:
+    """Return whether a period that lasts until `begin` or later touches a charged epoch."""
+    lengths = [one.epoch_ms for one in charges]
+    longest = ceiling.period_ms
+    if longest is None:
+        longest = max(EVER if length is None else length for length in lengths)
+    return len(charge.within(begin - longest + 1, EVER)) > 0
+
+
+def _second(
+    ceiling: Ceiling,
+    settings: Settings,
+    config: HistogramConfig,
+    running: Sequence[Charge],
+    fixed: Sequence[Charge],
+    newest: int,
+) -> float | None:
+    """Return the largest epsilon, to two digits, with which another `config` fits without end."""
+    low, high, most = 0, len(_EPSILONS), None
+    while low < high:
+        middle = (low + high) // 2
+        epsilon = _EPSILONS[middle]
+        try:
+            more = _new(settings, structs.replace(config, epsilon=epsilon, rho=None), newest)
+        except SettingsError:  # too small for this mechanism
+            low = middle + 1
+            continue
+        going = [*running, more]
+        # Looked at first, since it is quick.
+        if endures(ceiling, going) and _end(ceiling, going, fixed, newest) is None:
+            low, most = middle + 1, epsilon
+        else:
+            high = middle
+    return most

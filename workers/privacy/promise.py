@@ -1,0 +1,111 @@
+"""The settings that the promise depends on, their fingerprint, and what changing them alters.
+
+They are `worker.name`; what is counted, of whom ([events] but for `grace`, `max_ahead`,
+`max_behind`, `max_bytes` and `format`, which decide when, or whether, an event counts); [privacy];
+and of every histogram all but `windows` and `quantiles`, which process what is published. Defaults
+are filled in, and a domain file counts with its labels: two files that promise the same thing have
+one fingerprint, on every machine.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.settings.settings import Settings
+
+_PROCESSED = ("windows", "quantiles", "name")
+_EVENTS = ("topic", "key", "items", "count", "where", "missing", "timestamp", "timestamp_unit")
+_OF_USERS = ("user", "partitioner")
+
+Values = Mapping[str, object]
+"""JSON values by name, such as "privacy.unit"."""
+
+
+def promise_settings(settings: Settings) -> dict[str, Values]:
+    """Return the settings by section: "worker", "events", "privacy", "histogram NAME"."""
+    users = _OF_USERS if settings.privacy.unit == "user" else ()
+    events = msgspec.to_builtins(settings.events)
+    found: dict[str, Values] = {
+        "worker": {"name": settings.worker.name},
+        "events": {name: events[name] for name in (*_EVENTS, *users)},
+        "privacy": msgspec.to_builtins(settings.privacy),
+    }
+    for config in settings.histograms:
+        found[f"histogram {config.name}"] = _histogram(settings, config)
+    return found
+
+
+def _histogram(settings: Settings, config: HistogramConfig) -> Values:
+    values = msgspec.to_builtins(config)
+    values |= {"topic": settings.output_topic(config), "start": config.start_ms}
+    if config.keys != "public":
+        values["keys"] = sorted(config.keys)
+    return {name: value for name, value in values.items() if name not in _PROCESSED}
+
+
+def fingerprint(settings: Settings) -> str:
+    """Return the SHA-256, in hex, of the promise's settings as JSON: sorted, ASCII, no spaces."""
+    text = json.dumps(promise_settings(settings), sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
+
+
+class Change(NamedTuple):
+    """A changed setting with its values as JSON, and what the change alters.
+
+    Of a section that only one of the files has, the values are "there" and None.
+    """
+
+    setting: str
+    before: str | None
+    after: str | None
+    alters: str
+
+
+_STREAM = "a new stream: all events still in the topic are counted, and charged, again"
+_ENDED = "to be ended with `quietcount retire`; what it published stays charged"
+_ADDED = "adds its price to the total"
+_AGAIN = "begins again from zero, and is charged beside what the older generation published"
+_FROM_THEN = "holds from the new generation on"
+_REFUSED = "refused under the same generation"
+_EVERY = "part of every histogram: the worker asks for new generations, or a new name"
+_SERVED = "the added names are counted, and published, from then on"
+_LIMIT = "limits what is published from then on, with all that was charged before"
+
+
+def changes(old: Settings, new: Settings) -> Iterator[Change]:
+    """Yield what differs between the promise's settings of two files, section by section."""
+    before, after = promise_settings(old), promise_settings(new)
+    stream = old.worker.name != new.worker.name
+    for section in dict.fromkeys((*before, *after)):
+        was, now = before.get(section), after.get(section)
+        if was is None or now is None:
+            alters = _STREAM if stream else _ENDED if now is None else _ADDED
+            yield Change(section, *("there" if one else None for one in (was, now)), alters)
+            continue
+        again = was.get("generation") != now.get("generation")
+        for name in dict.fromkeys((*was, *now)):
+            values = was.get(name), now.get(name)
+            if values[0] == values[1]:
+                continue
+            alters = _STREAM if stream else _alters(section, name, *values, again=again)
+            yield Change(f"{section}: {name}", *map(_text, values), alters)
+
+
+def _alters(section: str, name: str, was: object, now: object, *, again: bool) -> str:
+    if section == "privacy" and name not in ("unit", "rekey"):
+        return _LIMIT
+    if section in ("events", "privacy"):
+        return _EVERY
+    if again:
+        return _AGAIN if name == "generation" else _FROM_THEN
+    if name == "keys" and isinstance(was, list) and isinstance(now, list) and set(was) < set(now):
+        return _SERVED
+    return _REFUSED
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,115 @@
+"""Write the page of a promise, DIR/promise.html: one sheet of paper, for whoever answers for it.
+
+It says what is promised, to whom, and what is not; who may see what; the settings that decide it,
+with their fingerprint; and what differs from earlier settings. It reads only settings files, so it
+cannot know whether a worker runs with them, and says so.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from workers.kafka.topics import EVENTS, SNAPSHOTS, plan_topics
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.views import ALL_KEYS
+from workers.privacy.ceiling import Ceiling
+from workers.privacy.plan.model import HistogramPlan, Plan
+from workers.privacy.promise import changes, fingerprint
+from workers.privacy.total import loss_caption
+from workers.replay.report.pages import Table, page, sentences, table_of
+from workers.runtime.printing import plural
+from workers.settings.durations import format_duration
+from workers.settings.files import write_atomically
+from workers.settings.settings import Settings, view_of
+
+PAGE = "promise.html"
+_VALUE_LETTERS = 48
+
+
+def write_promise(
+    directory: Path, settings: Settings, plan: Plan, alone: float | None, since: Settings | None
+) -> None:
+    """Write the page; `alone` is the epsilon of these settings under their ceiling, if any."""
+    total = plan.total
+    epsilon = None if total.delta >= 1 else total.epsilon
+    before = None
+    if since is not None:
+        found = changes(since, settings)
+        rows = [[one.setting, _shown(one.before), _shown(one.after), one.alters] for one in found]
+        before = Table(("setting", "before", "now", "what that alters"), rows, words=range(4))
+    body = page(
+        "promise.html",
+        title=f"What worker {plan.worker} promises",
+        contains="Of settings alone: no figure on this page comes from events.",
+        exact=False,
+        total=total,
+        person=table_of(total.person, total.unit),
+        explained=loss_caption(total.unit),
+        user=settings.user_field,
+        promise=sentences(epsilon, total.delta, total.unit, "all snapshots of an epoch"),
+        warnings=total.warnings,
+        ceiling=Ceiling.of(settings.privacy),
+        alone=alone,
+        histograms=_histograms(settings, plan),
+        seen=list(_seen(settings)),
+        public_keys=any(one.keys is None for one in plan.histograms),
+        fingerprint=fingerprint(settings),
+        earlier=None if since is None else fingerprint(since),
+        changes=before,
+    )
+    write_atomically(directory / PAGE, body)
+
+
+def _histograms(settings: Settings, plan: Plan) -> Table:
+    bounded = f"of one {plan.total.unit} at most"
+    headings = ("histogram", "counts", "by", "mechanism", "epoch", bounded, "epsilon", "delta")
+    rows = []
+    for config, one in zip(settings.histograms, plan.histograms, strict=True):
+        items = config.max_items_per_user or config.max_items
+        times = "once" if config.max_count == 1 else f"{config.max_count:,} times"
+        rows.append(
+            [
+                f"{one.name}, generation {config.generation}",
+                str(view_of(settings.events, config).items),
+                _keys(config, config.key or settings.events.key),
+                one.mechanism,
+                _epoch(one),
+                f"{plural(items, 'item')}, each {times}",
+                f"{one.guarantee.epsilon:.6g}",
+                f"{one.guarantee.delta:g}",
+            ]
+        )
+    return Table(headings, rows, words=range(6))
+
+
+def _keys(config: HistogramConfig, key: str) -> str:
+    if key == ALL_KEYS:
+        return "nothing: all events"
+    return f"{key}: " + ("all" if config.keys == "public" else f"{len(config.keys):,} declared")
+
+
+def _epoch(one: HistogramPlan) -> str:
+    tick = format_duration(one.tick_ms)
+    if one.horizon is None:
+        return f"without end, ticks of {tick}"
+    return f"{format_duration(one.horizon * one.tick_ms)}, ticks of {tick}"
+
+
+def _seen(settings: Settings) -> Iterator[tuple[str, str]]:
+    outputs = [settings.output_topic(config) for config in settings.histograms]
+    names = settings.events.topics.names or (str(settings.events.topics),)
+    rekey = settings.privacy.rekey
+    plan = plan_topics(settings.worker.name, names, None, None, outputs, {}, rekey=rekey)
+    inner = [one.name for one in plan if one.purpose not in (EVENTS, SNAPSHOTS)]
+    yield (
+        "anyone",
+        f"the snapshots, on {', '.join(outputs)}: noisy counts, names of stream keys and items, and these settings",
+    )
+    exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
+    yield "the operator only", f"the key file, with which the noise can be removed; {exact}"
+    yield "", "logs and metrics, and what check, audit, rejects and replay print: exact"
+
+
+def _shown(text: str | None) -> str:
+    if text is None:
+        return "-"
+    return text if len(text) <= _VALUE_LETTERS else f"{text[: _VALUE_LETTERS - 3]}..."
