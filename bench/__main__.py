@@ -5,6 +5,7 @@ formats     events/s in JSON, Avro and Protobuf, with one histogram and with fiv
 rekey       events/s with and without `privacy.rekey`, the same events
 latency     how long after its tick a snapshot can be read, at steady rates
 many-items  memory an item and recovery of a worker with 10 M items in one owner partition
+split       one stream key with 10 M items on 1, 2 and 4 owner partitions, in 1 and 2 processes
 core        nanoseconds a row and tick of the core's releases
 items       a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
 replay      events/s of `quietcount replay` from JSON lines and Parquet

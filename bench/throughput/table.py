@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.throughput import formats, latency, many_items, rekeyed, sampled, streams, worker
+from bench.throughput import formats, latency, many_items, rekeyed, sampled, split, streams, worker
 from bench.throughput.events import Shape
 from bench.throughput.producing import fill
 from bench.throughput.worker import Run, contributed, expected, forget, site
@@ -15,7 +15,7 @@ from tests import ROOT
 from tests.broker import LASTING, broker
 from tests.worker.harness import Site
 
-NAMES = ("worker", "formats", "rekey", "latency", "many-items")
+NAMES = ("worker", "formats", "rekey", "latency", "many-items", "split")
 #: That of the peers, and of most rows.
 PARTITIONS = 4
 
@@ -77,7 +77,7 @@ def options(parser: ArgumentParser) -> None:
         "--rates", type=int, nargs="+", default=[100_000, 400_000], help="of the latency's table"
     )
     parser.add_argument("--seconds", type=int, default=60, help="for each of these rates")
-    parser.add_argument("--items", type=int, default=10_000_000, help="of the table of many items")
+    parser.add_argument("--items", type=int, default=10_000_000, help="of `many-items` and `split`")
 
 
 def tables(given: Namespace, names: tuple[str, ...]) -> None:
@@ -96,6 +96,8 @@ def tables(given: Namespace, names: tuple[str, ...]) -> None:
             delays(bootstrap, directory, given)
         if "many-items" in names:
             items(bootstrap, directory, given.items)
+        if "split" in names:
+            parts(bootstrap, directory, given.items)
 
 
 def _warm_up(bootstrap: str, directory: Path, given: Namespace) -> None:
@@ -296,3 +298,20 @@ def items(bootstrap: str, directory: Path, number: int) -> None:
         f"{found.items / found.recovery_s / 1e6:.2f} M items/s",
         flush=True,
     )
+
+
+def parts(bootstrap: str, directory: Path, number: int) -> None:
+    """Print what one stream key takes on several owner partitions."""
+    print(f"\n{number:,} items of one stream key, the whole worker")
+    print(
+        f"{'parts':>6} {'processes':>10} {'seconds':>8} {'M items/s':>10}  peak MB of each process"
+    )
+    for processes in (1, 2):
+        for some in (1, 2, 4):
+            place = directory / f"split-{some}-{processes}"
+            found = split.measure(bootstrap, place, number, some, processes)
+            peaks = ", ".join(f"{peak / 1e6:,.0f}" for peak in found.peaks)
+            print(
+                f"{some:6} {processes:10} {found.seconds:8.1f} {number / found.seconds / 1e6:10.2f}  {peaks}",
+                flush=True,
+            )

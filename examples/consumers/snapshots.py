@@ -2,7 +2,7 @@
 
 A record is one page of a snapshot; docs/snapshot.schema.json says what stands in it. Four things are easily got wrong:
 
-- Pages: a large snapshot comes in several records, one after the other. Half of one is not a histogram.
+- Pages and parts: a large snapshot comes in several records. Half of one is not a histogram.
 - Series: the `id` names histogram, parameters and epoch. With another id counts begin anew; never subtract across.
 - Changes: two snapshots share noise, which cancels. Where the settings name `windows`, a snapshot says how far off a change is: `Changes`.
 - Repetition: who reads a record twice finds the same bytes. Anything else is no snapshot to rely on.
@@ -36,6 +36,7 @@ FRAME = (
     "page",
     "pages",
 )
+LISTED = ("items", "windows", "part", "parts")
 
 
 class NotASnapshot(ValueError):
@@ -78,7 +79,7 @@ class Snapshot:
         start, end: of the tick, ms since 1970.
         sd: standard deviation of every count; None where there are no counts.
         threshold: see docs/mechanisms.md; None where there is none.
-        items: label and noisy count, largest first; None where the mechanism answers queries.
+        items: label and noisy count of all parts, largest first; None where the mechanism answers queries.
         answer: the fields that stand instead of items.
         digest: of the records' bytes.
         windows: as the settings name them.
@@ -101,32 +102,52 @@ class Snapshot:
     windows: tuple[Window, ...] = ()
 
 
+@dataclass
+class _Tick:
+    """The records so far of a snapshot, by part and page."""
+
+    offset: int  # of the first one
+    end: int
+    values: dict[tuple[int, int], bytes]
+    pages: dict[int, int]  # how many each part has
+
+
 class Pages:
-    """Puts the pages of one partition's snapshots together."""
+    """Puts one partition's snapshots together: their pages, and the parts of a stream key that is split.
+
+    The parts of a tick come in any order, between other records; those of one part are in the order of its ticks.
+    """
 
     def __init__(self) -> None:
-        self._place: tuple[str, str, str, int] | None = None
-        self._values: list[bytes] = []
+        self._waiting: dict[tuple[str, str, str, int], _Tick] = {}
 
-    def receive(self, value: bytes | None) -> Snapshot | None:
+    @property
+    def first_offset(self) -> int | None:
+        """The oldest record that waits for others: whoever stops has to go on there."""
+        return min((tick.offset for tick in self._waiting.values()), default=None)
+
+    def receive(self, value: bytes | None, offset: int = 0) -> Snapshot | None:
         """Takes the next record of the partition; returns the snapshot that it completes.
 
-        A reader that begins between two pages never sees the first: what is left of that snapshot is passed over.
+        A reader that begins between two records of a snapshot never sees the first: what is left of it is passed over.
 
         Raises:
             NotASnapshot: the record is something else.
         """
         page = _parse(value or b"")
+        part, parts = page.get("part", 1), page.get("parts", 1)
         place = (page["histogram"], page["key"], page["id"], page["tick"])
-        if page["page"] == 1:
-            self._place, self._values = place, []
-        elif place != self._place or page["page"] != len(self._values) + 1:
-            self._place, self._values = None, []
+        tick = self._waiting.setdefault(place, _Tick(offset, page["end"], {}, {}))
+        tick.values[part, page["page"]] = value or b""
+        tick.pages[part] = page["pages"]
+        if len(tick.pages) < parts or len(tick.values) < sum(tick.pages.values()):
             return None
-        self._values.append(value or b"")
-        if page["page"] < page["pages"]:
-            return None
-        values, self._place, self._values = self._values, None, []
+        self._waiting = {
+            other: waits
+            for other, waits in self._waiting.items()
+            if other[:2] != place[:2] or waits.end > tick.end
+        }
+        values = [value for _, value in sorted(tick.values.items())]
         return _whole([_parse(value) for value in values], values)
 
 
@@ -258,6 +279,9 @@ def _parse(value: bytes) -> dict[str, Any]:
                 for name in ("epoch", "tick", "start", "end", "page", "pages")
             )
             and 1 <= page["page"] <= page["pages"]
+            and isinstance(page.get("part", 1), int)
+            and isinstance(page.get("parts", 1), int)
+            and 1 <= page.get("part", 1) <= page.get("parts", 1)
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         well_formed = False
@@ -295,16 +319,17 @@ def _answer(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot:
     first = pages[0]
+    of_items = (_item(*item) for page in pages for item in page["items"])
     try:
         return Snapshot(
             **{name: first[name] for name in FRAME if name not in ("guarantee", "page", "pages")},
             guarantee=Guarantee(**first["guarantee"]),
-            items=[_item(*item) for page in pages for item in page["items"]]
+            items=sorted(of_items, key=lambda item: (-item[1], item[0]))
             if "items" in first
             else None,
             answer=_answer(
                 [
-                    {name: page[name] for name in page if name not in (*FRAME, "items", "windows")}
+                    {name: page[name] for name in page if name not in (*FRAME, *LISTED)}
                     for page in pages
                 ]
             ),

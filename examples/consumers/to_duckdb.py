@@ -120,18 +120,21 @@ class Sink:
         positions: dict[int, int] = {}
         for record in records:
             try:
-                snapshot = self._pages[record.partition].receive(record.value)
+                snapshot = self._pages[record.partition].receive(record.value, record.offset)
             except NotASnapshot as error:
                 raise NotASnapshot(
                     f"{self.topic}[{record.partition}] offset {record.offset}: {error}"
                 ) from None
             if snapshot is None:
-                continue  # the position stays before the first page: a restart reads it again
+                continue
             place = (snapshot.histogram, snapshot.key, snapshot.id, snapshot.tick)
             _compare(snapshot.digest, found.setdefault(place, snapshot).digest)
             positions[record.partition] = record.offset + 1
         if not positions:
             return 0
+        # A restart reads the records of incomplete snapshots again.
+        waiting = {partition: self._pages[partition].first_offset for partition in positions}
+        positions |= {partition: at for partition, at in waiting.items() if at is not None}
         self._db.execute("begin")
         try:
             new = self._insert(list(found.values()))

@@ -134,19 +134,22 @@ def run(
 
 def joined(documents: Sequence[Document]) -> dict[Place, Document]:
     """Whole snapshots by place; the first of several with the same place counts."""
-    pages: dict[Place, dict[int, Document]] = {}
+    pages: dict[Place, dict[tuple[int, int], Document]] = {}
     for document in documents:
         place = (document["histogram"], document["key"], document["id"], document["tick"])
-        pages.setdefault(place, {}).setdefault(document["page"], document)
+        number = document.get("part", 1), document["page"]
+        pages.setdefault(place, {}).setdefault(number, document)
     found = {}
-    for place, parts in pages.items():
-        first = parts[1]
-        assert len(parts) == first["pages"]
-        pages_of = [parts[i + 1] for i in range(len(parts))]
+    for place, records in pages.items():
+        first, of_tick = records[1, 1], [record for _, record in sorted(records.items())]
+        pages_by_part = {part: records[part, 1]["pages"] for part, _ in records}
+        assert len(records) == sum(pages_by_part.values())
+        assert len(pages_by_part) == first.get("parts", 1)
         if "items" in first:
-            found[place] = first | {"items": [item for page in pages_of for item in page["items"]]}
+            items = [item for record in of_tick for item in record["items"]]
+            found[place] = first | {"items": sorted(items, key=lambda item: (-item[1], item[0]))}
         else:
-            found[place] = first | snapshots.join_pages(pages_of)
+            found[place] = first | snapshots.join_pages(of_tick)
     return found
 
 
@@ -162,8 +165,9 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     large = known("large", tick="10s", keys=["s1"], domain_file="large.txt")
     del large["domain"]
     asked: Any = {"mechanism": "two_level_k", "queries": ["max", "top_k_select:2"]}
+    parts = unk("parts", tick="2s", keys=["s1", "s2"], delta=1e-10, split=2)
     answers = known("answers", tick="10s", horizon=64, domain=names, keys=["s1"], **asked)
-    site = Site(bootstrap, directory, [items, large, answers], partitions=2, owners=2)
+    site = Site(bootstrap, directory, [items, large, parts, answers], partitions=2, owners=2)
     rng, weights = random.Random(7), [2.0**-i for i in range(len(LABELS))]
     for partition in range(2):
         events: list[object] = [
@@ -179,7 +183,7 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     with site.worker() as worker:
         site.wait_published(base + (SECONDS - 1) * 1_000)
         assert worker.stop() == 0
-    names = ["items", "large", "answers"]
+    names = ["items", "large", "parts", "answers"]
     yield Scene(site, {name: list(site.read(f"{site.name}.{name}")) for name in names})
     there = site.admin.list_topics(timeout=60).topics
     topics = [topic for topic in there if topic.startswith(site.name)]

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
+from confluent_kafka import Message
 
 from tests.consumers.scene import PLANTED, Document, Program, Scene, run
 
@@ -66,6 +68,27 @@ def test_pages_are_put_together_and_answers_are_shown(scene: Scene) -> None:
     answers = printed("answers")
     assert sorted(answers) == sorted(places(list(scene.whole("answers").values())))
     assert all(any('"top_k_select:2"' in line for line in lines) for lines in answers.values())
+
+
+def test_the_parts_of_a_tick_are_one_board_and_one_row(scene: Scene, tmp_path: Path) -> None:
+    """Also where one part lags behind, and the reader is started again meanwhile."""
+    of_part: dict[int, list[Message]] = {1: [], 2: []}
+    for record in scene.records["parts"]:
+        of_part[json.loads(record.value() or b"")["part"]].append(record)
+    expected = scene.whole("parts")
+    copy, database = scene.new_topic(), tmp_path / "board.duckdb"
+    copy.send([*of_part[1], *of_part[2][:10]])
+    arguments = scene.options(copy.name, "--database", str(database), "--until-end")
+    assert run("to_duckdb.py", *arguments).returncode == 0
+    copy.send(of_part[2][10:])
+    done = run("to_duckdb.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    query = "select histogram, key, id, tick, [(item.label, item.count) for item in items] from snapshots"
+    with duckdb.connect(str(database), read_only=True) as db:
+        rows = {row[:4]: list(row[4]) for row in db.execute(query).fetchall()}
+    assert rows == {place: list(map(tuple, s["items"])) for place, s in expected.items()}
+    shown = boards(run("board.py", *scene.options(scene.topic("parts"), *WHOLE)).stdout)
+    assert sorted(shown) == sorted(places(list(expected.values()))) and len(shown) > 30
 
 
 def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_path: Path) -> None:

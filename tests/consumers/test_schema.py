@@ -19,7 +19,7 @@ from tests.privacy.plan.test_command import EXAMPLES, events
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.registry import MECHANISMS
+from workers.mechanisms.registry import MECHANISMS, PER_ITEM
 from workers.replay.offline import replay
 from workers.replay.sources import JsonLines
 from workers.settings.settings import Settings, load
@@ -58,6 +58,8 @@ def real() -> dict[str, list[Document]]:
         found[str(path.relative_to(ROOT))] = made(given)
         if path.stem == "two_level_k":
             found["all queries"] = made(changed(given, lambda _: {"queries": ORDER_STATISTICS}))
+        if all(one.mechanism in PER_ITEM and not one.buckets for one in given.histograms):
+            found[f"parts in {path.stem}"] = made(changed(given, lambda _: {"split": 3}))
         if all(config.subtracts for config in given.histograms):
             windowed = changed(given, lambda one: {"windows": (one.tick_ms, 5 * one.tick_ms)})
             found[f"windows in {path.stem}"] = made(windowed)
@@ -114,7 +116,7 @@ def test_every_snapshot_of_every_example_satisfies_it() -> None:
             assert not [error.message for error in schema().iter_errors(document)], (name, document)
 
 
-@pytest.mark.parametrize("histogram", ["items", "large", "answers"])
+@pytest.mark.parametrize("histogram", ["items", "large", "parts", "answers"])
 def test_what_a_worker_published_satisfies_it_page_by_page(scene: Scene, histogram: str) -> None:
     documents = [json.loads(record.value() or b"") for record in scene.records[histogram]]
     assert documents
@@ -132,7 +134,7 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
         yield f"{name} is of another type", document | {name: {"a": 1}}
     yield "an unknown field", document | {"exact": 1}
     yield "an unknown mechanism", document | {"mechanism": "laplace"}
-    for name in ("epoch", "tick", "page", "pages"):
+    for name in ("epoch", "tick", "part", "parts", "page", "pages"):
         yield f"{name} 0", document | {name: 0}
         yield f"{name} not whole", document | {name: 1.5}
     capitals = document["id"].upper().replace("0", "A").replace("1", "B")
@@ -146,6 +148,8 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     yield "one edge", document | {"edges": [1]}
     if document["mechanism"] in ("unk_base", "limit_dom", "positive_gauss", "pay_what_you_get"):
         yield "edges without a domain", document | {"edges": [1, 2]}
+    if document["mechanism"] not in PER_ITEM:
+        yield "parts of what cannot be split", document | {"part": 1, "parts": 2}
     if document["mechanism"] not in ("known_base", "known_gauss", "meta"):
         yield "quantiles of some buckets", document | {"edges": [1, 2], "quantiles": [QUANTILE]}
     if document["mechanism"] not in ("known_base", "unk_base", "sparse_gumb", "meta"):

@@ -46,7 +46,8 @@ TICK = 2**40
 CONTROLS = [chr(code) for code in range(1, 32) if chr(code) not in "\b\t\n\f\r"]
 # Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings
 # allow.
-LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**30)
+BOUNDS = 10_000, 1_000_000, 10_000, 2**30
+LANE = Lane(31_622_400_000, 253_402_300_799_000, *BOUNDS, split=10_000)
 
 
 @cache

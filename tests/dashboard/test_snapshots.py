@@ -1,10 +1,14 @@
 """Records of a histogram topic become whole snapshots, or are refused."""
 
+from itertools import permutations
+from typing import Any
+
 import orjson
 import pytest
 
 from tests.dashboard.feeding import GONE, message, snapshot
-from workers.dashboard.snapshots import UNFINISHED_MAX, InvalidSnapshot, Pages, Stream, select_items
+from workers.dashboard import snapshots
+from workers.dashboard.snapshots import InvalidSnapshot, Pages, Stream, select_items
 
 
 def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
@@ -37,11 +41,58 @@ def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
         assert orjson.loads(found[-1].json) == message(3, items)
 
 
-def test_ticks_that_never_come_whole_are_forgotten() -> None:
+def in_parts(tick: int, items: list[list[tuple[str, int]]], **changes: Any) -> list[bytes]:
+    """Return a tick's records by part; a part of more than two items has two pages."""
+    found = []
+    for part, own in enumerate(items, 1):
+        cuts = [own[:2], own[2:]] if len(own) > 2 else [own]
+        for page, some in enumerate(cuts, 1):
+            place: Any = {"part": part, "parts": len(items), "page": page, "pages": len(cuts)}
+            found.append(orjson.dumps(message(tick, some, **place, **changes)))
+    return found
+
+
+def test_the_parts_of_a_tick_become_one_snapshot_in_whatever_order_they_come() -> None:
+    """As if the stream key were not split, largest items first; not before all are there."""
+    records = in_parts(3, [[("d", 9), ("b", 4), ("e", -1)], [], [("c", 4), ("a", 2)]])
+    whole = message(3, [("d", 9), ("b", 4), ("c", 4), ("a", 2), ("e", -1)])
+    for order in permutations(range(len(records))):
+        together = Pages()
+        found = [together.receive("products", records[i]) for i in order]
+        assert found[:-1] == [None] * (len(order) - 1)
+        assert found[-1] is not None
+        assert orjson.loads(found[-1].json) == whole
+        assert together.first_offset is None
+
+
+def test_what_is_left_of_earlier_ticks_waits_no_longer_than_for_the_next_one() -> None:
+    """A reader that begins between the parts of a tick never sees its first ones."""
+    together, offset = Pages(), 0
+    for tick in (2, 3):
+        for record in in_parts(tick, [[("a", 1)], [("b", 1)]])[tick == 2 :]:
+            offset += 1
+            found = together.receive("products", record, offset)
+    assert found is not None and found.tick == 3
+    assert together.first_offset is None
+    ahead = in_parts(9, [[("a", 1)], []], id="f" * 32)[0]  # of another epoch
+    assert together.receive("products", ahead, 7) is None
+    for offset, record in enumerate(in_parts(4, [[("a", 1)], [("b", 1)]]), 8):
+        found = together.receive("products", record, offset)
+    assert found is not None and found.tick == 4
+    assert together.first_offset == 7
+
+
+def test_ticks_that_never_come_whole_take_no_more_memory_than_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshots, "WAITING_BYTES_MAX", 20_000)
     pages = Pages()
-    for tick in range(1, 2 * UNFINISHED_MAX):
-        assert pages.receive("products", orjson.dumps(message(tick, page=1, pages=2))) is None
-    assert len(pages._waiting) == UNFINISHED_MAX
+    for tick in range(1, 100):
+        record = orjson.dumps(message(tick, page=1, pages=2))
+        assert pages.receive("products", record, tick) is None
+    kept = 20_000 // (len(record) + snapshots.RECORD_BYTES)
+    assert 1 < kept == len(pages._waiting) < 99
+    assert pages.first_offset == 100 - kept
 
 
 @pytest.mark.parametrize(
@@ -55,6 +106,8 @@ def test_ticks_that_never_come_whole_are_forgotten() -> None:
         orjson.dumps(message() | {"tick": "secret label"}),
         orjson.dumps(message(guarantee=GONE)),
         orjson.dumps(message(page=3, pages=2)),
+        orjson.dumps(message(part=3, parts=2)),
+        orjson.dumps(message(items=GONE, query="max", value=[3], part=0, parts=2)),
         orjson.dumps(message(histogram="other")),
         orjson.dumps(message(end=0)),
         orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 5_000 + b"]" * 5_000),

@@ -60,7 +60,9 @@ SPOKEN = {
     "workers/commands/audit.py": {"_mismatch"},
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},
-    "workers/settings/settings.py": {"topic_complaints", "_complaints", "_user_complaints"},
+    "workers/settings/settings.py": {
+        *("topic_complaints", "_complaints", "_user_complaints", "split_complaints")
+    },
     VIEWS: {"path_complaints", "_complaints", "complaints", "_of_view", "_of_condition"},
 }
 #: Functions that make an exception of the sentence that they are given, and what they put before it.

@@ -261,11 +261,13 @@ def snapshots() -> Target:
         orjson.dumps(listed)
         if refused is not None and not seen:
             raise refused
-        return f"{min(seen, 3)} snapshots, {min(len(pages), 2)} wait"
+        return f"{min(seen, 3)} snapshots, {int(pages.first_offset is not None)} wait"
 
     words = (
         b'"page":',
         b'"pages":',
+        b'"part":',
+        b'"parts":',
         b'"items":',
         b'"answers":',
         b"\n",

@@ -166,9 +166,12 @@ def make_scene(seed: int) -> Scene:
         "histogram": histograms,
     }
     partitions, owners = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2))
-    return Scene(
-        document, variant, shape, partitions, rng.choice((1, 2)) if rekey else partitions, owners
-    )
+    sources = rng.choice((1, 2)) if rekey else partitions
+    if rng.random() < 0.5:
+        for histogram in histograms:
+            if histogram["mechanism"] in PER_ITEM:
+                histogram["split"] = owners
+    return Scene(document, variant, shape, partitions, sources, owners)
 
 
 def _options(variant: Variant) -> dict[str, Any]:

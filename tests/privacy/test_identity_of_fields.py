@@ -43,7 +43,7 @@ OWN: dict[str, dict[str, object]] = {
 PLAIN: dict[str, object] = {"name": "g", "tick_ms": 20, "horizon": 65}
 PLAIN |= {"start": datetime(2026, 1, 1, tzinfo=UTC), "max_items": 3, "max_count": 2}
 PLAIN |= {"max_items_per_user": 3, "epsilon": 1.1, "delta": 1e-7, "counter": "tree"}
-PLAIN |= {"end_share": 0.6, "keys": ("s", "r"), "generation": 2, "windows": (20,)}
+PLAIN |= {"end_share": 0.6, "keys": ("s", "r"), "split": 2, "generation": 2, "windows": (20,)}
 PLAIN |= {"topic": "elsewhere", "domain": ("a", "b", "c", "e"), "threshold": "constant"}
 PLAIN |= {"every": 2, "k": 1, "kbar": 4, "kbar_max": 6, "top_k": 1, "switches": 4, "eta": 7}
 PLAIN |= {"accounting": "pure", "beta": 0.01, "c_max": 200, "query": "min"}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.settings.test_settings import GOOD, assert_refused, changed, loaded, refusal
 from workers.mechanisms.config.histogram import KnownBaseConfig
-from workers.mechanisms.registry import MECHANISMS
+from workers.mechanisms.registry import MECHANISMS, PER_ITEM
 from workers.replay.backtest.grid import make_grid, settings_text
 from workers.runtime.errors import SettingsError
 
@@ -65,6 +65,12 @@ REFUSALS = [
         + "k = 2\nquantiles = [0.5]\n",
         "quantiles = [0.5]: needs a mechanism that shows every bucket ... known_base, known_gauss",
     ),
+    (GOOD + "split = 0\n", "split = 0: a whole number from 1 to 10,000"),
+    (with_buckets("[0, 10]") + "split = 2\n", "split = 2: not with buckets"),
+    (
+        GOOD.replace("[worker]\n", "[worker]\nowner_partitions = 3\n") + "split = 4\n",
+        "split = 4: at most the number of owner partitions, 3",
+    ),
     (
         GOOD.replace("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
         + 'windows = ["367d"]\n',
@@ -93,6 +99,20 @@ def test_other_mechanisms_refuse_windows(tmp_path: Path, mechanism: str) -> None
     assert message == (
         f"histogram 'products': windows is set: mechanism = \"{mechanism}\" has no counts whose changes could be reported; these have: "
         'known_base, unk_base, sparse_gumb, or meta with algorithm = "known_gauss"'
+    )
+
+
+@pytest.mark.parametrize("mechanism", OTHERS)
+def test_what_has_anything_for_a_whole_stream_key_refuses_to_be_split(
+    tmp_path: Path, mechanism: str
+) -> None:
+    text = changed('"unk_base"', f'"{mechanism}"') + OTHERS[mechanism] + "split = 2\n"
+    if mechanism in PER_ITEM:
+        assert loaded(tmp_path, text).histograms[0].lane.split == 2
+        return
+    assert refusal(tmp_path, text) == (
+        "histogram 'products': split = 2: needs a mechanism that treats items one by one: known_base, unk_base, known_gauss, "
+        "positive_gauss, positive_laplace"
     )
 
 

@@ -43,6 +43,14 @@ class Roles:
     outputs: Mapping[str, str]
 
 
+#: A stream key, and which part of it.
+Place = tuple[bytes, int]
+
+
+def place_of(key: bytes | None, value: bytes) -> Place:
+    return key or b"", json.loads(value).get("part", 1)
+
+
 @dataclass
 class Checks:
     roles: Roles
@@ -52,16 +60,16 @@ class Checks:
     counted: Counter[tuple[Lane, str]] = field(default_factory=Counter)
     rejected: Counter[bytes] = field(default_factory=Counter)
     #: Checksums of ticks, whether or not they were committed.
-    ticks: dict[tuple[str, bytes, int], int] = field(default_factory=dict)
+    ticks: dict[tuple[str, int, Place], int] = field(default_factory=dict)
     #: Snapshots that another attempt brought again.
     repeated: int = 0
-    #: End of the last committed tick, by output topic and stream key.
-    ends: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    #: End of the last committed tick, by output topic and place.
+    ends: dict[tuple[str, Place], int] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     progress: dict[int, bytes] = field(default_factory=dict)
     #: Committed growth of the events topic.
     joined: tuple[Joined, ...] = ()
-    published: dict[str, dict[tuple[bytes, int], bytes]] = field(
+    published: dict[str, dict[tuple[Place, int], bytes]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     _state_ends: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -74,8 +82,9 @@ class Checks:
         if histogram is None:
             return
         for record in records:
-            key, value = record.key or b"", record.value or b""
-            place, found = (log.where[0], key, record.time_ms), zlib.crc32(value)
+            value = record.value or b""
+            of_part = place_of(record.key, value)
+            place, found = (log.where[0], record.time_ms, of_part), zlib.crc32(value)
             self.repeated += place in self.ticks
             if self.ticks.setdefault(place, found) != found:
                 raise Violation(f"{histogram}: a tick has two sets of bytes: {value!r}")
@@ -149,12 +158,15 @@ class Checks:
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
         for record in records:
-            key, value = record.key or b"", json.loads(record.value or b"")
-            before, start, end = self.ends.get((topic, key)), value["start"], value["end"]
+            place, value = (
+                place_of(record.key, record.value or b""),
+                json.loads(record.value or b""),
+            )
+            before, start, end = self.ends.get((topic, place)), value["start"], value["end"]
             if before is not None and start != before:
-                raise Violation(f"{topic} {key!r}: a tick begins at {start}, expected {before}")
-            self.ends[topic, key] = end
-            self.published[topic][key, end] = record.value or b""
+                raise Violation(f"{topic} {place}: a tick begins at {start}, expected {before}")
+            self.ends[topic, place] = end
+            self.published[topic][place, end] = record.value or b""
 
     # ---- at the end ---------------------------------------------------------------------------
 
@@ -186,6 +198,7 @@ class Checks:
         merge.reached(contributions.stable)
         while (released := merge.release()).ticks:
             for one in released.snapshots:
-                found = self.published[one.topic].get((one.key.encode(), one.end_ms))
+                place = place_of(one.key.encode(), one.value)
+                found = self.published[one.topic].get((place, one.end_ms))
                 if found is not None and found != one.value:
                     raise Violation(f"{one.topic}: {found!r} is published, right is {one.value!r}")

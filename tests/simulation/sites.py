@@ -63,7 +63,14 @@ def _factory(settings: Settings, topics: Topics) -> Factory:
 
 
 def make_site(
-    sources: int, owners: int, unit: str, *, ceiling: bool, rekey: bool, pace: int = 1
+    sources: int,
+    owners: int,
+    unit: str,
+    *,
+    ceiling: bool,
+    rekey: bool,
+    pace: int = 1,
+    split: int = 1,
 ) -> Site:
     privacy: dict[str, Any] = {"unit": unit, "rekey": rekey}
     if ceiling:
@@ -78,6 +85,7 @@ def make_site(
         {"name": name, "mechanism": "unk_base", "keys": "public", "tick": f"{tick_s * pace}s"}
         | {"horizon": horizon, "max_items": 2, "epsilon": 4.0, "delta": 1e-3}
         | ({"max_items_per_user": 60} if unit == "user" else {})
+        | ({"split": split} if name == "fine" else {})
         for name, tick_s, horizon in zip(("fine", "wide"), TICKS_S, (4, 3), strict=True)
     ]
     settings = settings_of(document, Path("/"))
@@ -102,7 +110,7 @@ def make_site(
 def make_sites() -> list[Site]:
     return [
         make_site(2, 1, "event", ceiling=False, rekey=False),
-        make_site(3, 2, "event", ceiling=True, rekey=False),
+        make_site(3, 2, "event", ceiling=True, rekey=False, split=2),
         make_site(2, 2, "user", ceiling=True, rekey=False),
         make_site(2, 1, "user", ceiling=False, rekey=True),
         make_site(2, 2, "user", ceiling=True, rekey=True),

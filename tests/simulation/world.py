@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tests.simulation.broker import Broker, Partition, ProducerState, Record
-from tests.simulation.checks import Checks, Violation
+from tests.simulation.checks import Checks, Place, Violation
 from tests.simulation.connection import Running, records_of
 from tests.simulation.loop import BASE_MS, TIME, Actor, Loop
 from tests.simulation.network import Network, Rates
@@ -93,7 +93,7 @@ class World:
         self.stop_s = site.pace * self.rng.uniform(30.0, 80.0)
         self._look_s = _LOOK_S
         self._hanging: dict[tuple[Partition, int], float] = {}
-        self._wanted: set[tuple[str, bytes]] = set()
+        self._wanted: set[tuple[str, Place]] = set()
 
     def _draw_rates(self) -> Rates:
         def draw(low: float, high: float) -> float:
@@ -151,7 +151,12 @@ class World:
         log.append(Record(0, user.encode(), value, (), now_ms, committed=True))
         if kind >= 0.08:
             key = str(event["key"]).encode()
-            self._wanted |= {(topic, key) for topic in self.site.roles.outputs}
+            settings = self.site.settings
+            self._wanted |= {
+                (settings.output_topic(one), (key, part))
+                for one in settings.histograms
+                for part in range(1, one.split + 1)
+            }
 
     def _home(self, user: str) -> int:
         text = user.encode()

@@ -172,7 +172,7 @@ class Site:
         self.admin = admin_of(self.connection)
         self._workers = 0
         self._next: dict[tuple[str, int], int] = {}
-        self._ends: dict[str, dict[bytes | None, int]] = {}
+        self._ends: dict[str, dict[tuple[bytes | None, int], int]] = {}
         #: Of `produce`, and for records that it cannot make.
         self.producer: Producer = self.connection.producer(
             None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
@@ -331,7 +331,7 @@ class Site:
         return [json.loads(one.value() or b"") for topic in topics for one in self.read(topic)]
 
     def published_to(self) -> dict[str, int]:
-        """Return by histogram the least end over stream keys, in ms; 0 without snapshots."""
+        """Return by histogram the least end over stream keys and their parts, in ms; 0 without snapshots."""
         settings, reached = self.settings, {}
         for histogram in settings.histograms:
             topic = settings.output_topic(histogram)
@@ -342,7 +342,11 @@ class Site:
                 for message in read_partition(self.connection, topic, partition, since=since):
                     self._next[topic, partition] = (message.offset() or 0) + 1
                     end = message.timestamp()[1]  # a snapshot's is its end
-                    ends[message.key()] = max(ends.get(message.key(), 0), end)
+                    part = 1
+                    if histogram.split > 1:
+                        part = json.loads(message.value() or b"")["part"]
+                    place = message.key(), part
+                    ends[place] = max(ends.get(place, 0), end)
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 
@@ -397,13 +401,14 @@ def produce(producer: Producer, *record: Any) -> None:
 
 
 def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
-    """Assert that no page is missing or repeated, nor any tick between a key's first and last."""
-    pages: dict[tuple[str, str, str, int], list[int]] = {}
-    starts: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    """Assert that no page is missing or repeated, nor any tick of a part from its first to its last."""
+    pages: dict[tuple[str, str, int, str, int], list[int]] = {}
+    starts: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
     for s in snapshots:
-        mine = pages.setdefault((s["histogram"], s["key"], s["id"], s["tick"]), [])
+        of_key = s["histogram"], s["key"], s.get("part", 1)
+        mine = pages.setdefault((*of_key, s["id"], s["tick"]), [])
         if not mine:
-            starts.setdefault((s["histogram"], s["key"]), []).append((s["start"], s["end"]))
+            starts.setdefault(of_key, []).append((s["start"], s["end"]))
         mine.append(s["page"])
         assert 1 <= s["page"] <= s["pages"]
     for place, numbers in pages.items():

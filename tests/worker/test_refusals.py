@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from tests.worker.harness import Bare, Site, now_ms, quietcount, sale, unk, until
 from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
-from workers.runtime.errors import StateRefused
+from workers.runtime.errors import SettingsError, StateRefused
 from workers.runtime.metrics import CONTRIBUTE
 
 pytestmark = pytest.mark.waits
@@ -111,6 +111,17 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     histogram["generation"] = 1
     assert_refused(site.run_to_end(), "generation 2 was already used")
     histogram["generation"] = 2
+
+
+def test_more_parts_than_the_events_topic_gives_owner_partitions_are_refused(bare: Site) -> None:
+    """The settings alone do not say how many there are."""
+    bare.create_events()
+    del bare.document["worker"]["owner_partitions"]
+    bare.rewrite(histogram=[unk(split=2)])
+    bare.create_topics()
+    bare.rewrite(histogram=[unk(split=3)])
+    with pytest.raises(SettingsError, match="split = 3: at most the number of owner partitions, 2"):
+        check_topics(bare.settings, bare.connection)
 
 
 def test_changed_number_of_owners_is_refused(ran: Site) -> None:

@@ -24,7 +24,7 @@ from workers.pipeline.sources import Sources, SourceTopic
 from workers.runtime.errors import QuietcountError, SettingsError
 from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
-from workers.settings.settings import Settings, internal_topics, rekey_topics
+from workers.settings.settings import Settings, internal_topics, rekey_topics, split_complaints
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,10 @@ def inspect_topics(
         rekey=rekey,
         user_partitions=worker.user_partitions,
     )
+    [owners] = [one.partitions for one in plan if one.name == settings.contributions_topic]
+    for config in settings.histograms:
+        for complaint in split_complaints(config, owners):
+            raise SettingsError(complaint)
     found = Topics(
         events=events,
         others=others,

@@ -22,8 +22,8 @@ _FOLLOW_S = 0.2
 _ASK_S = 30.0
 # Offsets of a partition first searched for its newest ticks, with transaction markers.
 _TAIL = 100
-# Snapshots of which some pages were read: they lie in a few transactions.
-UNFINISHED_MAX = 100_000
+# Bytes of snapshots of which some pages or parts were read.
+UNFINISHED_MAX = 1 << 30
 
 
 class Item(NamedTuple):
@@ -140,17 +140,17 @@ class Between(NamedTuple):
 
 
 class Assembly:
-    """Puts the pages of snapshots together."""
+    """Puts the pages and parts of snapshots together."""
 
     def __init__(self, histogram_of: Mapping[str, str]) -> None:
         self._histogram_of = histogram_of
-        self._pages = {topic: Pages(UNFINISHED_MAX) for topic in histogram_of}
+        self._pages = {topic: Pages(keeps=True) for topic in histogram_of}
 
     def receive(self, where: Partition, message: Message) -> Snapshot | None:
         """Return the snapshot that a record completes, if it does; refuse any other record."""
         pages = self._pages[where[0]]
-        if len(pages) >= UNFINISHED_MAX:
-            raise InvalidSnapshot(f"{where[0]}: {UNFINISHED_MAX:,} snapshots lack pages")
+        if pages.size >= UNFINISHED_MAX:
+            raise InvalidSnapshot(f"{where[0]}: {UNFINISHED_MAX >> 30} GiB of snapshots lack pages")
         try:
             seen = pages.receive(self._histogram_of[where[0]], message.value())
             return None if seen is None else typed(seen)

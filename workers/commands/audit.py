@@ -72,8 +72,8 @@ class Auditor:
         # Digests of whole snapshots that have windows: windows may change while a histogram runs.
         self._windowed: set[bytes] = set()
         self._ids: set[str] = set()
-        # By (histogram, stream key): start of the first tick that the state does not cover.
-        self._next: dict[tuple[str, str], int] = {}
+        # By (histogram, stream key, part): start of the first tick that the state does not cover.
+        self._next: dict[tuple[str, str, int], int] = {}
         self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
         self.messages = self.others = self.other_windows = 0
 
@@ -150,7 +150,8 @@ class Auditor:
             if (end := ends.get(histogram.name)) is None:
                 continue
             for name in histogram.served():
-                self._next[histogram.name, name] = histogram.grid.start(end)
+                part = histogram.part_of(name) + 1
+                self._next[histogram.name, name, part] = histogram.grid.start(end)
 
     def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
         by_topic = {h.topic: h for h in merge.histograms}
@@ -196,7 +197,7 @@ class Auditor:
                 if not isinstance(found, dict):
                     continue
                 fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
-                if not {"start", "id", "page"}.intersection(fields):
+                if not {"start", "id", "part", "page"}.intersection(fields):
                     return f"{_name(snapshot.value)}: published {_excerpt(found, fields)}, computed {_excerpt(wanted, fields)}"
         return f"{_name(snapshot.value)}: missing"
 
@@ -210,7 +211,8 @@ class Auditor:
                 try:
                     found = orjson.loads(value)
                     known = found["id"] in self._ids
-                    end = self._next.get((found["histogram"], found["key"]), -1)
+                    place = found["histogram"], found["key"], found.get("part", 1)
+                    end = self._next.get(place, -1)
                     newer = found["start"] >= end >= 0
                 except (ValueError, KeyError, TypeError):
                     where = f"{topic}[{message.partition()}] offset {message.offset()}"
@@ -226,7 +228,8 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     counts = histogram.exact(snapshot.key)
     # Mechanisms without running counts have no exact counts.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
-    line = {name: body[name] for name in ("histogram", "key", "epoch", "tick", "page")}
+    names = ("histogram", "key", "epoch", "tick", "part", "page")
+    line = {name: body[name] for name in names if name in body}
     return orjson.dumps(line | {"items": items}) + b"\n"
 
 
@@ -280,9 +283,10 @@ def _stripped(value: bytes) -> bytes:
 
 def _name(value: bytes) -> str:
     body = orjson.loads(value)
+    part = f"part {body['part']}, " if "part" in body else ""
     return (
         f"histogram {body['histogram']!r}, key {body['key']!r}, epoch {body['epoch']}, "
-        f"tick {body['tick']}, page {body['page']}"
+        f"tick {body['tick']}, {part}page {body['page']}"
     )
 
 

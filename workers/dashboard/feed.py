@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from workers.dashboard.hub import TICKS, Hub
-from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot
+from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot, decode
 from workers.kafka.clients import Connection, unreachable
 
 logger = logging.getLogger(__name__)
@@ -200,11 +200,10 @@ class Feed:
                         raise KafkaException(error)
                     continue
                 with suppress(InvalidSnapshot):
-                    snapshot = Pages().receive(self._topics[place[0]], message.value())
-                    if snapshot is not None:
-                        # Use the record's timestamp: the broker may be configured to set it.
-                        ends = message.timestamp()[1] - TICKS * (snapshot.end - snapshot.start)
-                        since[place] = max(since.get(place, 0), ends, 0)
+                    frame = decode(self._topics[place[0]], message.value() or b"")
+                    # Use the record's timestamp: the broker may be configured to set it.
+                    ends = message.timestamp()[1] - TICKS * (frame.end - frame.start)
+                    since[place] = max(since.get(place, 0), ends, 0)
         consumer.unassign()
         return since
 

@@ -1,18 +1,22 @@
 """Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page."""
 
+import math
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import orjson
 
 from workers.mechanisms.accounting import Guarantee, NotNegative
-from workers.pipeline.snapshots import LISTS, join_pages
+from workers.pipeline.snapshots import LISTS, join_pages, join_parts
 from workers.runtime.errors import QuietcountError
 
-# Most incomplete ticks; the oldest is dropped for a new one.
-UNFINISHED_MAX = 1_000
+# Incomplete ticks hold at most these bytes; the oldest are dropped for new ones.
+WAITING_BYTES_MAX = 64 << 20
+# What a waiting record takes beside its bytes.
+RECORD_BYTES = 500
 
 # Integers that a browser reads exactly.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
@@ -42,6 +46,8 @@ class Frame(Head, frozen=True):
     pages: Place
     sd: NotNegative | None
     threshold: float | None
+    part: Place = 1
+    parts: Place = 1
     items: list[tuple[str, Number]] | None = None
 
 
@@ -67,6 +73,12 @@ class Stream(NamedTuple):
     key: str
 
 
+class _Place(NamedTuple):
+    stream: Stream
+    id: str
+    tick: int
+
+
 class SeenSnapshot(Head, frozen=True):
     """A complete snapshot; `number` is the order of arrival from 1, 0 until stored."""
 
@@ -78,38 +90,88 @@ class SeenSnapshot(Head, frozen=True):
         return Stream(self.histogram, self.key)
 
 
+@dataclass(slots=True)
+class _Tick:
+    """Records of an incomplete tick, by part and page."""
+
+    offset: int  # of the first one
+    end: int
+    parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    whole: set[int] = field(default_factory=set)  # the parts with all their pages
+    size: int = 0
+
+
 class Pages:
-    """At most `most` snapshots that still lack pages; pages may arrive in any order."""
+    """Ticks that still lack pages or parts, which may arrive in any order.
 
-    def __init__(self, most: int = UNFINISHED_MAX) -> None:
-        self._most = most
-        self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
+    A part's records are in the order of its ticks. So what an incomplete tick lacks never follows
+    a later tick of its stream that is complete, and the incomplete one is forgotten: unless
+    `keeps`, for records of several partitions of a topic, in any order.
+    """
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self._waiting: dict[_Place, _Tick] = {}
+        self._of: dict[Stream, dict[_Place, _Tick]] = {}
+        self.size = 0  # bytes
 
-    def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Add a record; None while pages are missing. InvalidSnapshot does not quote the record."""
+    @property
+    def first_offset(self) -> int | None:
+        """Return the offset of the oldest record that waits for others."""
+        return next((tick.offset for tick in self._waiting.values()), None)
+
+    def receive(self, histogram: str, value: bytes | None, offset: int = 0) -> SeenSnapshot | None:
+        """Add a record; None while others are missing. InvalidSnapshot does not quote it."""
         page = value or b""
-        frame = _decoded(page)
-        numbered = 1 <= frame.page <= frame.pages
-        if frame.histogram != histogram or not numbered or frame.start >= frame.end:
-            raise InvalidSnapshot("a record that is no snapshot of this histogram")
-        if frame.pages == 1:
+        frame = decode(histogram, page)
+        if frame.pages == frame.parts == 1:
             one_line = b"\n" not in page and b"\r" not in page
             return _snapshot(frame, page if one_line else orjson.dumps(orjson.loads(page)))
         fields = orjson.loads(page)
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
-        place = (frame.histogram, frame.key, frame.id, frame.tick)
-        if place not in self._waiting and len(self._waiting) >= self._most:
-            self._waiting.pop(next(iter(self._waiting)))
-        pages = self._waiting.setdefault(place, {})
+        place = _Place(Stream(frame.histogram, frame.key), frame.id, frame.tick)
+        tick = self._waiting.setdefault(place, _Tick(offset, frame.end))
+        of_stream = self._of.setdefault(place.stream, {})
+        of_stream[place] = tick
+        pages = tick.parts.setdefault(frame.part, {})
+        if frame.page not in pages:
+            tick.size += len(page) + RECORD_BYTES
+            self.size += len(page) + RECORD_BYTES
         pages[frame.page] = page
-        if len(pages) < frame.pages:
+        if len(pages) == frame.pages:
+            tick.whole.add(frame.part)
+        if len(tick.whole) < frame.parts:
+            most = math.inf if self._keeps else WAITING_BYTES_MAX
+            while self.size > most and len(self._waiting) > 1:
+                self._forget(next(iter(self._waiting)))
             return None
-        del self._waiting[place]
-        return _snapshot(frame, _joined([pages[number] for number in sorted(pages)]))
+        self._forget(place)
+        until = -math.inf if self._keeps else tick.end
+        while of_stream and of_stream[first := next(iter(of_stream))].end <= until:
+            self._forget(first)
+        return _snapshot(frame, _joined(tick))
+
+    def forget_before(self, offset: int) -> None:
+        """Forget the ticks that wait since before an offset."""
+        while (first := self.first_offset) is not None and first < offset:
+            self._forget(next(iter(self._waiting)))
+
+    def _forget(self, place: _Place) -> None:
+        self.size -= self._waiting.pop(place).size
+        of_stream = self._of[place.stream]
+        del of_stream[place]
+        if not of_stream:
+            del self._of[place.stream]
+
+
+def decode(histogram: str, value: bytes) -> Frame:
+    """Return a record's frame after checking all its JSON; raise InvalidSnapshot."""
+    frame = _decoded(value)
+    numbered = frame.page <= frame.pages and frame.part <= frame.parts
+    if frame.histogram != histogram or not numbered or frame.start >= frame.end:
+        raise InvalidSnapshot("a record that is no snapshot of this histogram")
+    return frame
 
 
 def select_items(
@@ -152,10 +214,14 @@ def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
     return SeenSnapshot(json=line, **head)
 
 
-def _joined(pages: list[bytes]) -> bytes:
-    """Join all entries in one page; raise `InvalidSnapshot` if the pages do not match."""
+def _joined(tick: _Tick) -> bytes:
+    """Join all entries in one page; raise `InvalidSnapshot` if the records do not match."""
     try:
-        whole = join_pages([orjson.loads(page) for page in pages])
+        parts = [
+            join_pages([orjson.loads(pages[number]) for number in sorted(pages)])
+            for _, pages in sorted(tick.parts.items())
+        ]
+        whole = parts[0] if len(parts) == 1 else join_parts(parts)
     except (KeyError, TypeError):
         raise InvalidSnapshot(
             "a record that is no snapshot: a page without what the others list"

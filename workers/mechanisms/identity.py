@@ -30,7 +30,16 @@ def describe(mechanism: Mapping[str, object], **identity: Unpack[Identity]) -> d
     return {"version": VERSION, **identity, **mechanism}
 
 
-def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
+def series_id(description: Mapping[str, object], first: int, epoch: int) -> str:
+    """Return the id in an epoch's snapshots: the mechanism's id.
+
+    Owner partitions may begin at different ticks, as after a new generation. The parts of one key
+    must still have one id, so that readers find what belongs together; it names no noise then.
+    """
+    return mechanism_id(description, None if "split" in description else first, epoch).hex()
+
+
+def mechanism_id(description: Mapping[str, object], first: int | None, epoch: int) -> bytes:
     """Return the id of one epoch of a mechanism, published from global tick `first` on."""
     named = {**description, "first": first, "epoch": epoch}
     text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -127,6 +127,7 @@ class Mechanism(Frozen):
             "rho": repr(promise.rho),
             "delta": repr(promise.delta),
             **numeric,
+            **({"split": config.split} if config.split > 1 else {}),
             **({"accounting": "gaussian"} if self._cost.gaussian else {}),
             **self._parameters(),
         }

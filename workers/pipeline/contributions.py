@@ -8,28 +8,31 @@ stays with the operator. Histograms with the same *lane* (tick grid and bounds) 
               event into a tick that ends at or before it), first (ms, or none)
     sources   how many source partitions the sender knows (0 if not stated), and from when users are
               placed on them (`Joined.users_from`)
-    sections  one for each (lane, tick) of the commit: stream keys with their number of rows, then
+    sections  of every (lane, tick) of the commit: stream keys with their number of rows, then
               label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that
               holds the largest) and tags (16 bytes) of all rows
     key       fingerprint of the root key that made the tags
 
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header, key and
-sources take 1 + 10 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a
+sources take 1 + 10 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 8 * 9 + 7 * 5; a
 key its text, its length and its number of rows; a row its label, 2, at most 8, and 16 bytes.
 Nothing is escaped.
 Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
+from workers.pipeline.histogram import parts_of
 from workers.pipeline.ledger_blocks import UNDECODABLE, pack
 from workers.pipeline.sources import PARTITIONS_MAX
 from workers.runtime.errors import StateRefused
@@ -37,7 +40,7 @@ from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
 _LENGTH = np.dtype("<u2")
-_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 114, 100, 10, 26
+_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 114, 109, 10, 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -107,6 +110,21 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
+
+    def parts(self) -> Iterator["Rows"]:
+        """Yield the rows of each part of the stream keys; all parts name all keys."""
+        parts = parts_of(self.tags, self.lane.split)
+        order = np.argsort(parts, kind="stable")
+        ends = np.cumsum(np.bincount(parts, minlength=self.lane.split)).tolist()
+        for start, stop in pairwise((0, *ends)):
+            rows = order[start:stop]
+            yield structs.replace(
+                self,
+                starts=np.searchsorted(rows, self.starts),
+                labels=self.labels.take(rows),
+                counts=self.counts.take(rows),
+                tags=self.tags.take(rows, axis=0),
+            )
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
         """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""

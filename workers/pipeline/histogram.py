@@ -6,17 +6,17 @@ Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger
 
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 import numpy as np
 
-from workers.arrays.types import Codes
+from workers.arrays.types import Codes, Tags
 from workers.kafka.topics import lacks_ids, refuse_without_ids
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
-from workers.mechanisms.identity import describe, mechanism_id
+from workers.mechanisms.identity import describe, mechanism_id, series_id
 from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -102,6 +102,24 @@ def owner_of(key: str, owners: int) -> int:
     return zlib.crc32(key.encode()) % owners
 
 
+def part_owner(owner: int, part: int, owners: int) -> int:
+    """Return the owner partition of a part, from 0, of a stream key whose first one is `owner`.
+
+    So an owner has at most one part of a key. Also part of the stored format.
+    """
+    return (owner + part) % owners
+
+
+def parts_of(tags: Tags, split: int) -> Codes:
+    """Return the part, from 0, of each item of `tags` (n, 2). Also part of the stored format.
+
+    The tag is a hash with a secret key, so nobody can load one part with chosen labels. These bits
+    of it do not decide where it lies in an owner's `TagIndex`.
+    """
+    low = tags[:, 1] & np.uint64((1 << 32) - 1)
+    return (low * np.uint64(split) >> np.uint64(32)).astype(np.int32)
+
+
 # Replaces a label in the tag of a whole stream key: not UTF-8, so no label equals it.
 KEY_LABEL = b"\xff"
 # With a stated start, at most this many ticks of the epoch are published before the first event.
@@ -131,7 +149,7 @@ class Histogram:
         self.prefix = f"{config.name}/{config.generation}/"
         grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
         self.grid = TickGrid(horizon=config.horizon_ticks, **grid)
-        self._key = key
+        self._key, (self._owner, self._owners) = key, owner
         promise = mechanism.guarantee
         description = describe(
             worker=worker,
@@ -156,7 +174,7 @@ class Histogram:
         self._since: list[int] = []
         self._index: dict[str, int] = {}
         self._public, declared = (True, ()) if config.keys == "public" else (False, config.keys)
-        self._declared = {name: 0 for name in declared if owner_of(name, owner[1]) == owner[0]}
+        self._declared = {name: 0 for name in declared if self.part_of(name) < config.split}
         self._stored_keys = 0
         self._epoch: int | None = None
         self._blocks: set[str] = set()
@@ -194,7 +212,11 @@ class Histogram:
 
     @property
     def id(self) -> str:
-        return self._id.hex()
+        return self._id
+
+    def part_of(self, name: str) -> int:
+        """Return the part of a stream key that lies here; from `split` on, none does."""
+        return (self._owner - owner_of(name, self._owners)) % self._owners
 
     def served(self) -> dict[str, int]:
         """Return the stream keys, with the global tick from which each is served."""
@@ -224,7 +246,11 @@ class Histogram:
         return self.snapshots(self.advance(parts))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
-        for name, value in snapshots_of(tick, self._state.ledger, self._keys, self._labels):
+        return self._snapshots(tick, self.part_of)
+
+    def _snapshots(self, tick: ReleasedTick, part_of: Callable[[str], int]) -> Iterator[Snapshot]:
+        ledger, labels = self._state.ledger, self._labels
+        for name, value in snapshots_of(tick, ledger, self._keys, labels, part_of=part_of):
             yield Snapshot(self.topic, name, value, tick.end_ms)
 
     def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
@@ -254,8 +280,9 @@ class Histogram:
             end_ms=self.grid.end(tick),
             guarantee=self.mechanism.guarantee,
             mechanism=self.mechanism.kind,
-            id=self._id.hex(),
+            id=self._id,
             release=release,
+            parts=self.config.split,
             numeric=self._numeric,
             windows=self._windows.at(t),
         )
@@ -386,8 +413,9 @@ class Histogram:
     def _bind(self, epoch: int) -> None:
         if self.life.first is None:
             raise self._refused("an epoch begins before its first tick is known")
-        self._id = mechanism_id(self.life.description, self.life.first, epoch)
-        self._noise = self.mechanism.noise(self._key.stream(self._id))
+        of_epoch = self.life.description, self.life.first, epoch
+        self._id = series_id(*of_epoch)
+        self._noise = self.mechanism.noise(self._key.stream(mechanism_id(*of_epoch)))
 
     def _add_key(self, name: str, tick: int) -> None:
         self._index[name] = len(self._keys)
@@ -398,4 +426,10 @@ class Histogram:
     def _register_key(self, i: int) -> None:
         state, name, labels = self._state, self._keys[i], self.mechanism.domain()
         state.key_tags = np.concatenate((state.key_tags, self._key.tags(name, [KEY_LABEL])))
-        self.mechanism.prepare_key(state, i, self._key.tags(name, labels), labels)
+        tags = self._key.tags(name, labels)
+        if self.config.split > 1 and labels:
+            first, split, owners = owner_of(name, self._owners), self.config.split, self._owners
+            here = [p for p in range(split) if part_owner(first, p, owners) == self._owner]
+            rows = np.flatnonzero(np.isin(parts_of(tags, split), here))
+            labels, tags = [labels[row] for row in rows.tolist()], tags.take(rows, axis=0)
+        self.mechanism.prepare_key(state, i, tags, labels)

@@ -319,7 +319,7 @@ class Merge:
         if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until:
             return None
         # None cannot be compared with a number.
-        return end, lane.view, *(part or 0 for part in lane[:-1])
+        return end, lane.view, lane.split, *(part or 0 for part in lane[:-2])
 
     def _rows(self, lane: Lane) -> int:
         return sum(histogram.columns.n for histogram in self._lanes[lane])

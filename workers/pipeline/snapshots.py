@@ -251,6 +251,14 @@ def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
     return whole
 
 
+def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
+    """Return a tick's snapshot from all its parts, as if its stream key were not split."""
+    items = [item for part in parts for item in part["items"]]
+    items.sort(key=lambda item: (-item[1], item[0]))
+    whole = {name: value for name, value in parts[0].items() if name not in ("part", "parts")}
+    return whole | {"items": items}
+
+
 def _empty(answer: Fields) -> dict[str, Any]:
     return {**answer, "value": []} if isinstance(answer["value"], list) else dict(answer)
 
@@ -293,6 +301,7 @@ class ReleasedTick:
     mechanism: str
     id: str
     release: Release | Items | Answers
+    parts: int = 1
     numeric: Numeric | None = None
     windows: Mapping[str, object] = field(default_factory=dict)
 
@@ -311,9 +320,13 @@ def snapshots(
     keys: list[str],
     labels: LabelCache,
     max_bytes: int = VALUE_BYTES,
+    part_of: Callable[[str], int] = lambda key: 0,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed."""
-    release, frame = tick.release, _Frame(tick, max_bytes)
+    """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed.
+
+    `part_of` returns which part, from 0, of a key's items these are.
+    """
+    release, frame = tick.release, _Frame(tick, part_of, max_bytes)
     edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
@@ -356,8 +369,8 @@ def _items(
 
 
 class _Frame:
-    def __init__(self, tick: ReleasedTick, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int) -> None:
+        self._parts, self._part_of, self._max_bytes = tick.parts, part_of, max_bytes
         sd, promise = tick.release.sd, tick.guarantee
         threshold = None if isinstance(tick.release, Answers) else tick.release.threshold
         self._before_key = _members({"histogram": tick.histogram}) + b',"key":'
@@ -379,8 +392,11 @@ class _Frame:
     def render(self, key: str, members: bytes, page: int = 1, pages: int = 1) -> bytes:
         before = self._before_key + orjson.dumps(key) + self._behind_key
         members = b"," + members if members else b""
-        parts = before, members, self._behind_fields, page, pages
-        return b'{%b%b%b,"page":%d,"pages":%d}' % parts
+        part = b""
+        if self._parts > 1:
+            part = b',"part":%d,"parts":%d' % (self._part_of(key) + 1, self._parts)
+        fields = before, members, self._behind_fields, part, page, pages
+        return b'{%b%b%b%b,"page":%d,"pages":%d}' % fields
 
     def pages(self, key: str, fields: Fields) -> Iterator[tuple[str, bytes]]:
         whole = self.render(key, _members(fields))

@@ -20,7 +20,7 @@ from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
 from workers.pipeline.contributions import Rows
-from workers.pipeline.histogram import owner_of
+from workers.pipeline.histogram import owner_of, part_owner
 from workers.runtime.frozen import read_only
 
 # Row limit of a group of tallies: a new pair is digested once for all of them.
@@ -193,7 +193,11 @@ class ContributionBuilder:
                         counts=out.counts[own],
                         tags=tags[own],
                     )
-                    yield place, owner, rows
+                    if lane.split == 1:
+                        yield place, owner, rows
+                        continue
+                    for part, own_rows in enumerate(rows.parts()):
+                        yield place, part_owner(owner, part, owners), own_rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
         known = self._owner_of.get(names)

@@ -534,5 +534,7 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 
 def _lane_digest(lane: Lane) -> bytes:
-    text = repr(tuple(lane if lane.view else lane[:-1])).encode()
+    # Without newer fields that have their defaults, to keep existing names.
+    least = len(lane) if lane.split > 1 else len(lane) - 1 if lane.view else len(lane) - 2
+    text = repr(tuple(lane)[:least]).encode()
     return blake2b(text, digest_size=8, person=b"qc-lane").digest()

@@ -32,7 +32,7 @@ from msgspec import structs
 
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.ticks import TickGrid
-from workers.mechanisms.identity import mechanism_id
+from workers.mechanisms.identity import series_id
 from workers.pipeline.histogram import HistogramProgress, owner_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
@@ -334,7 +334,8 @@ def _at_one_time(
         )
         for i in serving
         for piece in entries[i].pieces
-        if owner is None or piece.owner == owner
+        # The parts of a split stream key lie in several partitions.
+        if owner is None or piece.owner == owner or "split" in piece.life.description
     ]
     # Every largest set begins where a generation begins.
     for begin, _, _ in spans:
@@ -519,7 +520,7 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
     begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
     end = entry.last if grid.horizon is None else epoch * grid.horizon
     inside = [piece for piece in entry.pieces if piece.first <= end and piece.last >= begin]
-    ids = (mechanism_id(piece.life.description, piece.first, epoch).hex() for piece in inside)
+    ids = (series_id(piece.life.description, piece.first, epoch) for piece in inside)
     return Epoch(
         epoch=epoch,
         first_tick=grid.split(max(begin, entry.first))[1],

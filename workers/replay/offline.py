@@ -15,17 +15,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Tags
 from workers.mechanisms.config.histogram import Lane
-from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.ledger import Contributions, rows_by_key
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import factory
 from workers.pipeline.contributions import Message
-from workers.pipeline.histogram import Histogram
+from workers.pipeline.histogram import Histogram, parts_of
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, Released
 from workers.pipeline.snapshots import ReleasedTick, Snapshot
@@ -83,11 +87,39 @@ class ReplayHistogram(Histogram):
             self.observe(shown)
         return self.snapshots(shown) if self.written else iter(())
 
+    def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
+        """Yield the snapshots of every part: a worker has at most one of a key in a partition."""
+        release = tick.release
+        if tick.parts == 1 or isinstance(release, Answers):
+            yield from super().snapshots(tick)
+            return
+        parts = parts_of(self._tags(release), tick.parts)
+        for part in range(tick.parts):
+            some = _select(release, np.flatnonzero(parts == part))
+            of_keys = dict.fromkeys(self._keys, part)
+            yield from self._snapshots(replace(tick, release=some), of_keys.__getitem__)
+
+    def _tags(self, release: Release | Items) -> Tags:
+        if isinstance(release, Release):
+            return self._state.ledger.tags[release.rows]
+        tags = np.empty((len(release.keys), 2), dtype=np.uint64)
+        for key, rows in rows_by_key(release.keys):
+            tags[rows] = self._key.tags(self._keys[key], [release.labels[row] for row in rows])
+        return tags
+
     def forget(self) -> None:
         """Discard the changes that a worker would store."""
         self._deletions, self._stored_keys = [], len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
+
+
+def _select(release: Release | Items, rows: Rows) -> Release | Items:
+    counts = release.counts[rows]
+    if isinstance(release, Release):
+        return replace(release, rows=release.rows[rows], counts=counts)
+    labels = [release.labels[row] for row in rows.tolist()]
+    return replace(release, keys=release.keys[rows], labels=labels, counts=counts)
 
 
 STREAM = "replay"

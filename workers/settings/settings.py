@@ -456,6 +456,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
             yield from _user_complaints(histogram, of_users)
+            yield from split_complaints(histogram, self.worker.owner_partitions)
             all_keys = (histogram.key or self.events.key) == ALL_KEYS
             if all_keys and histogram.keys != (ALL_STREAM_KEY,):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
@@ -544,6 +545,20 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
         )
     elif not of_users and given is not None:
         yield f'{histogram.where()}max_items_per_user = {given}: only with privacy.unit = "user"'
+
+
+def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator[str]:
+    """Yield why a histogram cannot be split; `owners` is None where it is not known yet."""
+    split = histogram.split
+    if split == 1:
+        return
+    given = f"{histogram.where()}split = {split}"
+    if histogram.mechanism not in PER_ITEM:
+        yield f"{given}: needs a mechanism that treats items one by one: {', '.join(PER_ITEM)}"
+    if histogram.buckets is not None:
+        yield f"{given}: not with buckets"
+    if owners is not None and split > owners:
+        yield f"{given}: at most the number of owner partitions, {owners}"
 
 
 def load(path: str | Path) -> Settings:

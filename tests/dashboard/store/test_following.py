@@ -194,10 +194,32 @@ def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(
         assert history.gaps() == [(at(10)["start"], at(36)["end"])]
 
 
+def test_parts_that_lag_are_put_together_also_after_a_restart(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """Another worker may publish one part minutes later, between the ticks of other keys."""
+
+    def part(number: int, tick: int, key: str) -> dict[str, Any]:
+        items = [(f"item {number}", tick)]
+        return message(tick, items, key=key, part=number, parts=2, **at(tick))
+
+    first = [part(1, tick, key) for tick in range(1, 9) for key in ("s1", "s2")]
+    topics.send(*first, *(part(2, tick, "s1") for tick in range(1, 4)))
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks("s1") == [1, 2, 3]
+        assert not history.ticks("s2")
+    topics.send(*(part(2, tick, "s1") for tick in range(4, 8)))
+    topics.send(*(part(2, tick, "s2") for tick in range(1, 9)))
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks("s1") == list(range(1, 8))
+        assert history.ticks("s2") == list(range(1, 9))
+        assert history.shown() == [(f"item {i}", sum(range(8)) + sum(range(9))) for i in (1, 2)]
+
+
 def test_pages_that_never_come_hold_nothing_back(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PAGES_WITHIN", 50)
+    monkeypatch.setattr(following, "RECORDS_WITHIN", 50)
     topics.send(message(1, page=1, pages=2, **at(1)), *at_ticks(range(2, 200)))
     with History(topics, tmp_path / "h") as history:
         history.read_all()

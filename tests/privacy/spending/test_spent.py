@@ -238,6 +238,17 @@ def test_generations_of_one_event_add_up_only_where_a_changed_tick_reaches_back(
     assert found.epsilon is not None and 1.0 < found.epsilon < 2.0
 
 
+@pytest.mark.parametrize("split", [1, 2])
+def test_an_event_of_a_split_key_pays_for_what_counts_it_in_any_of_its_partitions(
+    split: int,
+) -> None:
+    """Each begins a new generation by itself. A key that is not split lies in one of them."""
+    old, new = (unk(epsilon=1.0, delta=1e-6, generation=n, split=split) for n in (1, 2))
+    states = [state([(new, begin, 9)], [(old, 1, begin)]) for begin in (5, 8)]
+    found = budget_of(settings(new), states).total
+    assert found is not None and len(found.parts) == split
+
+
 def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() -> None:
     a, b, later = (
         unk(name=n, epsilon=1.0, delta=1e-6, keys=k)

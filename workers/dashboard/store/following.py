@@ -22,8 +22,8 @@ BATCH = 500
 POLL_S = 0.5
 # A transaction stores this many bytes of snapshots, plus at most one snapshot.
 PIECE_BYTES = 8 << 20
-# Drop a snapshot whose other pages are not within this many records of its partition.
-PAGES_WITHIN = 100_000
+# Drop a tick whose other records are not within this many of its partition.
+RECORDS_WITHIN = 1_000_000
 
 
 @dataclass(slots=True)
@@ -33,12 +33,11 @@ class _Partition:
     high: int
     next: int
     pages: Pages = field(default_factory=Pages)
-    # Offset of the oldest record whose page waits for others.
-    waiting: int | None = None
 
     @property
     def position(self) -> Position:
-        return Position(self.topic_id, self.next if self.waiting is None else self.waiting)
+        waiting = self.pages.first_offset
+        return Position(self.topic_id, self.next if waiting is None else waiting)
 
 
 class Follower:
@@ -109,16 +108,11 @@ class Follower:
         one.next = offset + 1
         snapshot = None
         try:
-            snapshot = one.pages.receive(self._topics[place[0]], message.value())
+            snapshot = one.pages.receive(self._topics[place[0]], message.value(), offset)
         except InvalidSnapshot as error:
             if place in self._unread:  # the feed reports later ones
                 logger.info("%s[%d] offset %d: %s; not in the history", *place, offset, error)
-        if not len(one.pages):
-            one.waiting = None
-        elif one.waiting is None:
-            one.waiting = offset
-        elif offset - one.waiting > PAGES_WITHIN:
-            one.pages, one.waiting = Pages(), None
+        one.pages.forget_before(offset - RECORDS_WITHIN)
         return None if snapshot is None else Arrival(place[1], snapshot)
 
     def _assign(self) -> None:

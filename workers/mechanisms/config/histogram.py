@@ -79,7 +79,8 @@ class Lane(NamedTuple):
     """Settings relevant to stage 1; histograms with equal lanes share one set of contributions.
 
     `max_items_per_user` bounds a user's (stream key, item) pairs per epoch of `horizon` ticks
-    (None: one epoch); without users both are None. `view` "" is that of `[events]`.
+    (None: one epoch); without users both are None. `view` "" is that of `[events]`. `split` is how
+    many parts a stream key's items are spread over.
     """
 
     tick_ms: int
@@ -89,6 +90,7 @@ class Lane(NamedTuple):
     max_items_per_user: int | None = None
     horizon: int | None = None
     view: str = ""
+    split: int = 1
 
     def end_ms(self, tick: int) -> int:
         return self.start_ms + tick * self.tick_ms
@@ -116,6 +118,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     key, items, count, where   fields read from an event, overriding `[events]`
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
+    split       parts of a stream key's items, each in an owner partition of its own
     generation  raised to begin a new mechanism, and a new charge, on purpose
     topic       output topic; None is `<worker.name>.<name>`
     """
@@ -147,6 +150,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
     quantiles: Quantiles | None = None
+    split: Count = 1
     generation: Annotated[int, whole(1, 2**31 - 1)] = 1
     topic: Annotated[str, Meta(pattern=TOPIC_NAME, description=_TOPIC)] | None = None
 
@@ -180,9 +184,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     def lane(self) -> Lane:
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
-        return Lane(
-            self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon, self.view
-        )
+        bounds = self.max_items, self.max_count, of_user, horizon
+        return Lane(self.tick_ms, self.start_ms, *bounds, self.view, self.split)
 
     @property
     def view(self) -> str:
