@@ -203,11 +203,12 @@ def application(
     token: str | None,
     further: Mapping[str, object] | None = None,
     store: Store | None = None,
+    words: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> web.Application:
     """Return the web application, without Kafka. Without a `token`, readers need none.
 
-    `histograms` are (name, horizon) in settings order; `further` extends /api/histograms. Without a
-    `store`, only memory is served.
+    `histograms` are (name, horizon) in settings order, `words` the label and unit of each one's
+    numbers; `further` extends /api/histograms. Without a `store`, only memory is served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
@@ -238,7 +239,7 @@ def application(
     async def list_histograms(request: web.Request) -> web.Response:
         if request.query:
             return refusal(400, "no parameters here")
-        listed = catalog(hub.history, histograms)
+        listed = catalog(hub.history, histograms, words or {})
         found = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
         found["together"] = joint_guarantee(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
