@@ -193,6 +193,9 @@ def test_the_address_bar_names_what_is_seen(
     window.reads("#board-title", "tick 2")
     shared = page.url
     page.go_back()
+    window.reads("#board-title", "tick 3")
+    for _ in ("held", "item", "key"):
+        page.go_back()
     window.reads("#board-title", "^products of s1")
 
     with Window(chrome) as other:

@@ -63,8 +63,10 @@ from workers.dashboard.store.queries import (
 )
 from workers.dashboard.store.store import QueryFailed, Store
 from workers.mechanisms.config.histogram import EPOCH
+from workers.mechanisms.config.views import ALL_KEYS
 from workers.runtime.metrics import WithWorkerLabel, register_outages
 from workers.settings.durations import parse_duration
+from workers.settings.settings import ALL_STREAM_KEY
 
 
 def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
@@ -167,7 +169,9 @@ def duration_param(query: MultiMapping[str], name: str) -> int:
 
 
 def stream_of(query: MultiMapping[str]) -> Stream:
-    return Stream(param(query, "histogram"), param(query, "key"))
+    key = param(query, "key")
+    # What the settings call "$all" has this stream key.
+    return Stream(param(query, "histogram"), ALL_STREAM_KEY if key == ALL_KEYS else key)
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:

@@ -18,7 +18,7 @@ import { KeySearch, fillSelect } from "./picker.js";
 import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
-import { moment, periodWords, timeZone, windowWords } from "./when.js";
+import { beginning, capital, moment, periodWords, timeZone, windowWords } from "./when.js";
 import { NOTHING, about, axisWords, band, count, duration, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time, timeOf, windowBar } from "./words.js";
 
 const READ = "quietcount-read";
@@ -215,14 +215,17 @@ function besides(snapshot) {
   if (!horizon || !isRunning(snapshot.mechanism)) return null;
   const shift = horizon * width;
   const name = shift === 86400e3 ? "the day before" : "the one before";
-  const none = view.beside !== null && before !== null && !before.loading && before.snapshot === null;
-  byId("beside-words").textContent = `beside ${name}${none ? ", of which nothing is kept for this time" : ""}`;
+  // Series that do not begin at the same time of their epochs have counted for different times.
+  const late = (one) => periods.began(one) - beginning(one);
+  const comparable = view.beside === null || !before?.snapshot || late(before.snapshot) === late(snapshot);
+  const why = view.beside !== null && before && !before.loading && !before.snapshot ? ", of which nothing is kept for this time" : comparable ? "" : `, which counts since ${moment(periods.began(before.snapshot), now())}, for ${late(before.snapshot) < late(snapshot) ? "longer" : "a shorter time"} than this`;
+  set(byId("beside-words"), `beside ${name}${why}`);
   byId("beside").checked = view.beside !== null;
   if (view.beside === null) return null;
   const at = snapshot.end - shift;
   if (before?.at !== at && !before?.loading) loadBefore(at);
   // While the tick that belongs to a new one is on its way, the one before it is shown.
-  return { snapshot: before?.snapshot ?? null, shift, name };
+  return { snapshot: before?.snapshot ?? null, shift, name, comparable };
 }
 
 async function loadBefore(at) {
@@ -285,7 +288,7 @@ function draw() {
   byId("lead").hidden = !snapshot;
   byId("beside-label").hidden = true;
   byId("how").hidden = !snapshot;
-  drawWindows(snapshot);
+  drawWindows(snapshot, paused);
   // What the board shows: the counts, or what came in a window; null while that is on its way, or cannot be said.
   const windowed = snapshot && view.span ? changes.of(snapshot, view.span) : null;
   const shown = snapshot && view.span ? (windowed?.snapshot ?? null) : snapshot;
@@ -326,9 +329,9 @@ function draw() {
 }
 
 // The windows that the board can be of: those of the settings, and since any time.
-function drawWindows(snapshot) {
+function drawWindows(snapshot, paused) {
   byId("windows").hidden = view.span === null && !(snapshot && canSubtract(snapshot));
-  const windows = (snapshot?.windows ?? []).map(({ ms }) => ({ text: `Last ${timeOf(ms)}`, window: duration(ms) }));
+  const windows = (snapshot?.windows ?? []).map(({ ms }) => ({ text: paused ? capital(`${timeOf(ms)} before`) : `Last ${timeOf(ms)}`, window: duration(ms) }));
   if (view.window !== null && !windows.some((one) => one.window === view.window)) windows.push({ text: `Last ${view.window}`, window: view.window });
   const made = [{ text: "All of it", window: null }, ...windows].map(({ text, window }) => {
     const chip = button(text, "chip", () => changeView({ window, since: null }));
@@ -408,7 +411,7 @@ function drawItems(snapshot) {
     moves: change ? movesIn(snapshot) : followed.moves(snapshot),
     exact: exact && exact.counts(snapshot),
     wanted: byId("find").value,
-    before: beside?.snapshot ?? null,
+    before: beside?.snapshot ? beside : null,
     nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? periods.began(snapshot) : null),
   });
   const total = snapshot.total_items ?? snapshot.items.length;

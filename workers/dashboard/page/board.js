@@ -40,13 +40,13 @@ export class Board {
   }
 
   // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
-  // must contain; before: an earlier snapshot to compare with, or null; nothing: what is said where there is no item.
+  // must contain; before: {snapshot, comparable}, an earlier one beside it, or null; nothing: what is said where there is no item.
   show(snapshot, { moves, exact, wanted, before, nothing }) {
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
     this.sd = snapshot.sd;
     this.moves = moves;
-    this.before = before && { counts: new Map(before.items), sd: before.sd };
+    this.before = before && { counts: new Map(before.snapshot.items), sd: before.snapshot.sd, comparable: before.comparable };
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     let low = 0;
     let high = 1;
@@ -203,13 +203,14 @@ export class Board {
 
   compare(c, row) {
     const was = this.before.counts.get(row.label);
-    const off = this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
+    const { comparable } = this.before;
+    const off = !comparable || this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
     const by = was === undefined || off === null || Math.abs(row.value - was) <= off ? 0 : row.value - was;
     const [then, since] = c.prev.children;
     set(then, was === undefined ? "–" : count(was));
-    set(since, was === undefined ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
+    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
-    c.prev.title = was === undefined ? "Not shown then" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    c.prev.title = was === undefined ? "Not shown then" : !comparable ? "" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
     c.before.hidden = was === undefined;
     if (was === undefined) return;
     const from = this.at(Math.min(0, was));

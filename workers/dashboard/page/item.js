@@ -102,7 +102,7 @@ export class Item {
     const running = counts && isRunning(snapshot.mechanism);
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
     this.controls(snapshot, running, unit, paused);
-    this.changes(snapshot, item, counts && canSubtract(snapshot), paused);
+    this.changes(snapshot, item, counts && canSubtract(snapshot), paused, windowed);
     // A quantile is one of the counts, whatever the board's window is.
     const since = texts.measured && isRunning(snapshot.mechanism) ? `Of all that was counted since ${moment(origin, this.hooks.now())}${windowed ? ", not in the window alone" : ""}.` : "";
     set(byId("item-words"), counts ? this.shareOf(windowed ?? snapshot, item) : since);
@@ -204,7 +204,8 @@ export class Item {
       if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     }
     if (gaps && unit !== "epoch") words.push(unit === null ? "A line breaks where no tick is kept." : "Over missing ticks nothing is drawn: more than one interval was counted there.");
-    if (falls) words.push("Where a total falls, its noise does: the true count never falls before the next epoch.");
+    if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
+    if (unit === "epoch" && wanted.to === null) words.push("The newest point is what the running epoch has reached so far.");
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);
@@ -252,7 +253,7 @@ export class Item {
   }
 
   // What was counted in the windows that the snapshot names, else in the last hour, and in that of the board.
-  changes(snapshot, item, offered, paused) {
+  changes(snapshot, item, offered, paused, windowed) {
     const list = byId("changes");
     const width = snapshot.end - snapshot.start;
     const named = (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && one.ticks < snapshot.tick);
@@ -261,12 +262,15 @@ export class Item {
     if (chosen && !spans.some((one) => one.window === chosen.window)) spans.push(chosen);
     const now = this.hooks.now();
     const said = (offered ? spans : []).flatMap((one) => {
-      const found = this.hooks.changes.of(snapshot, one, item)?.snapshot;
-      if (!found?.items.length || found.sd === null) return [];
+      // What the board shows is not asked for twice.
+      const same = windowed && one.window === chosen.window && one.since === chosen.since;
+      const found = same ? windowed : this.hooks.changes.of(snapshot, one, item)?.snapshot;
+      const row = found?.items.find(([label]) => label === item);
+      if (!row || found.sd === null) return [];
       const { from } = found.change;
       const ms = found.end - from;
       const when = one.window === duration(ms) ? `In the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}` : `Since ${moment(from, now)}`;
-      return [changeWords(when, found.items[0], found)];
+      return [changeWords(when, row, found)];
     });
     list.hidden = !said.length;
     if (list.textContent === said.map((one) => one.text).join("")) return;

@@ -89,7 +89,9 @@ export class Bins {
     const names = this.names(font);
     const rows = names.reduce((most, one) => Math.max(most, one.row + 1), 0);
     const top = 6 + (rows + 1) * 1.1 * font;
-    const bottom = height - 3 * font;
+    // On a narrow picture the name of the axis has a row of its own.
+    this.named = axisWords(this.about) ? (width < 40 * font ? 1 : 0) : -1;
+    const bottom = height - (this.named === 1 ? 4.1 : 3) * font;
     const values = this.buckets.map((one) => one.value).filter((value) => value !== null);
     const least = Math.min(0, ...values.map((value) => value - this.half));
     const most = Math.max(1, ...values.map((value) => value + this.half));
@@ -201,7 +203,7 @@ export class Bins {
       this.svg.append(drawing("line", { class: "tick", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
       this.svg.append(drawing("text", { x, y: bottom + 1.15 * font, "text-anchor": "middle" }, texts[k]));
     }
-    this.svg.append(drawing("text", { class: "axis-name", x: (this.left + this.right) / 2, y: bottom + 2.35 * font, "text-anchor": "middle" }, axisWords(this.about)));
+    if (this.named >= 0) this.svg.append(drawing("text", { x: (this.left + this.right) / 2, y: bottom + (2.35 + 1.15 * this.named) * font, "text-anchor": "middle" }, axisWords(this.about)));
     this.svg.append(drawing("text", { x: this.left, y: bottom + 2.35 * font }, `◂ below ${texts[0]}`));
     this.svg.append(drawing("text", { x: this.right, y: bottom + 2.35 * font, "text-anchor": "end" }, `${texts.at(-1)} and above ▸`));
   }

@@ -15,6 +15,7 @@ export class View {
     const query = new URLSearchParams(location.search);
     for (const name of ONE) this[name] = query.get(name);
     for (const name of SEVERAL) this[name] = query.getAll(name);
+    if (this.key === "$all") this.key = "all"; // as the settings call it
     this.at = this.at === null || this.at === "" ? null : place(this.at);
     this.embed = query.get("embed");
     this.look = query.get("view");
