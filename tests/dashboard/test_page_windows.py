@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -129,7 +130,7 @@ def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window
     window.reads("#count-head", "^Counted$")
     rows = {row[0]: row[2:] for row in board(page)}
     assert rows["tea"] == (text(items(TICKS, "s1")[0][1] - items(TICKS - 30, "s1")[0][1]), "80")
-    assert "upper bound" in page.text_content("#sd-words")
+    assert "upper bound" in (page.text_content("#sd-words") or "")
     page.click('#windows button:has-text("All of it")')
     window.reads("#count-head", "^Count$")
     assert "since=" not in page.url
@@ -138,11 +139,14 @@ def test_since_a_time_has_an_upper_bound_of_the_error_and_says_so(window: Window
 def test_what_opens_closes_with_escape_and_with_a_click_beside_it(window: Window, url: str) -> None:
     page = window.open(url)
     for name in ("#since-details", "#epochs", "#range-details"):
-        for leave in (lambda: page.keyboard.press("Escape"), lambda: page.click("#board-title")):
+        for way in ("Escape", "a click"):
             page.click(f"{name} summary")
             assert page.locator(f"{name}[open]").count() == 1
-            leave()
-            assert page.locator(f"{name}[open]").count() == 0
+            if way == "Escape":
+                page.keyboard.press("Escape")
+            else:
+                page.click("#board-title")
+            assert page.locator(f"{name}[open]").count() == 0, way
 
 
 def test_how_to_read_it_is_closed_at_the_second_visit(window: Window, url: str) -> None:
@@ -177,10 +181,10 @@ def test_back_forward_and_a_link_show_the_same_picture(
 
     for place in (3, 2, 1, 0):
         page.go_back()
-        until(lambda place=place: same(place), f"picture {place}, going back")
+        until(partial(same, place), f"picture {place}, going back")
     for place in (1, 2, 3, 4):
         page.go_forward()
-        until(lambda place=place: same(place), f"picture {place}, going forward")
+        until(partial(same, place), f"picture {place}, going forward")
     with Window(chrome) as other:
         linked = other.open(page.url)
         other.shows('document.querySelectorAll("#chart .line").length > 0')
