@@ -423,7 +423,7 @@ async def changed(query: MultiMapping[str], memory: History, store: Store | None
         if line is not None:
             older = await asyncio.to_thread(orjson.loads, line)
             begin_ms = older["end"]
-        elif (begun := await _began(stream, newer["id"], store)) is not None:
+        elif (begun := await _began(stream, newer["id"], memory, store)) is not None:
             begin_ms = begun
         else:
             error = "no tick at the beginning of this window is stored"
@@ -434,7 +434,12 @@ async def changed(query: MultiMapping[str], memory: History, store: Store | None
     return json_of({"snapshots": [found], "more": False})
 
 
-async def _began(stream: Stream, series: str, store: Store | None) -> int | None:
+async def _began(stream: Stream, series: str, memory: History, store: Store | None) -> int | None:
+    """Return when a series began to count from zero; None if that is not known."""
+    held = memory.page(stream, None, memory.ticks)[0]
+    place = next((place for place, one in enumerate(held) if one.id == series), 0)
+    if place and held[place - 1].end == held[place].start:
+        return held[place].start  # it follows another one
     if store is None:
         return None
 
