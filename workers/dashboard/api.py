@@ -94,6 +94,8 @@ PAGE_TYPES = {
     "svg": "image/svg+xml",
 }
 ITEMS_MAX = 100
+CHANGES_KEPT = 64
+CHANGES_BYTES = 256 << 10
 COMPRESS_FROM = 1_024
 ENTRIES_MAX = 10_000
 EPOCHS_MAX = 1_000
@@ -107,6 +109,7 @@ TICK_PARAMS = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
 HUB = web.AppKey("hub", Hub)
 KNOWN = web.AppKey("known", frozenset)
 STORE = web.AppKey("store", Store)
+CHANGES = web.AppKey("changes", dict)
 
 
 class BadQuery(ValueError):
@@ -216,6 +219,7 @@ def application(
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
+    app[CHANGES] = {}
     app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
@@ -292,7 +296,7 @@ async def _snapshots(request: web.Request) -> web.Response:
     if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
     if "window" in query or "since" in query:
-        return await changed(query, history, request.app.get(STORE))
+        return await _shared(request)
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
     refuse_unknown(query, TICK_PARAMS | {"after", "limit"})
@@ -389,8 +393,32 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     return answer(b'{"snapshots":[%s],"more":false}' % found)
 
 
-async def changed(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
-    """Answer /api/snapshots with `window` or `since`: changes in place of counts."""
+async def _shared(request: web.Request) -> web.Response:
+    """Answer /api/snapshots with `window` or `since`, once for all that ask alike.
+
+    The viewers of a stream do: the page names the tick that it shows.
+    """
+    kept, asked = request.app[CHANGES], tuple(request.query.items())
+    if (task := kept.get(asked)) is None:
+        made = changed(request.query, request.app[HUB].history, request.app.get(STORE))
+        task = kept[asked] = asyncio.ensure_future(made)
+        while len(kept) > CHANGES_KEPT:
+            del kept[next(iter(kept))]
+    keep = False
+    try:
+        body, status = await asyncio.shield(task)
+        # The newest tick changes, and what is missing may be read yet.
+        keep = status == 200 and "at" in request.query and len(body) <= CHANGES_BYTES
+    finally:
+        if not keep and kept.get(asked) is task:
+            del kept[asked]
+    return answer(body, status)
+
+
+async def changed(
+    query: MultiMapping[str], memory: History, store: Store | None
+) -> tuple[bytes, int]:
+    """Return changes in place of counts as JSON, and the status."""
     refuse_unknown(query, TICK_PARAMS | {"window", "since"})
     if ("window" in query) == ("since" in query):
         raise BadQuery("window or since: one of the two")
@@ -405,7 +433,7 @@ async def changed(query: MultiMapping[str], memory: History, store: Store | None
     else:
         line, nearest = newest.json, {}
     if line is None:
-        return json_of({"error": "this tick is not stored", "nearest": nearest}, status=404)
+        return orjson.dumps({"error": "this tick is not stored", "nearest": nearest}), 404
     newer = await asyncio.to_thread(orjson.loads, line)
     if not can_subtract(newer):
         raise BadQuery(f"the counts of {newer['mechanism']} cannot be subtracted")
@@ -427,11 +455,11 @@ async def changed(query: MultiMapping[str], memory: History, store: Store | None
             begin_ms = begun
         else:
             error = "no tick at the beginning of this window is stored"
-            return json_of({"error": error, "nearest": nearest}, status=404)
+            return orjson.dumps({"error": error, "nearest": nearest}), 404
     found = await asyncio.to_thread(changes, newer, older, begin_ms, items=items, top=top)
     found["end_time"] = iso(found["end"])
     found["change"]["from_time"] = iso(begin_ms)
-    return json_of({"snapshots": [found], "more": False})
+    return await asyncio.to_thread(orjson.dumps, {"snapshots": [found], "more": False}), 200
 
 
 async def _began(stream: Stream, series: str, memory: History, store: Store | None) -> int | None:

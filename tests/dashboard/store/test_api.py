@@ -24,6 +24,7 @@ from tests.dashboard.store.making import store as store_all
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application
+from workers.dashboard.changes import changes
 from workers.dashboard.hub import Hub
 from workers.dashboard.store import following, queries
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
@@ -378,3 +379,26 @@ async def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, na
     assert found["entries" if name == "history" else "epochs"] == []
     assert (found["kept"]["first"], found["kept"]["last"]) == (LIFE[-5]["end"], LIFE[-1]["end"])
     validator(name).validate(found)
+
+
+@on_a_loop
+async def test_viewers_of_one_tick_share_the_work_of_its_changes(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every viewer of a stream asks for the same window at the same time."""
+    made: list[int] = []
+
+    def counted(*given: Any, **options: Any) -> dict[str, Any]:
+        made.append(1)
+        return changes(*given, **options)
+
+    monkeypatch.setattr(api, "changes", counted)
+    async with client(file) as (http, _):
+        asked = f"/api/snapshots?{STREAM}&at={LIFE[500]['end']}&window=1m"
+        found = await asyncio.gather(*(body(http, asked) for _ in range(30)))
+        assert all(one == found[0] for one in found)
+        assert len(made) == 1
+        for top in range(api.CHANGES_KEPT):
+            await body(http, f"{asked}&top={top + 1}")
+        await body(http, asked)
+        assert len(made) == api.CHANGES_KEPT + 2, "only the last of them are kept"

@@ -33,7 +33,7 @@ function csv(columns) {
   return `${[columns.map(({ name }) => name).join(","), ...rows].join("\n")}\n`;
 }
 
-// One row group, one page a column, every value optional, nothing compressed: https://parquet.apache.org/docs/file-format/.
+// One row group, one page a column, every value optional, nothing compressed (parquet.apache.org, "File Format").
 function parquet(columns) {
   const rows = columns[0].values.length;
   const parts = [MAGIC];
