@@ -399,8 +399,9 @@ async def _shared(request: web.Request) -> web.Response:
     The viewers of a stream do: the page names the tick that it shows.
     """
     kept, asked = request.app[CHANGES], tuple(request.query.items())
+    store = request.app.get(STORE)
     if (task := kept.get(asked)) is None:
-        made = changed(request.query, request.app[HUB].history, request.app.get(STORE))
+        made = changed(request.query, request.app[HUB].history, store)
         task = kept[asked] = asyncio.ensure_future(made)
         while len(kept) > CHANGES_KEPT:
             del kept[next(iter(kept))]
@@ -408,7 +409,8 @@ async def _shared(request: web.Request) -> web.Response:
     try:
         body, status = await asyncio.shield(task)
         # The newest tick changes, and what is missing may be read yet.
-        keep = status == 200 and "at" in request.query and len(body) <= CHANGES_BYTES
+        final = status == 200 and "at" in request.query and (store is None or store.reading is None)
+        keep = final and len(body) <= CHANGES_BYTES
     finally:
         if not keep and kept.get(asked) is task:
             del kept[asked]

@@ -206,6 +206,8 @@ export class Item {
     if (gaps && unit !== "epoch") words.push(unit === null ? "A line breaks where no tick is kept." : "Over missing ticks nothing is drawn: more than one interval was counted there.");
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
     if (unit === "epoch" && wanted.to === null) words.push("The newest point is what the running epoch has reached so far.");
+    const interval = wanted.step ?? wanted.width;
+    if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === interval)) words.push(`Bands are upper bounds: the settings have no window of ${span(interval)}.`);
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);
